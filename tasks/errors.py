@@ -1,0 +1,98 @@
+"""Every error that Unstuck raises on purpose, one sentence each.
+
+::
+
+    UnstuckError
+    ├── Unrecoverable            a retry of the attempt cannot help
+    │   ├── StepNotFound         the step's code cannot be imported
+    │   ├── BadStepCall          the step's parameters do not fit its signature
+    │   ├── SqlInvalid           the SQL does not parse or does not resolve
+    │   ├── OutputInvalid        an output was written twice, or with a frame nobody can store
+    │   ├── ForkValuesInvalid    the values of a dynamic fork are null, doubled, too many or not scalars
+    │   └── MarkerFailed         the durable marker could not be written
+    ├── AttemptEnded             raised in the runner to leave an attempt that is no longer its own
+    ├── WarehouseMismatch        this process sees another warehouse than the job was submitted to
+    ├── WarehouseUnsupported     the file system cannot create a file only if it is absent
+    ├── DatasetNotFound          no such dataset is published at this version
+    └── Malformed                a token, hint or report that cannot be read
+"""
+
+from __future__ import annotations
+
+
+class UnstuckError(Exception):
+    """The root of all errors raised on purpose. ``code`` is what a machine may compare."""
+
+    code = "ERROR"
+
+
+class Unrecoverable(UnstuckError):
+    """The attempt failed in a way that a retry cannot mend; raise it in a step to say so."""
+
+    code = "UNRECOVERABLE"
+
+
+class StepNotFound(Unrecoverable):
+    """The code of a step cannot be imported by the worker."""
+
+    code = "STEP_NOT_FOUND"
+
+
+class BadStepCall(Unrecoverable):
+    """The parameters at hand do not fit the signature of the step."""
+
+    code = "BAD_STEP_CALL"
+
+
+class SqlInvalid(Unrecoverable):
+    """The SQL of a step does not parse, or names something that is not there."""
+
+    code = "SQL_INVALID"
+
+
+class OutputInvalid(Unrecoverable):
+    """An output was written twice, has no usable name, or is a frame that cannot be stored."""
+
+    code = "OUTPUT_INVALID"
+
+
+class ForkValuesInvalid(Unrecoverable):
+    """The values collected for a dynamic fork are null, doubled, too many, or not JSON scalars."""
+
+    code = "FORK_VALUES_INVALID"
+
+
+class MarkerFailed(Unrecoverable):
+    """The durable marker of an attempt could not be written, so the attempt cannot count as done."""
+
+    code = "MARKER_FAILED"
+
+
+class AttemptEnded(UnstuckError):
+    """This runner holds the attempt no longer: canceled, timed out, drained or taken over."""
+
+    code = "ATTEMPT_ENDED"
+
+
+class WarehouseMismatch(UnstuckError):
+    """This process sees another warehouse, or none, where the job's warehouse should be."""
+
+    code = "WAREHOUSE_MISMATCH"
+
+
+class WarehouseUnsupported(UnstuckError):
+    """This file system cannot create a file only if it is absent, so nothing can be published to it safely."""
+
+    code = "WAREHOUSE_UNSUPPORTED"
+
+
+class DatasetNotFound(UnstuckError):
+    """No such dataset is published at this version of the warehouse."""
+
+    code = "DATASET_NOT_FOUND"
+
+
+class Malformed(UnstuckError, ValueError):
+    """A token, hint or report cannot be read."""
+
+    code = "MALFORMED"

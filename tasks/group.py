@@ -1,0 +1,233 @@
+"""The task group, as a user writes it and as a runner receives it.
+
+``GroupSpec`` is one entry under ``groups:`` of a job spec. ``WorkOrder`` is the same group resolved for one
+attempt: defaults merged, parameters joined, inputs frozen. This module is the contract between the two rooms.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from tasks.duration import Seconds
+
+# Names become keys, folders, views and Celery ids, so they are checked once, here.
+GroupName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
+DatasetName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+ParamName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+QueueName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+Scalar = str | int | float | bool
+MAX_FORK = 10_000
+
+
+class Strict(BaseModel):
+    """Base of all parts of a spec: an unknown field is an error, and a part never changes once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class RetryPolicy(Strict):
+    """How failures of the user's code are met. Backoff is ``backoff * 2**n`` up to ``max_backoff``, with jitter."""
+
+    max: int = Field(default=3, ge=0, le=1000, description="retries after the first attempt")
+    backoff: Seconds = 10.0
+    max_backoff: Seconds = 300.0
+    jitter: float = Field(default=0.1, ge=0, le=1, description="share of the backoff that is random")
+
+
+class Step(Strict):
+    """One Python function ``fn(spark, ctx, **params)``, or one SQL statement."""
+
+    python: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="module:function")
+    sql: str | None = Field(default=None, min_length=1, description="one statement; parameters as :name")
+    sql_file: str | None = Field(default=None, description="a file with one statement, read at submit, beside the spec")
+    output: DatasetName | None = Field(default=None, description="where the returned frame, or the query's rows, go")
+    params: dict[ParamName, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        kinds = [k for k in ("python", "sql", "sql_file") if getattr(self, k) is not None]
+        if len(kinds) != 1:
+            raise ValueError("a step is exactly one of python:, sql: or sql_file:")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What people see of the step."""
+        if self.python:
+            return self.python.rpartition(":")[2]
+        return f"sql → {self.output}" if self.output else "sql"
+
+
+class ForkFrom(Strict):
+    """A dynamic fork: the values of one column of an earlier output."""
+
+    source: str = Field(alias="from", pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[A-Za-z_]\w*$", description="output.column")
+    distinct: bool = False
+
+    @property
+    def output(self) -> str:
+        return self.source.rpartition(".")[0]
+
+    @property
+    def column(self) -> str:
+        return self.source.rpartition(".")[2]
+
+
+class JoinRule(Strict):
+    """When a group may go, by the states of what it needs."""
+
+    rule: Literal["all_succeeded", "all_done", "any_succeeded", "at_least", "none_failed"] = "all_succeeded"
+    count: int = Field(default=0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"rule": value}
+        if isinstance(value, dict) and set(value) == {"at_least"}:
+            count = value["at_least"]
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError("at_least wants a whole number of 1 or more")
+            return {"rule": "at_least", "count": count}
+        return value
+
+    @property
+    def tolerates_failure(self) -> bool:
+        """True where a failed need may be lived with (docs/decisions: absorbed failures)."""
+        return self.rule in ("all_done", "any_succeeded", "at_least")
+
+    def __str__(self) -> str:
+        return f"at_least: {self.count}" if self.rule == "at_least" else self.rule
+
+
+class GroupSpec(Strict):
+    """One task group of a job: what it needs, when it may go, what it runs and how its failures are met."""
+
+    name: GroupName
+    needs: tuple[GroupName, ...] = ()
+    join: JoinRule = JoinRule()
+    for_each: dict[ParamName, tuple[Scalar, ...] | ForkFrom] | None = Field(
+        default=None, description="one parameter and its values: the group is forked, one member per value"
+    )
+    queue: QueueName | None = Field(default=None, description="None: 'spark', or 'light' for spark: false")
+    spark: bool = Field(default=True, description="false: plain Python, no JVM")
+    conf: dict[str, str] = Field(default_factory=dict, description="run-time Spark conf of this group")
+    params: dict[ParamName, Any] = Field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    retry: RetryPolicy | None = None
+    timeout: Seconds | None = Field(default=None, description="from the group's first step; None: no end")
+    worker_losses: int = Field(default=3, ge=1, le=1000, description="losses in a row before the group counts as POISON")
+
+    @field_validator("for_each")
+    @classmethod
+    def _one_fork(cls, value: Any) -> Any:
+        if value is not None:
+            if len(value) != 1:
+                raise ValueError("for_each wants exactly one parameter")
+            (values,) = value.values()
+            if isinstance(values, tuple):
+                if len(values) > MAX_FORK:
+                    raise ValueError(f"for_each holds {len(values)} values; at most {MAX_FORK} are allowed")
+                if len({json.dumps(v) for v in values}) != len(values):
+                    raise ValueError("for_each holds the same value twice")
+        return value
+
+    @model_validator(mode="after")
+    def _fork_has_steps(self) -> Self:
+        if self.for_each is not None and not self.steps:
+            raise ValueError("for_each on a group without steps: there is nothing to run for each value")
+        if not self.spark and any(s.sql or s.sql_file for s in self.steps):
+            raise ValueError("spark: false with a SQL step: SQL needs a Spark session")
+        return self
+
+    @property
+    def is_join(self) -> bool:
+        """A group without steps never visits a worker."""
+        return not self.steps
+
+    @property
+    def fork_param(self) -> str | None:
+        return next(iter(self.for_each)) if self.for_each else None
+
+    @property
+    def fork_values(self) -> tuple[Scalar, ...] | None:
+        """The literal values of the fork; None for a group that is not forked, or forked dynamically."""
+        values = next(iter(self.for_each.values())) if self.for_each else None
+        return values if isinstance(values, tuple) else None
+
+    @property
+    def fork_from(self) -> ForkFrom | None:
+        values = next(iter(self.for_each.values())) if self.for_each else None
+        return values if isinstance(values, ForkFrom) else None
+
+    @property
+    def queue_name(self) -> str:
+        return self.queue or ("spark" if self.spark else "light")
+
+
+class Collect(Strict):
+    """A column that the runner collects from one of its outputs, because a fork is waiting for its values."""
+
+    output: str
+    column: str
+    distinct: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.output}.{self.column}"
+
+
+class GroupPlan(Strict):
+    """What is stored once per group at submit, for the runners: the group with the job's defaults merged in."""
+
+    group: GroupSpec
+    params: dict[str, Any] = {}
+    collect: tuple[Collect, ...] = ()
+    warehouse: str
+    warehouse_id: str | None = None
+
+
+class FrozenInputs(Strict):
+    """What is fixed when a group (or a fork's member) is first queued; every later attempt reads exactly this."""
+
+    value: Scalar | None = None
+    inputs: dict[str, tuple[str, ...]] = {}  # needed group → staging folders of its attempts, in member order
+
+
+class WorkOrder(Strict):
+    """Everything a runner needs to run one attempt."""
+
+    plan: GroupPlan
+    frozen: FrozenInputs
+
+    @property
+    def group(self) -> GroupSpec:
+        return self.plan.group
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Job parameters, overlaid by the group's, overlaid by the fork's value."""
+        params = {**self.plan.params, **self.group.params}
+        if self.group.fork_param is not None:
+            params[self.group.fork_param] = self.frozen.value
+        return params
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal fingerprints mean: running again would do the same work on the same inputs.
+
+        Covers steps, parameters, conf, fork value and the attempts it reads; not timeouts, retries or queues.
+        """
+        what = {
+            "steps": [s.model_dump(mode="json") for s in self.group.steps],
+            "spark": self.group.spark,
+            "conf": self.group.conf,
+            "params": self.params,
+            "collect": [c.model_dump(mode="json") for c in self.plan.collect],
+            "inputs": self.frozen.inputs,
+        }
+        return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]

@@ -1,0 +1,124 @@
+"""The key catalogue: every Redis key of Unstuck. No other module spells a key.
+
+====================================  ======  ===========================================================
+key                                   type    what it holds
+====================================  ======  ===========================================================
+``P:{JOB}:job``                       hash    the job record: spec, intent, status, commit, reasons, times
+``P:{JOB}:plans``                     hash    group → GroupPlan; written at submit, read by runners
+``P:{JOB}:forks``                     hash    forked group → its values, once known
+``P:{JOB}:groups``                    hash    group id → GroupRecord; absent means WAITING
+``P:{JOB}:inputs``                    hash    group id → FrozenInputs, from the first QUEUED on
+``P:{JOB}:attempts``                  hash    group id → the live attempt; dropped when its outcome is folded in
+``P:{JOB}:events``                    stream  what happened, bounded
+``P:{JOB}:lock``                      string  owner of the job's lock; lives LOCK_TTL at most
+``P:{JOB}:dirty``                     string  somebody met the lock busy: decide once more before letting go
+``P:due``                             zset    job → when it must be decided again; every non-terminal job is here
+``P:jobs``                            zset    job → submit time
+``P:status:STATUS``                   zset    job → submit time, per status
+``P:summary``                         hash    job → one line of JSON for ``list``
+``P:key:KEY``                         string  job that was submitted under this key
+``P:reports``                         stream  reports of workers; consumer group ``coordinators``
+``P:reports:vN``                      stream  reports of a newer schema, left for a newer coordinator
+``P:dead``                            stream  reports nobody can apply, with the reason and the raw fields
+``P:alive``                           hash    ``at``: last tick of the sweep; ``grace_until``: no takeover before
+``P:counters``                        hash    how many reports were APPLIED, DUPLICATE, STALE, …
+``P:resent:QUEUE``                    string  hints sent again in this dispatch_timeout, by all coordinators
+``P:runners``                         hash    runner id → JSON: host, pid, queues, what it runs, when seen
+``P:runners:seen``                    zset    runner id → when its watchdog was last heard
+``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
+====================================  ======  ===========================================================
+
+All keys of a job share the hash tag ``{JOB}``. The scripts also touch the due index and the report stream, which
+live elsewhere: Unstuck does not run on Redis Cluster (nor does Celery's broker).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class JobKeys:
+    """The keys of one job."""
+
+    job: str
+    plans: str
+    forks: str
+    groups: str
+    inputs: str
+    attempts: str
+    events: str
+    lock: str
+    dirty: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys under one prefix."""
+
+    prefix: str = "unstuck"
+
+    def of(self, job: str) -> JobKeys:
+        base = f"{self.prefix}:{{{job}}}"
+        return JobKeys(
+            f"{base}:job",
+            f"{base}:plans",
+            f"{base}:forks",
+            f"{base}:groups",
+            f"{base}:inputs",
+            f"{base}:attempts",
+            f"{base}:events",
+            f"{base}:lock",
+            f"{base}:dirty",
+        )
+
+    def name(self, *parts: str) -> str:
+        return ":".join((self.prefix, *parts))
+
+    @property
+    def due(self) -> str:
+        return self.name("due")
+
+    @property
+    def jobs(self) -> str:
+        return self.name("jobs")
+
+    def status(self, status: str) -> str:
+        return self.name("status", status)
+
+    @property
+    def summary(self) -> str:
+        return self.name("summary")
+
+    def submit_key(self, key: str) -> str:
+        return self.name("key", key)
+
+    @property
+    def reports(self) -> str:
+        return self.name("reports")
+
+    @property
+    def dead(self) -> str:
+        return self.name("dead")
+
+    @property
+    def alive(self) -> str:
+        return self.name("alive")
+
+    @property
+    def counters(self) -> str:
+        return self.name("counters")
+
+    def resent(self, queue: str) -> str:
+        return self.name("resent", queue)
+
+    @property
+    def runners(self) -> str:
+        return self.name("runners")
+
+    @property
+    def runners_seen(self) -> str:
+        return self.name("runners", "seen")
+
+    def cancel(self, job: str) -> str:
+        return self.name("cancel", job)

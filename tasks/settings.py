@@ -1,0 +1,67 @@
+"""Settings: one name, one default, one place, each with its unit in its type. Read from ``UNSTUCK_*``."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from tasks.duration import Seconds
+
+
+def _absolute(uri: str) -> str:
+    """A path made absolute; a URI (``s3://…``, ``file:///…``) as it is, without its trailing slash."""
+    if "://" not in uri:
+        uri = str(Path(uri).expanduser().resolve())
+    return uri.rstrip("/")
+
+
+class Settings(BaseSettings):
+    """What a process of Unstuck can be told from outside. ``UNSTUCK_LEASE_TTL=15s`` sets ``lease_ttl``."""
+
+    model_config = SettingsConfigDict(env_prefix="UNSTUCK_", extra="ignore")
+
+    redis_url: str = "redis://localhost:6379/0"
+    prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,40}$")] = "unstuck"
+    warehouse: Annotated[str, AfterValidator(_absolute)] = Field(default="./warehouse", validate_default=True)
+
+    lease_ttl: Seconds = 15.0
+    lease_renew: Seconds = 3.0
+    lock_ttl: Seconds = 5.0
+    report_idle: Seconds = 5.0
+    sweep_every: Seconds = 1.0
+    dispatch_timeout: Seconds = 10.0
+    dispatch_window: int | None = Field(
+        default=None, ge=1, description="unclaimed hints per job and queue; None: 4 x slots, at least 64"
+    )
+    cancel_grace: Seconds = 10.0
+    session_timeout: Seconds = Field(default=300.0, description="how long a Spark session may take to start")
+    retention: Seconds = 7 * 86400.0
+    durability: Literal["everysec", "fsync", "replica"] = "everysec"
+
+    spark_master: str = "local[*]"
+    spark_conf: dict[str, str] = Field(default_factory=dict, description="JSON; Spark conf of every session")
+    spark_prewarm: bool = Field(default=False, description="start the session with the worker, not with its first group")
+    step_modules: Annotated[list[str], NoDecode] = Field(
+        default_factory=list, description="comma-separated; modules a step may be imported from (empty: any)"
+    )
+
+    @field_validator("step_modules", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The settings of this process, read once."""
+    return Settings()
+
+
+def whoami() -> str:
+    """``host:pid`` of this process, as shown to people."""
+    return f"{os.uname().nodename}:{os.getpid()}"

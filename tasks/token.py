@@ -1,0 +1,104 @@
+"""Hint and token: the names by which an attempt is offered, claimed, fenced and found on disk.
+
+A *hint* says that an attempt can be claimed. A *token* is a hint with the claimant that holds it; it is the
+key of the lease, the staging folder, the marker and every report, and the fence at every write.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tasks.errors import Malformed
+
+# One alphabet for everything that becomes part of a key, a path or a Celery task id.
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+GROUP_ID = re.compile(r"([A-Za-z_][A-Za-z0-9_-]{0,62})(?:\[(0|[1-9][0-9]{0,5})\])?")
+_WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
+
+
+def fork_member(group: str, ordinal: int) -> str:
+    """The id of the ``ordinal``-th member of a forked group: ``by_month[3]``."""
+    return f"{group}[{ordinal}]"
+
+
+def split_member(group_id: str) -> tuple[str, int | None]:
+    """``("by_month", 3)`` of ``by_month[3]``; ``("clean", None)`` of a group that is not forked.
+
+    Raises:
+        Malformed: the text is not a group id.
+    """
+    match = GROUP_ID.fullmatch(group_id)
+    if match is None:
+        raise Malformed(f"not a group id: {group_id[:100]!r}")
+    return match[1], None if match[2] is None else int(match[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """``job/group/epoch/nonce``: what a Celery message carries, and the Celery task id it carries it under."""
+
+    job: str
+    group: str
+    epoch: int
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{self.job}/{self.group}/{self.epoch}/{self.nonce}"
+
+    @classmethod
+    def parse(cls, text: str) -> Hint:
+        """Raises: Malformed."""
+        parts = text.split("/")
+        if len(parts) != 4:
+            raise Malformed(f"not a hint (job/group/epoch/nonce): {text[:200]!r}")
+        job, group, epoch, nonce = parts
+        if not (
+            JOB_ID.fullmatch(job)
+            and GROUP_ID.fullmatch(group)
+            and epoch.isascii()
+            and epoch.isdigit()
+            and _WORD.fullmatch(nonce)
+        ):
+            raise Malformed(f"not a hint (job/group/epoch/nonce): {text[:200]!r}")
+        return cls(job, group, int(epoch), nonce)
+
+    def held_by(self, claimant: str) -> Token:
+        """The token of ``claimant`` on this hint."""
+        return Token(self.job, self.group, self.epoch, self.nonce, claimant)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``job/group/epoch/nonce/claimant``: one runner's hold on one attempt."""
+
+    job: str
+    group: str
+    epoch: int
+    nonce: str
+    claimant: str
+
+    def __str__(self) -> str:
+        return f"{self.hint}/{self.claimant}"
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """Raises: Malformed."""
+        head, slash, claimant = text.rpartition("/")
+        if not slash or not _WORD.fullmatch(claimant):
+            raise Malformed(f"not a token (job/group/epoch/nonce/claimant): {text[:200]!r}")
+        return Hint.parse(head).held_by(claimant)
+
+    @property
+    def hint(self) -> Hint:
+        return Hint(self.job, self.group, self.epoch, self.nonce)
+
+    @property
+    def staging(self) -> str:
+        """The attempt's own folder, relative to the warehouse.
+
+        A fork's member gets ``group.ordinal``: Hadoop reads ``[…]`` in a path as a pattern.
+        """
+        group, ordinal = split_member(self.group)
+        folder = group if ordinal is None else f"{group}.{ordinal}"
+        return f"_staging/{self.job}/{folder}/{self.epoch}-{self.nonce}-{self.claimant}"
