@@ -22,7 +22,8 @@ def parse_duration(value: Any) -> float:
         ValueError: the text is not a duration, or is negative.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("expected a duration such as 15s, 10m, 1h30m or 7d")
+        # pydantic turns a ValueError, not a TypeError, into a problem of the field.
+        raise ValueError("expected a duration such as 15s, 10m, 1h30m or 7d")  # noqa: TRY004
     if isinstance(value, str):
         text = value.strip().lower()
         if _WHOLE.fullmatch(text):

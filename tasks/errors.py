@@ -10,9 +10,12 @@
     │   ├── OutputInvalid        an output was written twice, or with a frame nobody can store
     │   ├── ForkValuesInvalid    the values of a dynamic fork are null, doubled, too many or not scalars
     │   └── MarkerFailed         the durable marker could not be written
+    ├── InputMissing             what a needed group staged is not there
     ├── AttemptEnded             raised in the runner to leave an attempt that is no longer its own
     ├── WarehouseMismatch        this process sees another warehouse than the job was submitted to
     ├── WarehouseUnsupported     the file system cannot create a file only if it is absent
+    ├── WarehouseNewer           a later release wrote this part of the warehouse
+    ├── LogBroken                the warehouse log has a gap, or an entry that cannot be read
     ├── DatasetNotFound          no such dataset is published at this version
     └── Malformed                a token, hint or report that cannot be read
 """
@@ -68,6 +71,12 @@ class MarkerFailed(Unrecoverable):
     code = "MARKER_FAILED"
 
 
+class InputMissing(UnstuckError):
+    """What a needed group staged is not where its marker says, or the group reads something nobody staged."""
+
+    code = "INPUT_MISSING"
+
+
 class AttemptEnded(UnstuckError):
     """This runner holds the attempt no longer: canceled, timed out, drained or taken over."""
 
@@ -84,6 +93,18 @@ class WarehouseUnsupported(UnstuckError):
     """This file system cannot create a file only if it is absent, so nothing can be published to it safely."""
 
     code = "WAREHOUSE_UNSUPPORTED"
+
+
+class WarehouseNewer(UnstuckError):
+    """A later release wrote this part of the warehouse, in a form that this release cannot read."""
+
+    code = "WAREHOUSE_NEWER"
+
+
+class LogBroken(UnstuckError):
+    """The warehouse log has a gap, ends too early, or holds an entry that cannot be read."""
+
+    code = "LOG_BROKEN"
 
 
 class DatasetNotFound(UnstuckError):

@@ -41,7 +41,9 @@ class RetryPolicy(Strict):
 class Step(Strict):
     """One Python function ``fn(spark, ctx, **params)``, or one SQL statement."""
 
-    python: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="module:function")
+    python: str | None = Field(
+        default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="module:function"
+    )
     sql: str | None = Field(default=None, min_length=1, description="one statement; parameters as :name")
     sql_file: str | None = Field(default=None, description="a file with one statement, read at submit, beside the spec")
     output: DatasetName | None = Field(default=None, description="where the returned frame, or the query's rows, go")
@@ -120,7 +122,9 @@ class GroupSpec(Strict):
     steps: tuple[Step, ...] = ()
     retry: RetryPolicy | None = None
     timeout: Seconds | None = Field(default=None, description="from the group's first step; None: no end")
-    worker_losses: int = Field(default=3, ge=1, le=1000, description="losses in a row before the group counts as POISON")
+    worker_losses: int = Field(
+        default=3, ge=1, le=1000, description="losses in a row before the group counts as POISON"
+    )
 
     @field_validator("for_each")
     @classmethod
@@ -192,7 +196,10 @@ class GroupPlan(Strict):
 
 
 class FrozenInputs(Strict):
-    """What is fixed when a group (or a fork's member) is first queued; every later attempt reads exactly this."""
+    """What is fixed when a group is first queued; every later attempt reads exactly this.
+
+    Stored under the group's name; a fork's members share that entry and have one each for their value.
+    """
 
     value: Scalar | None = None
     inputs: dict[str, tuple[str, ...]] = {}  # needed group → staging folders of its attempts, in member order

@@ -7,13 +7,14 @@ key                                   type    what it holds
 ``P:{JOB}:plans``                     hash    group → GroupPlan; written at submit, read by runners
 ``P:{JOB}:forks``                     hash    forked group → its values, once known
 ``P:{JOB}:groups``                    hash    group id → GroupRecord; absent means WAITING
-``P:{JOB}:inputs``                    hash    group id → FrozenInputs, from the first QUEUED on
+``P:{JOB}:inputs``                    hash    group, and member of a fork → FrozenInputs, from the first QUEUED on
 ``P:{JOB}:attempts``                  hash    group id → the live attempt; dropped when its outcome is folded in
 ``P:{JOB}:events``                    stream  what happened, bounded
 ``P:{JOB}:lock``                      string  owner of the job's lock; lives LOCK_TTL at most
 ``P:{JOB}:dirty``                     string  somebody met the lock busy: decide once more before letting go
 ``P:due``                             zset    job → when it must be decided again; every non-terminal job is here
 ``P:jobs``                            zset    job → submit time
+``P:ended``                           zset    job → when it may be forgotten (retention)
 ``P:status:STATUS``                   zset    job → submit time, per status
 ``P:summary``                         hash    job → one line of JSON for ``list``
 ``P:key:KEY``                         string  job that was submitted under this key
@@ -82,6 +83,10 @@ class Keys:
     @property
     def jobs(self) -> str:
         return self.name("jobs")
+
+    @property
+    def ended(self) -> str:
+        return self.name("ended")
 
     def status(self, status: str) -> str:
         return self.name("status", status)

@@ -88,7 +88,10 @@ class Lease:
         if kind is not ClaimAnswer.CLAIMED:
             return Claim(kind)
         plan = GroupPlan.model_validate_json(answer[1])
-        return Claim(kind, WorkOrder(plan=plan, frozen=FrozenInputs.model_validate_json(answer[2])))
+        inputs = FrozenInputs.model_validate_json(answer[2])
+        member = FrozenInputs.model_validate_json(answer[3])
+        frozen = FrozenInputs(value=member.value, inputs=inputs.inputs or member.inputs)
+        return Claim(kind, WorkOrder(plan=plan, frozen=frozen))
 
     def renew(self, token: Token, worker: str, progress: str = "") -> RenewAnswer:
         """Keep the lease for another ``ttl``, carrying the last progress value (JSON text).

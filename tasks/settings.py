@@ -45,7 +45,9 @@ class Settings(BaseSettings):
 
     spark_master: str = "local[*]"
     spark_conf: dict[str, str] = Field(default_factory=dict, description="JSON; Spark conf of every session")
-    spark_prewarm: bool = Field(default=False, description="start the session with the worker, not with its first group")
+    spark_prewarm: bool = Field(
+        default=False, description="start the session with the worker, not with its first group"
+    )
     step_modules: Annotated[list[str], NoDecode] = Field(
         default_factory=list, description="comma-separated; modules a step may be imported from (empty: any)"
     )

@@ -1,0 +1,51 @@
+# What a stranger needs. Each target prepares .venv by itself (scripts/setup.sh) and says what the machine lacks.
+
+VENV := .venv
+BIN := $(VENV)/bin
+export VENV
+
+# Whole files go to one of two test processes: a file's Spark session or fleet is started once, and at most two run at
+# a time. Anything to add (a file, -k WORD, -x) goes into ARGS.
+PYTEST_OPTIONS := -n 2 --dist loadfile
+ARGS ?=
+
+SEEDS ?= 500
+SEED_START ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint check simulate setup doctor java clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo:  ## run the flights pipeline end to end, with an embedded Valkey
+	@scripts/setup.sh demo
+	$(BIN)/unstuck demo
+
+test: setup  ## run the whole test suite (ARGS="-k word" for a part of it)
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
+
+lint: setup  ## ruff, mypy and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test  ## lint, then test
+
+simulate: setup  ## run simulated histories (SEEDS=500 SEED_START=0)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(SEED_START)
+
+setup:  ## make .venv for development, if it is not there and current
+	@scripts/setup.sh dev
+
+doctor:  ## say whether this machine has what Unstuck needs
+	@scripts/setup.sh check
+
+java:  ## install Java 17 or newer with apt-get, dnf or brew
+	@scripts/setup.sh java
+
+clean:  ## remove .venv, caches and builds; never the jobs (.unstuck) or the warehouse
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build dist *.egg-info
+	rm -rf spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

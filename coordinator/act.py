@@ -1,0 +1,296 @@
+"""Act: one pass over one job. Lock, load, decide, commit; then, unlocked, send hints and publish.
+
+Thin on purpose: what should happen is decided in ``decide``, how it is stored in ``store``. The lock saves work and
+proves nothing: without it every commit is still a compare-and-set.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+import redis
+
+from coordinator.decide import decide
+from coordinator.decision import Decision, PublishResult, World
+from coordinator.job import Reason
+from coordinator.state import JobState
+from coordinator.status import GroupState
+from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, summary_of
+from tasks.report import Report, ReportKind
+from tasks.settings import Settings
+from tasks.token import Hint, split_member
+
+log = logging.getLogger(__name__)
+MAX_ROUNDS = 25
+CACHE_SECONDS = 1.0
+CACHE_JOBS = 64
+
+
+class Handled(StrEnum):
+    """What a pass came to."""
+
+    DONE = "DONE"
+    BUSY = "BUSY"  # somebody else holds the job's lock: the reports stay pending, try again in milliseconds
+    MISSING = "MISSING"  # there is no such job
+
+
+class Applied(StrEnum):
+    """What applying a report came to; each is counted."""
+
+    APPLIED = "APPLIED"
+    DUPLICATE = "DUPLICATE"
+    STALE = "STALE"
+    TERMINAL = "TERMINAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A report with the id of the stream entry that it came in."""
+
+    entry: str
+    report: Report
+
+
+class JobStore(Protocol):
+    """What a pass needs of the store; the simulator has its own."""
+
+    def begin(self, job: str, owner: str) -> Begun: ...
+    def end(self, job: str, owner: str) -> EndAnswer: ...
+    def load(
+        self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None
+    ) -> JobState | None: ...
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer: ...
+    def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None: ...
+    def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None: ...
+    def slots(self, now: float, max_age: float) -> dict[str, int]: ...
+    def resend_allowance(self, queues: Sequence[str], slots: Mapping[str, int]) -> dict[str, int]: ...
+    def note_resent(self, resent: Mapping[str, int], dispatch_timeout: float) -> None: ...
+
+
+class Outside(Protocol):
+    """The coordinator's hands: hints into the broker, packages into the warehouse log."""
+
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        """Send hints. May lose any of them; must not raise."""
+
+    def head(self, warehouse: str) -> int | None:
+        """Head of the warehouse log; None if it cannot be read now."""
+
+    def publish(self, state: JobState) -> PublishResult:
+        """Publish a job whose groups are all done. Must not raise."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one pass has gathered to do after the lock is gone."""
+
+    hints: list[tuple[str, Hint]] = field(default_factory=list)
+    resent: dict[str, int] = field(default_factory=dict)
+    publish: JobState | None = None
+
+
+def classify(state: JobState, report: Report) -> Applied:
+    """What a report is worth against the record as it stands. The record is the truth; a report is a wake-up."""
+    if state.job.terminal:
+        return Applied.TERMINAL
+    token = report.token
+    if split_member(token.group)[0] not in state.plan.groups:
+        return Applied.STALE
+    record = state.record(token.group)
+    if (token.epoch, token.nonce) != (record.epoch, record.nonce):
+        return Applied.STALE
+    attempt = state.attempts.get(token.group)
+    if attempt is not None and attempt.claimant and attempt.claimant != token.claimant:
+        return Applied.STALE
+    if record.state is GroupState.QUEUED:
+        return Applied.APPLIED
+    if record.state in (GroupState.RUNNING, GroupState.CANCELING):
+        return Applied.DUPLICATE if report.kind is ReportKind.CLAIMED else Applied.APPLIED
+    return Applied.DUPLICATE
+
+
+class Coordinator:
+    """Decides jobs, one pass at a time. Safe to use from several threads, processes and hosts at once."""
+
+    def __init__(self, store: JobStore, outside: Outside, settings: Settings, ids: Callable[[], str]) -> None:
+        """``ids`` mints fresh random words; they become commit ids, lock owners and nonces."""
+        self._store = store
+        self._outside = outside
+        self._settings = settings
+        self._ids = ids
+        self._cache: dict[str, tuple[float, JobState]] = {}
+        self._cache_lock = threading.Lock()
+        self._slots: tuple[float, dict[str, int]] = (0.0, {})
+        self._refused: dict[str, str] = {}
+
+    def handle(self, job: str, reports: Sequence[Delivered] = (), *, due: bool = False) -> Handled:
+        """Decide one job: look at the groups that ``reports`` speak of; without any, or when ``due``, at everything.
+
+        Raises:
+            redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending, the job stays due.
+        """
+        published: PublishResult | None = None
+        while True:
+            todo = _Pass()
+            try:
+                handled = self._pass(job, reports, due, published, todo)
+            finally:
+                # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
+                self._send(todo)
+            if todo.publish is None:
+                return handled
+            published = self._outside.publish(todo.publish)
+            reports, due = (), True
+
+    def _send(self, todo: _Pass) -> None:
+        if todo.hints:
+            self._outside.send(todo.hints)
+        if todo.resent:
+            self._store.note_resent(todo.resent, self._settings.dispatch_timeout)
+
+    def _pass(
+        self, job: str, reports: Sequence[Delivered], due: bool, published: PublishResult | None, todo: _Pass
+    ) -> Handled:
+        owner = self._ids()
+        begun = self._store.begin(job, owner)
+        if begun.answer is BeginAnswer.MISSING:
+            return Handled.MISSING
+        if begun.answer is BeginAnswer.BUSY:
+            return Handled.BUSY
+        changed = None if due or not reports else [delivered.report.token.group for delivered in reports]
+        for _ in range(MAX_ROUNDS):
+            try:
+                answer, more = self._round(job, begun, changed, reports, published, todo)
+            except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError):
+                raise  # the store is in trouble, not the job
+            except Exception as error:  # noqa: BLE001 - whatever it is, this job must not stop the others
+                if not self._refuse(job, error, begun, reports):
+                    break
+                answer, more = CommitAnswer.APPLIED, False
+            if answer is CommitAnswer.MISSING:
+                return Handled.MISSING
+            if answer is CommitAnswer.APPLIED:
+                reports, published = (), None
+                if not more and self._store.end(job, owner) is not EndAnswer.AGAIN:
+                    return Handled.DONE
+            # Refused, more to do, or somebody met the lock busy: look at everything, from a fresh due.
+            changed = None
+            begun = self._store.begin(job, owner)
+            if begun.answer is not BeginAnswer.LOCKED:
+                break
+        self._store.end(job, owner)
+        return Handled.BUSY if reports or published else Handled.DONE
+
+    def _round(
+        self,
+        job: str,
+        begun: Begun,
+        changed: Sequence[str] | None,
+        reports: Sequence[Delivered],
+        published: PublishResult | None,
+        todo: _Pass,
+    ) -> tuple[CommitAnswer, bool]:
+        """Load, decide, commit once. Returns the answer, and whether there is more to decide at once."""
+        state = self._store.load(job, self._take_cached(job, begun.now), changed)
+        if state is None:
+            return CommitAnswer.MISSING, False
+        acks = _acks(state, reports)
+        if state.job.terminal or state.job.halted is not None:
+            due = None if state.job.terminal else begun.now + HALTED_LOOK
+            self._store.settle(job, due, begun.due_seen, acks)
+            return CommitAnswer.APPLIED, False
+        decision = decide(state, changed, self._world(state, begun, changed is None, published))
+        if decision.empty:
+            self._store.settle(job, decision.due, begun.due_seen, acks)
+        else:
+            commit_id = self._ids()
+            answer = self._store.commit(decision, commit_id, begun.due_seen, acks, summary_of(state))
+            if answer is not CommitAnswer.APPLIED:
+                return answer, False
+            state.job = replace(state.job, commit=commit_id)
+        self._refused.pop(job, None)
+        todo.hints.extend(decision.hints)
+        for queue, count in decision.resent.items():
+            todo.resent[queue] = todo.resent.get(queue, 0) + count
+        if decision.publish:
+            todo.publish = state
+        elif not state.job.terminal:
+            self._keep(job, begun.now, state)
+        return CommitAnswer.APPLIED, decision.more
+
+    def _refuse(self, job: str, error: Exception, begun: Begun, reports: Sequence[Delivered]) -> bool:
+        """A job that cannot be decided, twice for the same error, is halted instead of failing for ever (rule 9).
+
+        Returns whether it was halted.
+        """
+        said = f"{type(error).__name__}: {error}"
+        log.error("job %s could not be decided: %s", job, said, exc_info=error)
+        if self._refused.get(job) != said:
+            self._refused[job] = said
+            return False
+        del self._refused[job]
+        text = f"the coordinator could not decide this job: {said[:500]}. Nothing more is started until it is resumed."
+        self._store.halt(job, Reason("UNDECIDABLE", text), self._ids(), begun.now)
+        acks = Acks(tuple(delivered.entry for delivered in reports), {"HALTED": len(reports)} if reports else {})
+        self._store.settle(job, begun.now + HALTED_LOOK, begun.due_seen, acks)
+        return True
+
+    def _world(self, state: JobState, begun: Begun, everything: bool, published: PublishResult | None) -> World:
+        settings = self._settings
+        slots = self._listening(begun.now)
+        resend: Mapping[str, int] = {}
+        overdue = begun.now - settings.dispatch_timeout
+        queued = state.by_state[GroupState.QUEUED] if everything else {}
+        if late := {
+            state.plan.groups[split_member(group_id)[0]].spec.queue_name
+            for group_id in queued
+            if state.groups[group_id].hinted_at <= overdue
+        }:
+            resend = self._store.resend_allowance(sorted(late), slots)
+        return World(
+            now=begun.now,
+            nonce=self._ids(),
+            takeover=begun.takeover(settings.sweep_every),
+            slots=slots,
+            resend=resend,
+            dispatch_timeout=settings.dispatch_timeout,
+            dispatch_window=settings.dispatch_window,
+            lease_ttl=settings.lease_ttl,
+            base=self._outside.head(state.job.warehouse) if state.job.base is None else None,
+            published=published,
+        )
+
+    def _listening(self, now: float) -> dict[str, int]:
+        """Runners per queue, asked for at most once a second."""
+        at, slots = self._slots
+        if not 0 <= now - at < CACHE_SECONDS:
+            slots = self._store.slots(now, 3 * self._settings.lease_renew + 1)
+            self._slots = (now, slots)
+        return slots
+
+    # A busy job's state is kept for up to a second and used again if its commit id still is the stored one. It is
+    # taken out while a pass works on it, so that no two threads ever share one.
+
+    def _take_cached(self, job: str, now: float) -> JobState | None:
+        with self._cache_lock:
+            at, state = self._cache.pop(job, (0.0, None))
+        return state if 0 <= now - at < CACHE_SECONDS else None
+
+    def _keep(self, job: str, now: float, state: JobState) -> None:
+        with self._cache_lock:
+            self._cache[job] = (now, state)
+            while len(self._cache) > CACHE_JOBS:
+                del self._cache[next(iter(self._cache))]
+
+
+def _acks(state: JobState, reports: Sequence[Delivered]) -> Acks:
+    counts: dict[str, int] = {}
+    for delivered in reports:
+        kind = classify(state, delivered.report)
+        counts[kind] = counts.get(kind, 0) + 1
+    return Acks(tuple(delivered.entry for delivered in reports), counts)

@@ -1,0 +1,56 @@
+"""Puts a coordinator together from settings: the one place where its parts meet."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+
+import redis
+
+from coordinator.act import Coordinator
+from coordinator.consumer import Consumer
+from coordinator.inbox import Inbox
+from coordinator.outside import Hands
+from coordinator.store import Store
+from coordinator.sweep import Sweep
+from tasks.celery import app as fleet
+from tasks.connect import connect
+from tasks.keys import Keys
+from tasks.settings import Settings
+
+
+def mint() -> str:
+    """A fresh random word: commit ids, lock owners, nonces, event ids."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A coordinator, assembled."""
+
+    client: redis.Redis
+    store: Store
+    coordinator: Coordinator
+    sweep: Sweep
+    inbox: Inbox
+    consumer: Consumer
+
+
+def store_of(settings: Settings, client: redis.Redis | None = None) -> Store:
+    return Store(
+        client or connect(settings.redis_url),
+        Keys(settings.prefix),
+        lock_ttl=settings.lock_ttl,
+        retention=settings.retention,
+    )
+
+
+def assemble(settings: Settings) -> Parts:
+    """All parts of one coordinator process."""
+    client = connect(settings.redis_url)
+    store = store_of(settings, client)
+    coordinator = Coordinator(store, Hands(fleet), settings, mint)
+    sweep = Sweep(store, coordinator, settings)
+    inbox = Inbox(client, Keys(settings.prefix), f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}")
+    return Parts(client, store, coordinator, sweep, inbox, Consumer(inbox, coordinator, sweep, settings))

@@ -1,0 +1,59 @@
+"""The report consumer as a step of the coordinator's Celery worker: one thread, supervised.
+
+If the thread dies, the process ends with it: a coordinator that looks alive and consumes nothing is the worst kind.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from typing import Any
+
+from celery import bootsteps
+
+from coordinator.consumer import Consumer
+
+log = logging.getLogger(__name__)
+GRACE = 5.0  # seconds to let a round end when the worker stops
+
+
+class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Starts and stops the consumer's thread with Celery's own consumer.
+
+    Celery restarts its steps whenever the broker connection is lost; the thread is kept through that.
+    """
+
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._consumer: Consumer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, parent: Any) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        from coordinator.celery import parts
+
+        self._consumer = parts().consumer
+        self._consumer.stopping.clear()
+        self._thread = threading.Thread(target=self._run, args=(self._consumer,), name="report-consumer", daemon=True)
+        self._thread.start()
+
+    def shutdown(self, parent: Any) -> None:
+        if self._consumer is not None and self._thread is not None:
+            self._consumer.stopping.set()
+            self._thread.join(GRACE)
+            self._thread = None
+
+    def _run(self, consumer: Consumer) -> None:
+        try:
+            consumer.run()
+        except BaseException:
+            log.critical(
+                "the report consumer died; this coordinator ends so that its supervisor restarts it", exc_info=True
+            )
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise

@@ -1,0 +1,87 @@
+"""The Celery app of the coordinator: ``celery -A coordinator worker -P threads`` and ``celery -A coordinator beat``.
+
+Its worker consumes the ``control`` queue (sweeps, submits, commands) and carries the report consumer as a bootstep.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+from typing import Any
+
+from celery import Celery
+from kombu import Exchange, Queue
+
+from coordinator.assemble import Parts, assemble
+from coordinator.bootstep import ReportConsumer
+from tasks.settings import settings
+
+_settings = settings()
+app = Celery("unstuck.coordinator", broker=_settings.redis_url, set_as_current=False)
+app.amqp.autoexchange = lambda _name: Exchange("")
+app.conf.update(
+    task_ignore_result=True,
+    task_acks_late=False,
+    task_default_queue="control",
+    task_default_exchange="",
+    task_queues=[Queue("control", exchange=Exchange(""), routing_key="control")],
+    task_serializer="json",
+    accept_content=["json"],
+    worker_pool="threads",
+    worker_concurrency=4,
+    worker_prefetch_multiplier=1,
+    worker_redirect_stdouts=False,
+    worker_send_task_events=True,
+    worker_cancel_long_running_tasks_on_connection_loss=False,
+    broker_connection_retry_on_startup=True,
+    broker_connection_timeout=5.0,
+    broker_transport_options={
+        "socket_timeout": 30.0,
+        "socket_connect_timeout": 5.0,
+        "socket_keepalive": True,
+        "health_check_interval": 15,
+    },
+    # Two beats are harmless with RedBeat. Its lock would outlive a killed beat by 25 minutes if it were not told.
+    beat_scheduler="redbeat.RedBeatScheduler",
+    beat_max_loop_interval=max(1.0, _settings.sweep_every),
+    redbeat_redis_url=_settings.redis_url,
+    redbeat_redis_options={"socket_timeout": 30.0, "socket_connect_timeout": 5.0},
+    redbeat_key_prefix=f"{_settings.prefix}:beat:",
+    redbeat_lock_timeout=max(5.0, 5 * _settings.sweep_every),
+    beat_schedule={
+        "sweep": {
+            "task": "coordinator.sweep",
+            "schedule": _settings.sweep_every,
+            # Sweeps that nobody took in time are not worth doing one after the other.
+            "options": {"queue": "control", "expires": max(1.0, 3 * _settings.sweep_every)},
+        }
+    },
+)
+app.steps["consumer"].add(ReportConsumer)
+
+_assembling = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _assembled() -> Parts:
+    return assemble(settings())
+
+
+def parts() -> Parts:
+    """This process's coordinator, assembled once."""
+    with _assembling:
+        return _assembled()
+
+
+@app.task(name="coordinator.sweep")  # type: ignore[untyped-decorator]
+def sweep() -> int:
+    """Decide every job that is due."""
+    return parts().sweep.run()
+
+
+@app.task(name="coordinator.submit")  # type: ignore[untyped-decorator]
+def submit(spec: dict[str, Any], key: str | None = None, params: dict[str, Any] | None = None) -> str:
+    """Submit for an app that has nothing of ours installed. At most once: Celery may lose the message."""
+    from coordinator.client import Client
+
+    return Client(settings()).submit(spec, key=key, params=params).id

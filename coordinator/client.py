@@ -1,0 +1,198 @@
+"""The client: how an app, or the command line, submits jobs and reads how they stand.
+
+Writes go to Redis itself, each in one idempotent script, on the caller's connection. Needs no Spark and no worker.
+"""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from coordinator.assemble import store_of
+from coordinator.job import JobRecord
+from coordinator.plan import compile_plan
+from coordinator.queries import JobView, ListedJob, Queries
+from coordinator.spec import JobSpec
+from coordinator.state import JobState
+from coordinator.store import KeyTaken, Submission, summary_of
+from tasks.connect import connect
+from tasks.errors import UnstuckError
+from tasks.keys import Keys
+from tasks.settings import Settings
+from tasks.settings import settings as default_settings
+from tasks.warehouse import Warehouse
+
+
+class KeyConflict(UnstuckError):
+    """The key was used for a job with another spec or other parameters."""
+
+    code = "KEY_CONFLICT"
+
+
+class NoSuchJob(UnstuckError):
+    """No job with this id is in the store (it was never submitted here, or its retention is over)."""
+
+    code = "NO_SUCH_JOB"
+
+
+class NotDurable(UnstuckError):
+    """The store took the job but could not confirm in time that it is durable."""
+
+    code = "NOT_DURABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job that is in the store. ``new`` is False where the key had been used for the same job before."""
+
+    id: str
+    new: bool
+
+
+def new_job_id(now: float) -> str:
+    """A job id that sorts by time: ``20131231T235959-k3f9a2xw``."""
+    stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%S")
+    word = "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
+    return f"{stamp}-{word}"
+
+
+def _user() -> str:
+    try:
+        return f"{getpass.getuser()}@{os.uname().nodename}"
+    except (KeyError, OSError):  # a container whose user has no name
+        return f"uid{os.getuid()}@{os.uname().nodename}"
+
+
+class Client:
+    """Submit jobs and ask about them. Settings come from ``UNSTUCK_*`` unless given."""
+
+    def __init__(self, settings: Settings | None = None, *, redis_client: redis.Redis | None = None) -> None:
+        self.settings = settings or default_settings()
+        self._redis = redis_client or connect(self.settings.redis_url)
+        self._store = store_of(self.settings, self._redis)
+        self.queries = Queries(self._redis, Keys(self.settings.prefix))
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(
+        self,
+        spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        key: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> Submitted:
+        """Store a job, to be run by the fleet. Durable when it returns, as far as ``UNSTUCK_DURABILITY`` says.
+
+        Args:
+            spec: a JobSpec, a mapping, or the path of a YAML or JSON file.
+            key: submitting the same spec under the same key again answers with the same job.
+            params: values for parameters that the spec names.
+            by: who submits; the OS user by default.
+
+        Raises:
+            SpecError: the spec is wrong; nothing was stored.
+            KeyConflict: the key belongs to a job with another spec.
+            NotDurable: stored, but not confirmed as durable in time.
+            redis.RedisError: the store could not be asked. Submitting again under a key is safe.
+        """
+        job_spec = _read(spec)
+        if params:
+            job_spec = job_spec.with_params(dict(params))
+        plan = compile_plan(job_spec)
+        warehouse = self.settings.warehouse
+        warehouse_id = Warehouse(warehouse).ensure_id()
+        job = JobRecord(
+            id=new_job_id(time.time()),
+            name=job_spec.name,
+            spec=job_spec.to_json(),
+            commit="new",
+            submitted_at=time.time(),
+            submitted_by=by or _user(),
+            warehouse=warehouse,
+            warehouse_id=warehouse_id,
+            key=key or "",
+        )
+        submission = Submission(
+            job, plan.group_plans(warehouse, warehouse_id), job_spec.fingerprint, total=len(plan.groups)
+        )
+        try:
+            job_id, new = self._store.submit(submission, summary_of(JobState(plan, job, {}, {}, {})))
+        except KeyTaken as taken:
+            raise KeyConflict(
+                f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
+                f"use another key, or submit that spec unchanged"
+            ) from None
+        self._make_durable(job_id)
+        return Submitted(job_id, new)
+
+    def _make_durable(self, job: str) -> None:
+        kind = self.settings.durability
+        if kind == "everysec":
+            return
+        confirmed = self._redis.waitaof(1, 0, 5000)[0] if kind == "fsync" else self._redis.wait(1, 5000)
+        if confirmed < 1:
+            raise NotDurable(f"job {job} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within 5s")
+
+    def show(self, job: str) -> JobView:
+        """Everything there is to know of one job.
+
+        Raises: NoSuchJob.
+        """
+        view = self.queries.show(job)
+        if view is None:
+            raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
+        return view
+
+    def jobs(self, **filters: Any) -> list[ListedJob]:
+        """Jobs, the newest first; see `Queries.jobs`."""
+        return self.queries.jobs(**filters)
+
+    def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:
+        """Wait until the job has ended; the last view of it.
+
+        Raises:
+            TimeoutError: it had not ended after ``timeout`` seconds. The job goes on.
+            NoSuchJob: there is no such job.
+        """
+        for view in self.follow(job, every):
+            if view.job.terminal:
+                return view
+            if timeout is not None:
+                timeout -= every
+                if timeout < 0:
+                    raise TimeoutError(f"job {job} is still {view.job.status}; it goes on without you")
+        raise AssertionError("follow ends only with the job")
+
+    def follow(self, job: str, every: float = 0.5) -> Iterator[JobView]:
+        """Views of the job, one every ``every`` seconds, until it has ended; the last one is terminal."""
+        while True:
+            view = self.show(job)
+            yield view
+            if view.job.terminal:
+                return
+            time.sleep(every)
+
+
+def _read(spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str]) -> JobSpec:
+    if isinstance(spec, JobSpec):
+        return spec
+    if isinstance(spec, Mapping):
+        return JobSpec.model_validate(dict(spec))
+    return JobSpec.from_file(Path(spec))

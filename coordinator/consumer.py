@@ -1,0 +1,170 @@
+"""The report consumer: reads reports, hands them to ``act`` job by job, and forgets none.
+
+A report stays pending until the commit that applied it acks it. A busy job's reports are tried again after
+milliseconds; those of a coordinator that died are claimed by another. Runs as one supervised thread (``bootstep``);
+it never forks, and an error that is not the store being away ends it, visibly.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import redis
+from tenacity import RetryCallState, wait_random_exponential
+
+from coordinator.act import Coordinator, Delivered, Handled
+from coordinator.inbox import Entry, Inbox
+from coordinator.sweep import Sweep
+from tasks.errors import Malformed
+from tasks.report import NewerSchema, Report
+from tasks.settings import Settings
+
+log = logging.getLogger(__name__)
+BATCH = 500
+_BUSY_WAIT = wait_random_exponential(multiplier=0.005, max=0.1)
+_AWAY_WAIT = wait_random_exponential(multiplier=0.1, max=2.0)
+
+
+class _Try:
+    """As much of a RetryCallState as a wait strategy reads."""
+
+    def __init__(self, number: int) -> None:
+        self.attempt_number = number
+
+
+def _pause(strategy: Callable[[RetryCallState], float], tries: int) -> float:
+    return float(strategy(cast(RetryCallState, cast(Any, _Try(tries)))))
+
+
+@dataclass(slots=True)
+class _Busy:
+    """Reports of a job whose lock somebody else held: still pending, tried again soon."""
+
+    entries: list[Entry] = field(default_factory=list)
+    tries: int = 0
+    next_at: float = 0.0
+
+
+class Consumer:
+    """One consumer of the report stream. ``clock`` is monotonic seconds."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        coordinator: Coordinator,
+        sweep: Sweep,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inbox = inbox
+        self._coordinator = coordinator
+        self._sweep = sweep
+        self._settings = settings
+        self._clock = clock
+        self._busy: dict[str, _Busy] = {}
+        self._next_claim = 0.0
+        self._next_trim = 0.0
+        self._next_look = 0.0
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        """Consume until ``stopping`` is set. A store that is away is waited for; any other error is raised."""
+        away = 0
+        opened = False
+        while not self.stopping.is_set():
+            try:
+                if not opened:
+                    self._inbox.open()
+                    opened = True
+                self.step()
+                away = 0
+            except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError) as error:
+                away += 1
+                if away == 1:
+                    log.warning("the store is away, reports wait in it: %s", error)
+                self.stopping.wait(_pause(_AWAY_WAIT, away))
+            except redis.ResponseError as error:
+                if "NOGROUP" not in str(error):
+                    raise
+                opened = False  # the store came back empty or rolled back
+
+    def step(self) -> None:
+        """One round: new reports, reports of the dead, busy jobs, the sweep nobody did."""
+        self.apply(self._inbox.read(BATCH, self._patience()))
+        now = self._clock()
+        if now >= self._next_claim:
+            self._next_claim = now + self._settings.report_idle / 2
+            held = {entry.id for busy in self._busy.values() for entry in busy.entries}
+            idle = self._inbox.claim_idle(self._settings.report_idle, BATCH)
+            self.apply([entry for entry in idle if entry.id not in held])
+        for job in [job for job, busy in self._busy.items() if busy.next_at <= now]:
+            busy = self._busy.pop(job)
+            self._hand_over(job, busy.entries, busy.tries)
+        if now >= self._next_look:
+            self._next_look = now + self._settings.sweep_every / 2
+            self._sweep.run_if_overdue()
+        if now >= self._next_trim:
+            self._next_trim = now + 30.0
+            self._inbox.trim()
+
+    def apply(self, entries: Iterable[Entry]) -> None:
+        """Sort entries by job, park what nobody can apply, and hand the rest over."""
+        by_job: dict[str, list[Entry]] = {}
+        for entry in entries:
+            try:
+                job = _job_of(entry)
+            except NewerSchema as error:
+                self._inbox.leave_for_newer([entry], error.version)
+                log.warning("report %s left for a newer coordinator: %s", entry.id, error)
+            except Malformed as error:
+                self._inbox.park([entry], f"UNREADABLE: {error}", "UNREADABLE")
+                log.error("report %s parked, it cannot be read: %s", entry.id, error)
+            else:
+                by_job.setdefault(job, []).append(entry)
+        for job, batch in by_job.items():
+            waiting = self._busy.get(job)
+            if waiting is not None:
+                waiting.entries.extend(batch)
+            else:
+                self._hand_over(job, batch, 0)
+
+    def _hand_over(self, job: str, entries: list[Entry], tries: int) -> None:
+        reports = [Delivered(entry.id, Report.from_fields(entry.fields)) for entry in entries if not _only_wakes(entry)]
+        handled = self._coordinator.handle(job, reports, due=len(reports) < len(entries))
+        if handled is Handled.BUSY:
+            tries += 1
+            self._busy[job] = _Busy(entries, tries, self._clock() + _pause(_BUSY_WAIT, tries))
+            return
+        woke = [entry for entry in entries if _only_wakes(entry)]
+        self._inbox.ack(woke)
+        if handled is Handled.MISSING:
+            unknown = [entry for entry in entries if not _only_wakes(entry)]
+            if unknown:
+                self._inbox.park(unknown, f"UNKNOWN_JOB: no job {job} is in the store", "UNKNOWN_JOB")
+                log.error("%d reports parked: no job %s is in the store", len(unknown), job)
+
+    def _patience(self) -> float:
+        """How long to wait for new reports before something else is to be done, in seconds."""
+        now = self._clock()
+        until = min([self._next_claim, self._next_look, *(busy.next_at for busy in self._busy.values())])
+        return min(max(until - now, 0.001), 1.0)
+
+
+def _only_wakes(entry: Entry) -> bool:
+    """Not a worker's report but a wake-up: "this job is due now"."""
+    return entry.fields.get("kind") == "due"
+
+
+def _job_of(entry: Entry) -> str:
+    """Raises: Malformed."""
+    if _only_wakes(entry):
+        job = entry.fields.get("job")
+        if not job:
+            raise Malformed("a wake-up needs the field 'job'")
+        return job
+    return Report.from_fields(entry.fields).token.job

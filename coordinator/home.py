@@ -1,0 +1,163 @@
+"""The home of a local fleet: one folder with its lock, its address, its logs and its Valkey's data.
+
+A home says who runs in it and where that fleet can be reached. It must never be shared by two fleets at a time:
+the lock is the kernel's (``flock``), so it cannot outlive the processes that hold it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tasks.errors import UnstuckError
+from tasks.settings import Settings
+
+DEFAULT_HOME = Path(".unstuck")
+
+
+class FleetRunning(UnstuckError):
+    """Another fleet runs in this home."""
+
+    code = "FLEET_RUNNING"
+
+
+class Home:
+    """One folder, made on first use.
+
+    Args:
+        path: the folder; ``.unstuck`` in the current folder if None.
+    """
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        self.path = Path(path or DEFAULT_HOME).expanduser().resolve()
+        self._lock: int | None = None
+
+    @property
+    def valkey(self) -> Path:
+        """The folder of the embedded server's data."""
+        return self.path / "valkey"
+
+    @property
+    def url_file(self) -> Path:
+        """Where other terminals read the address of the running fleet."""
+        return self.path / "redis.url"
+
+    def log(self, name: str) -> Path:
+        """The log file of one process of the fleet."""
+        return self.path / "log" / f"{name}.log"
+
+    def lock(self) -> int:
+        """Take the home for this process; returns the file descriptor that holds the lock.
+
+        The guard inherits the descriptor, so that the home stays locked until a killed fleet is cleared away.
+
+        Raises:
+            FleetRunning: another process holds it; the sentence names its pid.
+        """
+        for folder in (self.valkey, self.path / "log"):
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.read(lock, 32).decode(errors="replace").strip()
+            os.close(lock)
+            raise FleetRunning(self._who(pid)) from None
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
+        self._lock = lock
+        return lock
+
+    def _who(self, pid: str) -> str:
+        if pid.isdigit() and _exists(int(pid)):
+            return (
+                f"A fleet runs in {self.path} already (pid {pid}). Use it from this folder, stop it with "
+                f"'kill {pid}', or start another one with --home."
+            )
+        return f"The fleet killed in {self.path} (pid {pid or 'unknown'}) is being cleared away; try again in a moment."
+
+    def unlock(self) -> None:
+        """Give the home back. The lock file stays: removing it would let two processes lock two files."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def port(self) -> int:
+        """A port for the embedded server: the one of last time while it is free, so that open terminals go on."""
+        remembered = self.valkey / "port"
+        with suppress(OSError, ValueError):
+            port = int(remembered.read_text())
+            if _bindable(port):
+                return port
+        port = _bindable(0)
+        remembered.write_text(f"{port}\n")
+        return port
+
+    def announce(self, url: str) -> None:
+        """Write the address of the fleet for other terminals, whole or not at all."""
+        draft = self.url_file.with_suffix(".new")
+        draft.write_text(f"{url}\n")
+        draft.replace(self.url_file)
+
+    def retract(self) -> None:
+        """The fleet is gone: its address must not be found any more."""
+        self.url_file.unlink(missing_ok=True)
+
+    def address(self) -> str | None:
+        """The address of the fleet that runs here, or None. A stale file (a killed fleet) counts as none."""
+        try:
+            url = self.url_file.read_text().strip()
+        except OSError:
+            return None
+        return url if url and answers(url) else None
+
+
+def discover_redis_url(home: Path | str | None = None) -> str:
+    """The Redis to talk to: ``UNSTUCK_REDIS_URL``, else the local fleet of this folder, else the default.
+
+    Args:
+        home: the home of the local fleet; ``.unstuck`` in the current folder if None.
+    """
+    if os.environ.get("UNSTUCK_REDIS_URL"):
+        return os.environ["UNSTUCK_REDIS_URL"]
+    return Home(home).address() or Settings().redis_url
+
+
+def answers(url: str, timeout: float = 1.0) -> bool:
+    """True if a Redis or Valkey that has loaded its data answers there within ``timeout`` seconds."""
+    with redis.Redis.from_url(
+        url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0)
+    ) as client:
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+
+def _bindable(port: int) -> int:
+    """The port bound on the loopback address (a free one for 0), or 0 if somebody else has it."""
+    with socket.socket() as sock:
+        # As Valkey does: connections of the last run that linger in TIME_WAIT do not count.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return 0
+        return int(sock.getsockname()[1])
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,125 @@
+"""The inbox: the stream on which workers report, read at least once through a consumer group.
+
+What cannot be applied is parked where people see it, never acked away: a report of an unknown job, one that cannot be
+read, and, on a stream of its own, one that a newer release wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+
+from coordinator.store import REPORT_GROUP
+from tasks.keys import Keys
+from tasks.lease import script
+
+Fields = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stream entry as it came."""
+
+    id: str
+    fields: Fields
+
+
+@dataclass(frozen=True, slots=True)
+class DeadReport:
+    """A parked report: why it was parked, and what it said."""
+
+    id: str
+    reason: str
+    fields: Fields
+
+
+class Inbox:
+    """The report stream, as one consumer sees it. ``client`` must decode responses and wait longer than ``block``."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, consumer: str) -> None:
+        self._redis = client
+        self._keys = keys
+        self._consumer = consumer
+        self._park = script(client, "coordinator", "park")
+
+    def open(self) -> None:
+        """Make the stream and its consumer group if they are not there (also after a store came back empty)."""
+        try:
+            self._redis.xgroup_create(self._keys.reports, REPORT_GROUP, id="0", mkstream=True)
+        except redis.ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    def read(self, count: int, block: float) -> list[Entry]:
+        """New reports, waiting up to ``block`` seconds for the first."""
+        answer = self._redis.xreadgroup(
+            REPORT_GROUP, self._consumer, {self._keys.reports: ">"}, count=count, block=max(1, round(block * 1000))
+        )
+        if not answer:
+            return []
+        streams = cast(Any, answer)
+        (batches,) = streams.values() if isinstance(streams, dict) else [streams[0][1]]
+        if batches and isinstance(batches[0], list):
+            (batches,) = batches
+        return [Entry(entry_id, fields or {}) for entry_id, fields in batches]
+
+    def claim_idle(self, idle: float, count: int) -> list[Entry]:
+        """Reports that some consumer read and did not finish within ``idle`` seconds."""
+        answer = cast(
+            Any,
+            self._redis.xautoclaim(
+                self._keys.reports, REPORT_GROUP, self._consumer, round(idle * 1000), "0-0", count=count
+            ),
+        )
+        return [Entry(entry_id, fields or {}) for entry_id, fields in answer[1]]
+
+    def park(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
+        """Set reports aside with the reason, and ack them, in one step."""
+        return self._aside(self._keys.dead, entries, reason, counter)
+
+    def leave_for_newer(self, entries: Sequence[Entry], version: int) -> int:
+        """Move reports of a newer schema to the stream of that version."""
+        reason = f"schema version {version} is newer than this coordinator reads"
+        return self._aside(self._keys.name("reports", f"v{version}"), entries, reason, "NEWER")
+
+    def _aside(self, target: str, entries: Sequence[Entry], reason: str, counter: str) -> int:
+        payload = json.dumps([{"id": entry.id, "fields": entry.fields} for entry in entries])
+        return int(
+            self._park(
+                keys=[self._keys.reports, target, self._keys.counters], args=[REPORT_GROUP, counter, reason, payload]
+            )
+        )
+
+    def ack(self, entries: Sequence[Entry]) -> None:
+        """Ack entries that only woke us."""
+        if entries:
+            self._redis.xack(self._keys.reports, REPORT_GROUP, *(entry.id for entry in entries))
+
+    def trim(self) -> int:
+        """Drop what every consumer has acked: by the oldest pending id, never by length. Returns how many."""
+        groups = self._redis.xinfo_groups(self._keys.reports)
+        bounds = []
+        for group in groups:
+            pending = self._redis.xpending(self._keys.reports, group["name"])
+            bounds.append(str(pending["min"] or group["last-delivered-id"]))
+        if not bounds:
+            return 0
+        oldest = min(bounds, key=_id_order)
+        return int(self._redis.xtrim(self._keys.reports, minid=oldest, approximate=False))
+
+    def dead(self, limit: int = 100) -> list[DeadReport]:
+        """Parked reports, the newest first."""
+        entries = cast(list[tuple[str, Fields]], self._redis.xrevrange(self._keys.dead, count=limit))
+        return [
+            DeadReport(entry_id, fields.get("reason", ""), json.loads(fields.get("report", "{}")))
+            for entry_id, fields in entries
+        ]
+
+
+def _id_order(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.partition("-")
+    return int(milliseconds), int(sequence or 0)

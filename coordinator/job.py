@@ -1,0 +1,244 @@
+"""The record of a job: what is stored of the job, of its groups and of their live attempts.
+
+These are values. They are read by ``store``, judged by ``decide``, and never changed in place.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+from coordinator.status import GroupState, Intent, Status
+from tasks.errors import Malformed
+from tasks.report import Failure, Outcome
+from tasks.token import Hint
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job or a group is where it is: a code to compare and a sentence to read."""
+
+    code: str
+    text: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {"code": self.code, "text": self.text}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return cls(str(data["code"]), str(data["text"]))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """What is stored of one group, or of one member of a fork. An absent record reads as this default.
+
+    Attributes:
+        epoch: number of the newest attempt; 0 before the first.
+        since: when this state was entered, seconds by Redis time.
+        next_at: when the next attempt may start (BACKOFF).
+        hinted_at: when the hint was last sent (QUEUED); ``hints`` says how often it was.
+        failures: failures of the user's code since the last success or resume.
+        losses: workers lost in a row.
+        releases: attempts handed back by workers that were told to stop.
+        staging: folder of the attempt whose output counts (SUCCEEDED).
+    """
+
+    state: GroupState = GroupState.WAITING
+    epoch: int = 0
+    nonce: str = ""
+    since: float = 0.0
+    next_at: float = 0.0
+    hinted_at: float = 0.0
+    hints: int = 0
+    failures: int = 0
+    losses: int = 0
+    releases: int = 0
+    worker: str = ""
+    started_at: float = 0.0
+    staging: str = ""
+    adopted: bool = False
+    rows: dict[str, int] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    reason: Reason | None = None
+    first_error: Failure | None = None
+    last_error: Failure | None = None
+
+    @property
+    def recovering(self) -> bool:
+        """Failed or was lost, and has not succeeded since."""
+        return bool(self.failures or self.losses) and not self.state.terminal
+
+    def hint(self, job: str, group: str) -> Hint:
+        return Hint(job, group, self.epoch, self.nonce)
+
+    def to_json(self) -> str:
+        """Compact JSON without what is at its default: one of these is kept per group."""
+        data: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name != "state" and not value:
+                continue
+            data[item.name] = value.to_dict() if isinstance(value, Reason | Failure) else value
+        return _compact(data)
+
+    @classmethod
+    def from_json(cls, text: str) -> GroupRecord:
+        """Fields that a later release added are dropped."""
+        data = json.loads(text)
+        known = {k: v for k, v in data.items() if k in _GROUP_FIELDS}
+        known["state"] = GroupState(known["state"])
+        if "reason" in known:
+            known["reason"] = Reason.from_dict(known["reason"])
+        for name in ("first_error", "last_error"):
+            if name in known:
+                known[name] = Failure.from_dict(known[name])
+        return cls(**known)
+
+
+_GROUP_FIELDS = frozenset(f.name for f in fields(GroupRecord))
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The live attempt of a group, as the worker scripts keep it (``tasks/lua``). Coordinators only read it."""
+
+    epoch: int
+    nonce: str
+    claimant: str = ""
+    worker: str = ""
+    claimed_at: float = 0.0
+    lease: float = 0.0
+    progress: str = ""
+    outcome: Outcome | None = None
+    outcome_at: float = 0.0
+
+    @classmethod
+    def from_json(cls, text: str) -> Attempt:
+        data = json.loads(text)
+        outcome = data.get("outcome")
+        try:
+            parsed = None if outcome is None else Outcome.from_json(outcome)
+        except Malformed as error:
+            # An outcome nobody can read must still end the attempt, or its group would wait for ever.
+            from tasks.report import OutcomeKind
+
+            parsed = Outcome(OutcomeKind.FAILED, failure=Failure("OUTCOME_UNREADABLE", str(error)))
+        return cls(
+            int(data["epoch"]),
+            str(data["nonce"]),
+            str(data.get("claimant", "")),
+            str(data.get("worker", "")),
+            float(data.get("claimed_at", 0)),
+            float(data.get("lease", 0)),
+            str(data.get("progress", "")),
+            parsed,
+            float(data.get("outcome_at", 0)),
+        )
+
+    def to_json(self) -> str:
+        """An attempt as a commit creates it: offered, not claimed."""
+        return _compact({"epoch": self.epoch, "nonce": self.nonce})
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What is stored of the job itself.
+
+    Attributes:
+        commit: uuid of the last commit; the compare-and-set of every commit.
+        phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
+        base: head of the warehouse log when the job was first decided; None until then.
+        halted: why the job cannot go on by itself, if so; it is shown as PAUSED, though nobody asked for it.
+        version: slot of the job's package in the warehouse log, once published; 0 if nothing was to publish.
+    """
+
+    id: str
+    name: str
+    spec: str
+    commit: str
+    status: Status = Status.PENDING
+    intent: Intent = Intent.RUN
+    submitted_at: float = 0.0
+    submitted_by: str = ""
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    phase: str = ""
+    publish_tries: int = 0
+    publish_next: float = 0.0
+    base: int | None = None
+    version: int = 0
+    published: dict[str, int] = field(default_factory=dict)
+    warehouse: str = ""
+    warehouse_id: str = ""
+    reason: Reason | None = None
+    halted: Reason | None = None
+    key: str = ""
+    retry_of: str = ""
+
+    @property
+    def terminal(self) -> bool:
+        return self.status.terminal
+
+    def changed_fields(self, old: JobRecord) -> dict[str, str]:
+        """Hash fields to write so that ``old`` becomes this record."""
+        return {
+            item.name: _field_text(getattr(self, item.name))
+            for item in fields(self)
+            if getattr(self, item.name) != getattr(old, item.name)
+        }
+
+    def to_fields(self) -> dict[str, str]:
+        return {item.name: _field_text(getattr(self, item.name)) for item in fields(self)}
+
+    @classmethod
+    def from_fields(cls, data: dict[str, str]) -> JobRecord:
+        record = cls(
+            id=data["id"],
+            name=data["name"],
+            spec=data["spec"],
+            commit=data["commit"],
+            status=Status(data["status"]),
+            intent=Intent(data["intent"]),
+        )
+        update: dict[str, Any] = {}
+        for name, kind in _JOB_FIELDS.items():
+            text = data.get(name, "")
+            if text:
+                update[name] = kind(text)
+        return replace(record, **update)
+
+
+def _field_text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Reason):
+        return _compact(value.to_dict())
+    if isinstance(value, dict):
+        return _compact(value)
+    return str(value)
+
+
+_JOB_FIELDS: dict[str, Any] = {
+    "submitted_at": float,
+    "submitted_by": str,
+    "started_at": float,
+    "ended_at": float,
+    "phase": str,
+    "publish_tries": int,
+    "publish_next": float,
+    "base": int,
+    "version": int,
+    "published": json.loads,
+    "warehouse": str,
+    "warehouse_id": str,
+    "reason": lambda text: Reason.from_dict(json.loads(text)),
+    "halted": lambda text: Reason.from_dict(json.loads(text)),
+    "key": str,
+    "retry_of": str,
+}

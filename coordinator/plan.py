@@ -1,0 +1,160 @@
+"""The plan: a job spec compiled once, so that deciding never walks the spec.
+
+Holds who needs whom, who comes after whom, and what each runner must collect for the forks that wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from coordinator.spec import JobSpec
+from tasks.group import Collect, GroupPlan, GroupSpec, RetryPolicy, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """One group of the spec with the job's defaults merged in. A fork is one planned group with many members."""
+
+    spec: GroupSpec
+    successors: tuple[str, ...]
+    collect: tuple[Collect, ...]
+    reads: tuple[str, ...]  # groups whose outputs it sees: what it needs, and what a join among them needs in turn
+    absorbed: bool  # its failure is lived with by every group after it
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def retry(self) -> RetryPolicy:
+        return self.spec.retry or RetryPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled job spec.
+
+    Attributes:
+        groups: by name, in an order in which every group comes after what it needs.
+        default_publish: groups nobody needs (of a last join: what it joins); their outputs are published unless the
+            spec names others.
+    """
+
+    name: str
+    params: dict[str, Any]
+    groups: dict[str, PlannedGroup]
+    max_parallel: int | None
+    cancel_others: bool
+    publish: tuple[str, ...] | None
+    default_publish: frozenset[str]
+
+    def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
+        """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are unknown."""
+        spec = self.groups[group].spec
+        if spec.for_each is None:
+            return 1
+        if spec.fork_from is not None:
+            values = collected.get(spec.fork_from.source)
+            return None if values is None else len(values)
+        return len(spec.fork_values or ())
+
+    def member_value(self, group: str, ordinal: int, collected: dict[str, tuple[Scalar, ...]]) -> Scalar:
+        """The fork value of one member."""
+        spec = self.groups[group].spec
+        if spec.fork_from is not None:
+            return collected[spec.fork_from.source][ordinal]
+        return (spec.fork_values or ())[ordinal]
+
+    def group_plans(self, warehouse: str, warehouse_id: str | None) -> dict[str, str]:
+        """What is stored per group for the runners, as JSON."""
+        return {
+            group.name: GroupPlan(
+                group=group.spec,
+                params=self.params,
+                collect=group.collect,
+                warehouse=warehouse,
+                warehouse_id=warehouse_id,
+            ).model_dump_json(by_alias=True)
+            for group in self.groups.values()
+            if group.spec.steps
+        }
+
+
+def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
+    """``group`` with the job's defaults where it says nothing itself."""
+    defaults = spec.defaults
+    update: dict[str, Any] = {}
+    for field in ("retry", "timeout", "queue"):
+        if getattr(group, field) is None and getattr(defaults, field) is not None:
+            update[field] = getattr(defaults, field)
+    if "worker_losses" not in group.model_fields_set and defaults.worker_losses is not None:
+        update["worker_losses"] = defaults.worker_losses
+    if defaults.conf:
+        update["conf"] = {**defaults.conf, **group.conf}
+    return group.model_copy(update=update) if update else group
+
+
+def _topological(groups: dict[str, GroupSpec]) -> list[str]:
+    """Names in an order in which needs come first. The spec has been checked for cycles."""
+    from graphlib import TopologicalSorter
+
+    return list(TopologicalSorter({name: group.needs for name, group in groups.items()}).static_order())
+
+
+def compile_plan(spec: JobSpec) -> Plan:
+    """Compile ``spec``, which has been validated."""
+    merged = {group.name: _merged(group, spec) for group in spec.groups}
+    successors: dict[str, list[str]] = {name: [] for name in merged}
+    collect: dict[str, dict[str, Collect]] = {name: {} for name in merged}
+    for group in merged.values():
+        for need in group.needs:
+            successors[need].append(group.name)
+        source = group.fork_from
+        if source is not None:
+            # `from: clean.month` names a needed group, or an output that one of the needed groups makes.
+            makers = [source.output] if source.output in group.needs else list(group.needs)
+            for maker in makers:
+                wanted = Collect(output=source.output, column=source.column, distinct=source.distinct)
+                standing = collect[maker].get(wanted.key)
+                if standing is None or (standing.distinct and not wanted.distinct):
+                    collect[maker][wanted.key] = wanted
+    reads: dict[str, tuple[str, ...]] = {}
+    order = _topological(merged)
+    for name in order:
+        seen: dict[str, None] = {}
+        for need in merged[name].needs:
+            seen.update(dict.fromkeys(reads[need] if merged[need].is_join else (need,)))
+        reads[name] = tuple(seen)
+    planned = {
+        name: PlannedGroup(
+            merged[name],
+            tuple(successors[name]),
+            tuple(collect[name].values()),
+            reads[name],
+            bool(successors[name]) and all(merged[s].join.tolerates_failure for s in successors[name]),
+        )
+        for name in order
+    }
+    return Plan(
+        name=spec.name,
+        params=dict(spec.params),
+        groups=planned,
+        max_parallel=spec.max_parallel,
+        cancel_others=spec.on_failure == "cancel_others",
+        publish=None if spec.publish is None else tuple(spec.publish),
+        default_publish=frozenset(
+            maker
+            for name in merged
+            if not successors[name]
+            for maker in (reads[name] if merged[name].is_join else (name,))
+        ),
+    )
+
+
+@lru_cache(maxsize=64)
+def plan_of(spec_json: str) -> Plan:
+    """The plan of a stored spec, compiled once and cached by its text."""
+    return compile_plan(JobSpec.model_validate(json.loads(spec_json)))

@@ -1,0 +1,119 @@
+"""A problem of a job spec: where it stands, and what was expected there in words a person can act on.
+
+All problems of a spec are told at once, as one `SpecError`. This file only words and sorts problems; it never
+reads a file and never decides what is wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.errors import UnstuckError
+
+Loc = tuple[str | int, ...]
+
+SHOWN = 50  # problems written out by str(); all that were collected are in SpecError.problems
+MAX_PROBLEMS = 1000  # collected of one kind; a hostile spec can hold half a million
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+def path_text(loc: Loc) -> str:
+    """``groups[2].steps[0].sql``; a key that is no plain word is quoted: ``conf["spark.sql.x"]``."""
+    text = ""
+    for part in loc:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _WORD.fullmatch(part):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{shorten(part, quote=chr(34))}]"
+    return text
+
+
+def shorten(text: str, limit: int = 60, quote: str = "'") -> str:
+    """``text`` quoted, on one line, printable, and not longer than a reader wants."""
+    cut = text if len(text) <= limit else text[:limit] + "…"
+    return quote + "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut) + quote
+
+
+def describe(value: Any) -> str:
+    """What was found where something else was expected: ``the number 8``, ``a list``, ``'a/b'``."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        try:
+            return f"the number {shorten(str(value), quote='')}"
+        except ValueError:  # more digits than Python is willing to write out
+            return "a huge number"
+    if isinstance(value, str):
+        return shorten(value) if value else "empty text"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return f"a Python {type(value).__name__}"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'clean'?`` where a known name is near, else nothing."""
+    near = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def listed(names: Iterable[str], limit: int = 12) -> str:
+    """``a, b, c and 4 more``."""
+    every = list(names)
+    shown = ", ".join(every[:limit])
+    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a spec.
+
+    Attributes:
+        message: what is wrong and what was expected.
+        loc: keys and indexes from the top of the spec to the place.
+        on_key: the problem is the key itself, not the value under it.
+        source: the file, as the user named it; empty for a spec that is a Python value.
+        line, column: counted from 1; None where the place has no text of its own.
+    """
+
+    message: str
+    loc: Loc = ()
+    on_key: bool = False
+    source: str = ""
+    line: int | None = None
+    column: int | None = None
+
+    @property
+    def path(self) -> str:
+        return path_text(self.loc)
+
+    def __str__(self) -> str:
+        place = self.source
+        if self.line is not None:
+            place += f":{self.line}:{self.column}"
+        return ": ".join(part for part in (place, self.path, self.message) if part)
+
+
+class SpecError(UnstuckError):
+    """The job spec is wrong; ``problems`` says where, and ``str()`` has one line for each."""
+
+    code = "SPEC_INVALID"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda p: (p.line or 0, p.column or 0)))
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        lines = [str(problem) for problem in self.problems[:SHOWN]]
+        if len(self.problems) > SHOWN:
+            lines.append(f"… and {len(self.problems) - SHOWN} more problems")
+        return "\n".join(lines)

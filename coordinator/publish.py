@@ -1,0 +1,295 @@
+"""Publishing: all outputs of a job become visible together, once, or never.
+
+``publish`` and ``abort`` compete for one thing, the log entry of the job's publish id, and the log decides: whoever
+creates it first has won, and the other learns of it from what it returns. Both may be repeated at will, by any
+coordinator, after any crash. Redis is not asked: a rolled-back store cannot publish twice, and a frozen publisher that
+thaws can change nothing.
+
+Nothing here writes to Redis, decides a status, or calls a publish failed whose outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from tasks.errors import UnstuckError
+from tasks.filesystem import Files
+from tasks.marker import StagedOutput, files_stand, read_marker
+from tasks.warehouse import Change, Entry, State, Warehouse
+
+MARKER_GONE = "MARKER_GONE"
+OUTPUT_MISSING = "OUTPUT_MISSING"
+DUPLICATE_OUTPUT = "DUPLICATE_OUTPUT"
+SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
+# What a schema in Spark's JSON says of nulls: of a column, of an array's elements, of a map's values.
+_NULLABLE = {"nullable", "containsNull", "valueContainsNull"}
+_FAILURES = {MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH}
+
+
+class PublishFailed(UnstuckError):
+    """The outputs of the job cannot be published, now or later: an ABORT entry stands in the log and says why.
+
+    ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The package stands in the log.
+
+    Attributes:
+        version: its slot; None if the job had nothing to publish.
+        rows: per dataset.
+        adopted: an earlier call had published it already; this one changed nothing.
+    """
+
+    version: int | None
+    rows: dict[str, int] = field(default_factory=dict)
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """An ABORT entry stands in slot ``version``: this publish id can never be published. ``code``, ``reason``: why."""
+
+    version: int
+    code: str = ""
+    reason: str = ""
+
+
+def publish(
+    *,
+    warehouse_uri: str,
+    warehouse_id: str,
+    publish_id: str,
+    job: str,
+    job_name: str,
+    params: Mapping[str, Any],
+    sources: Mapping[str, tuple[str, ...]],
+    published_by: Set[str],
+    wanted: tuple[str, ...] | None,
+    base: int,
+    slot: int | None = None,
+    now: float,
+) -> Published | Aborted:
+    """Make the outputs of a job visible, all in one entry of the warehouse log.
+
+    Args:
+        sources: group → the staging folders whose markers count, in member order (a fork has several).
+        published_by: the groups whose outputs are published when ``wanted`` is None.
+        wanted: the datasets to publish, from whichever group made them; None for all of ``published_by``.
+        base: the version at which the job began. No entry of ``publish_id`` stands at or below it.
+        slot: the slot noted in the job record, if any. The log is searched from the lower of the two.
+        now: seconds since the epoch, for people.
+
+    Returns:
+        Published, or Aborted if somebody aborted the publish id first.
+
+    Raises:
+        PublishFailed: it can never be published; final, and the same on every repeat.
+        WarehouseMismatch: this process does not see the job's warehouse.
+        LogBroken, WarehouseNewer, WarehouseUnsupported, OSError: the outcome is unknown. Repeat, or ``abort``; the job
+            must not be called failed before one of them has answered.
+    """
+    warehouse = _open(warehouse_uri, warehouse_id)
+    after = base if slot is None else min(base, slot - 1)
+    # What stands in the log comes first: the staging of a job that is published already may be gone.
+    found = warehouse.find_publish(publish_id, after)
+    if found is not None and (standing := warehouse.entry(found)) is not None:
+        return _verdict(standing, adopted=True)
+
+    author = _Author(publish_id, job, job_name, now)
+    try:
+        package = _collect(warehouse.storage, job, sources, published_by, wanted)
+    except PublishFailed as failure:
+        # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
+        # appear under a job that was called FAILED, so the failure takes the job's place in the log.
+        # (test_a_publish_that_failed_cannot_be_completed_by_a_frozen_publisher)
+        entry, _ = warehouse.append(publish_id, after, author.abort(failure.code, str(failure)))
+        return _verdict(entry, adopted=True)
+    if not package.outputs:
+        return Published(None)
+
+    entry, created = warehouse.append(publish_id, after, author.package(package, params))
+    return _verdict(entry, adopted=not created)
+
+
+def abort(
+    *,
+    warehouse_uri: str,
+    warehouse_id: str,
+    publish_id: str,
+    job: str,
+    job_name: str,
+    base: int,
+    slot: int | None = None,
+    now: float,
+    code: str = "",
+    reason: str = "",
+) -> Published | Aborted:
+    """Make sure that ``publish_id`` is never published, unless it is already; says which of the two is so.
+
+    For cancel, force-stop and the deadline that meet a job in publishing. ``code`` and ``reason`` say why, to the
+    machine and to people. Arguments, errors and repeats as for ``publish``.
+    """
+    warehouse = _open(warehouse_uri, warehouse_id)
+    after = base if slot is None else min(base, slot - 1)
+    author = _Author(publish_id, job, job_name, now)
+    entry, created = warehouse.append(publish_id, after, author.abort(code, reason))
+    if entry.kind == "abort":
+        return Aborted(entry.n, entry.code, entry.reason)
+    return _verdict(entry, adopted=not created)
+
+
+def _open(uri: str, expected: str) -> Warehouse:
+    warehouse = Warehouse(uri)
+    warehouse.check_id(expected)
+    return warehouse
+
+
+def _verdict(entry: Entry, adopted: bool) -> Published | Aborted:
+    """What an entry of the job's publish id says to its publisher. Raises: PublishFailed."""
+    if entry.kind == "package":
+        return Published(entry.n, {name: change.rows for name, change in entry.datasets.items()}, adopted)
+    if entry.code in _FAILURES:
+        raise PublishFailed(entry.code, entry.reason)
+    return Aborted(entry.n, entry.code, entry.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Author:
+    """In whose name an entry is made."""
+
+    publish_id: str
+    job: str
+    job_name: str
+    at: float
+
+    def package(self, package: _Package, params: Mapping[str, Any]) -> Callable[[int, State], Entry]:
+        """Makes the package for a slot, replacing what stands at the version before it."""
+
+        def make(n: int, state: State) -> Entry:
+            datasets = {}
+            for name, output in package.outputs.items():
+                standing = [file.path for file in state[name].files] if name in state else []
+                datasets[name] = Change("replace", output.files, standing, output.rows, output.schema)
+            return self._entry(n, "package", params=dict(params), datasets=datasets, tokens=package.tokens)
+
+        return make
+
+    def abort(self, code: str, reason: str) -> Callable[[int, State], Entry]:
+        return lambda n, _: self._entry(n, "abort", code=code, reason=reason)
+
+    def _entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
+        return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
+
+
+class _Package(NamedTuple):
+    """What a job publishes: one output per dataset, and the staging folders that hold the files."""
+
+    outputs: dict[str, StagedOutput]
+    tokens: list[str]
+
+
+class _Part(NamedTuple):
+    """What one attempt made of a dataset."""
+
+    group: str
+    staging: str
+    output: StagedOutput
+
+
+def _collect(
+    files: Files,
+    job: str,
+    sources: Mapping[str, tuple[str, ...]],
+    published_by: Set[str],
+    wanted: tuple[str, ...] | None,
+) -> _Package:
+    """Read the markers and put the package together. Raises: PublishFailed, OSError."""
+    made: dict[str, list[_Part]] = {}
+    for group, folders in sources.items():
+        if wanted is None and group not in published_by:
+            continue
+        for staging in folders:
+            marker = read_marker(files, staging)
+            if marker is None:
+                raise _gone(files, job, group, staging, "its marker is gone or cannot be read")
+            for name, output in marker.outputs.items():
+                made.setdefault(name, []).append(_Part(group, staging, output))
+    names = list(made) if wanted is None else list(dict.fromkeys(wanted))
+    if missing := [name for name in names if name not in made]:
+        raise PublishFailed(
+            OUTPUT_MISSING,
+            f"job {job} is to publish {', '.join(missing)}, which none of its groups made. They made: "
+            f"{', '.join(sorted(made)) or 'no outputs'}. Mend publish: in the spec, or the step that should write it",
+        )
+    outputs = {name: _union(files, job, name, made[name]) for name in names}
+    tokens = dict.fromkeys(part.staging for name in names for part in made[name])
+    return _Package(outputs, list(tokens))
+
+
+def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutput:
+    """The parts of one dataset, from the members of one fork, as one output. Raises: PublishFailed, OSError."""
+    first = parts[0]
+    for part in parts[1:]:
+        if part.group != first.group:
+            raise PublishFailed(
+                DUPLICATE_OUTPUT,
+                f"job {job}: the groups {first.group} and {part.group} both made the output {name}. "
+                "Only members of one fork may share an output; give one of them another name",
+            )
+        if _any_null(part.output.schema) != _any_null(first.output.schema):
+            raise PublishFailed(
+                SCHEMA_MISMATCH,
+                f"job {job}: the members of {first.group} made {name} with different columns: "
+                f"{_difference(first.output.schema, part.output.schema)} "
+                f"({files.uri(first.staging)} against {files.uri(part.staging)}). Give the columns fixed types",
+            )
+    for part in parts:
+        if not files_stand(files, part.output.files):
+            raise _gone(files, job, part.group, part.staging, f"files of its output {name} are gone or cut short")
+    same = all(part.output.schema == first.output.schema for part in parts)
+    return StagedOutput(
+        files=[file for part in parts for file in part.output.files],
+        rows=sum(part.output.rows for part in parts),
+        schema=first.output.schema if same else json.dumps(_any_null(first.output.schema)),
+    )
+
+
+def _gone(files: Files, job: str, group: str, staging: str, what: str) -> PublishFailed:
+    return PublishFailed(
+        MARKER_GONE,
+        f"job {job}, group {group}: {what} ({files.uri(staging)}), so its outputs cannot be published. "
+        f"Something outside removed it; `unstuck retry {job}` runs the group again",
+    )
+
+
+def _any_null(schema: str) -> Any:
+    """A schema with every value nullable: members of a fork may differ in what they happen to hold no nulls in."""
+
+    def loosen(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: True if key in _NULLABLE else loosen(value) for key, value in part.items()}
+        return [loosen(item) for item in part] if isinstance(part, list) else part
+
+    return loosen(json.loads(schema))
+
+
+def _difference(one: str, other: str) -> str:
+    """The columns in which two schemas differ, for people."""
+    columns = [{c["name"]: json.dumps(c["type"]).strip('"') for c in _any_null(s)["fields"]} for s in (one, other)]
+    names = dict.fromkeys([*columns[0], *columns[1]])
+    found = [
+        f"{name} is {columns[0].get(name, 'absent')} in one and {columns[1].get(name, 'absent')} in another"
+        for name in names
+        if columns[0].get(name) != columns[1].get(name)
+    ]
+    return "; ".join(found[:5]) or "the columns come in another order"

@@ -1,0 +1,240 @@
+"""Queries: how jobs stand, read-only. The command line, apps and tests all read these same views."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import redis
+
+from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from coordinator.plan import plan_of
+from coordinator.state import JobState
+from coordinator.status import GroupState, Status
+from tasks.group import Scalar
+from tasks.keys import Keys
+from tasks.token import split_member
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One group, or one member of a fork, as people see it.
+
+    ``progress`` is what the runner last said: ``{"step": 1, "steps": 2, "label": …, "done": …, "total": …, "app": …}``.
+    """
+
+    id: str
+    record: GroupRecord
+    value: Scalar | None = None
+    attempt: Attempt | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def state(self) -> GroupState:
+        return self.record.state
+
+
+@dataclass(frozen=True, slots=True)
+class ForkView:
+    """One planned group with its members: a group that is not forked has one."""
+
+    name: str
+    needs: tuple[str, ...]
+    join: str
+    forked: bool
+    param: str | None
+    expanded: bool
+    total: int
+    census: dict[str, int]
+    members: tuple[GroupView, ...]  # those with a record; the others are WAITING
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job as it stood at ``at`` (seconds, by the clock of Redis)."""
+
+    job: JobRecord
+    at: float
+    due: float | None
+    groups: tuple[ForkView, ...]
+
+    @property
+    def done(self) -> int:
+        return sum(n for group in self.groups for state, n in group.census.items() if GroupState(state).terminal)
+
+    @property
+    def total(self) -> int:
+        return sum(group.total for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob:
+    """One line of ``list``."""
+
+    id: str
+    name: str
+    status: Status
+    submitted_at: float
+    started_at: float
+    ended_at: float
+    groups: dict[str, int]
+    total: int | None
+    version: int
+    reason: Reason | None
+
+    @property
+    def done(self) -> int:
+        return sum(n for state, n in self.groups.items() if GroupState(state).terminal)
+
+
+class Queries:
+    """Read-only views on one Redis. ``client`` must decode responses."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._redis = client
+        self._keys = keys
+
+    def show(self, job: str) -> JobView | None:
+        """Everything about one job, read in one transaction; None if there is no such job."""
+        keys = self._keys.of(job)
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hgetall(keys.job)
+        pipe.hgetall(keys.groups)
+        pipe.hgetall(keys.forks)
+        pipe.hgetall(keys.attempts)
+        pipe.zscore(self._keys.due, job)
+        pipe.time()
+        fields, groups, forks, attempts, due, (seconds, micros) = pipe.execute()
+        if not fields:
+            return None
+        record = JobRecord.from_fields(fields)
+        state = JobState(
+            plan_of(record.spec),
+            record,
+            {name: GroupRecord.from_json(text) for name, text in groups.items()},
+            {name: tuple(json.loads(text)) for name, text in forks.items()},
+            {name: Attempt.from_json(text) for name, text in attempts.items()},
+        )
+        return JobView(
+            record,
+            seconds + micros / 1e6,
+            None if due is None else float(due),
+            tuple(_fork_view(state, name) for name in state.plan.groups),
+        )
+
+    def jobs(
+        self,
+        *,
+        status: Sequence[Status] = (),
+        name: str | None = None,
+        since: float | None = None,
+        limit: int = 50,
+    ) -> list[ListedJob]:
+        """Jobs, the newest first.
+
+        Args:
+            status: only these; all if empty.
+            name: a glob that the job's name must match.
+            since: only jobs submitted at or after this time, seconds since the epoch.
+            limit: at most this many.
+        """
+        low = "-inf" if since is None else since
+        indexes = [self._keys.status(one) for one in status] or [self._keys.jobs]
+        found: list[tuple[str, float]] = []
+        for index in indexes:
+            number = None if name else limit
+            found += cast(
+                list[tuple[str, float]],
+                self._redis.zrevrangebyscore(index, "+inf", low, start=0, num=number or 100_000, withscores=True),
+            )
+        found.sort(key=lambda item: item[1], reverse=True)
+        ids = [job for job, _ in found]
+        listed: list[ListedJob] = []
+        for start in range(0, len(ids), 500):
+            chunk = ids[start : start + 500]
+            for text in cast(list[str | None], self._redis.hmget(self._keys.summary, chunk)):
+                if text is None:
+                    continue
+                line = _listed(text)
+                if name is None or fnmatch.fnmatchcase(line.name, name):
+                    listed.append(line)
+                if len(listed) == limit:
+                    return listed
+        return listed
+
+    def events(self, job: str, after: str = "-", count: int = 10_000) -> list[tuple[str, dict[str, Any]]]:
+        """The job's event log from the entry after ``after`` (``-``: from its beginning), the oldest first."""
+        low = "-" if after == "-" else f"({after}"
+        entries = cast(
+            list[tuple[str, dict[str, str]]], self._redis.xrange(self._keys.of(job).events, min=low, count=count)
+        )
+        return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
+
+    def runners(self) -> list[dict[str, Any]]:
+        """Runners as their watchdogs last described them, with ``seen`` (seconds since the epoch)."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.zrange(self._keys.runners_seen, 0, -1, withscores=True)
+        pipe.hgetall(self._keys.runners)
+        seen, described = pipe.execute()
+        return [{**json.loads(described[runner]), "seen": at} for runner, at in seen if runner in described]
+
+    def counters(self) -> dict[str, int]:
+        """How many reports were APPLIED, DUPLICATE, STALE, …"""
+        return {name: int(n) for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()}
+
+
+def _fork_view(state: JobState, name: str) -> ForkView:
+    planned = state.plan.groups[name]
+    count = state.plan.member_count(name, state.collected)
+    whole = state.ended_whole(name)
+    total = 1 if whole or not count else count
+    census = dict(state.census[name])
+    waiting = total - sum(census.values())
+    if waiting:
+        census[GroupState.WAITING] = census.get(GroupState.WAITING, 0) + waiting
+    members = []
+    for member in state.members(name):
+        record = state.groups.get(member)
+        if record is None:
+            continue
+        attempt = state.attempts.get(member)
+        _, ordinal = split_member(member)
+        members.append(
+            GroupView(
+                member,
+                record,
+                None if ordinal is None else state.plan.member_value(name, ordinal, state.collected),
+                attempt,
+                json.loads(attempt.progress) if attempt is not None and attempt.progress else {},
+            )
+        )
+    return ForkView(
+        name,
+        planned.spec.needs,
+        str(planned.spec.join),
+        planned.spec.for_each is not None,
+        planned.spec.fork_param,
+        count is not None or whole,
+        total,
+        census,
+        tuple(members),
+    )
+
+
+def _listed(text: str) -> ListedJob:
+    data = json.loads(text)
+    return ListedJob(
+        data["id"],
+        data["name"],
+        Status(data["status"]),
+        float(data["submitted_at"]),
+        float(data["started_at"]),
+        float(data["ended_at"]),
+        {state: int(n) for state, n in data["groups"].items()},
+        data["total"],
+        int(data["version"]),
+        Reason.from_dict(data["reason"]) if data["reason"] else None,
+    )

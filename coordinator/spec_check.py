@@ -1,0 +1,247 @@
+"""What only the whole spec can show to be wrong: needs, cycles, joins, forks, outputs, parameters and their bounds.
+
+Pure: a validated spec in, problems out. Refuses only what can be decided from the spec; a Python step may write
+any output, so wherever one could help, the question is left to the runner.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from coordinator.problem import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
+from tasks.group import GroupSpec
+
+if TYPE_CHECKING:
+    from coordinator.spec import JobSpec
+
+MAX_GROUPS = 10_000
+MAX_MEMBERS = 100_000  # of all literal forks together
+MAX_PARAMS = 64 * 1024  # bytes of JSON; parameters travel with every group
+MAX_PARAM_DEPTH = 20
+MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of a second
+
+
+def problems_in(spec: JobSpec) -> list[Problem]:
+    """Everything that is wrong with ``spec`` as a whole."""
+    groups: dict[str, GroupSpec] = {}
+    for group in spec.groups:
+        groups.setdefault(group.name, group)
+    owners: dict[str, str] = {}
+    for group in spec.groups:
+        for output in outputs_of(group):
+            owners.setdefault(output, group.name)
+    found = chain(
+        _sizes(spec),
+        _names(spec),
+        _needs(spec, groups),
+        _cycle(spec, groups),
+        *(_join(("groups", i), group, groups) for i, group in enumerate(spec.groups)),
+        *(_fork(("groups", i), group, groups, owners) for i, group in enumerate(spec.groups)),
+        _outputs(spec),
+        _publish(spec),
+        _params(spec),
+    )
+    return list(islice(found, MAX_PROBLEMS))
+
+
+def _sizes(spec: JobSpec) -> Iterator[Problem]:
+    if len(spec.groups) > MAX_GROUPS:
+        yield Problem(
+            f"{len(spec.groups):,} groups; at most {MAX_GROUPS:,} are allowed (a fork is one group)", ("groups",)
+        )
+    members = sum(len(group.fork_values or ()) for group in spec.groups)
+    if members > MAX_MEMBERS:
+        yield Problem(f"all forks together have {members:,} values; at most {MAX_MEMBERS:,} are allowed", ("groups",))
+
+
+def _names(spec: JobSpec) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for i, group in enumerate(spec.groups):
+        if group.name in first:
+            yield Problem(
+                f"two groups are named {group.name!r}, this one and groups[{first[group.name]}]", ("groups", i, "name")
+            )
+        first.setdefault(group.name, i)
+
+
+def _needs(spec: JobSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
+    unknown = 0
+    for i, group in enumerate(spec.groups):
+        if not group.steps and not group.needs:
+            yield Problem(
+                f"group {group.name!r} has neither steps: nor needs:, so there is nothing to do", ("groups", i)
+            )
+        seen: set[str] = set()
+        for j, need in enumerate(group.needs):
+            loc: Loc = ("groups", i, "needs", j)
+            if need == group.name:
+                yield Problem(f"group {need!r} needs itself; remove it", loc)
+            elif need in seen:
+                yield Problem(f"{need!r} is needed twice; keep one", loc)
+            elif need not in groups:
+                unknown += 1
+                near = suggestion(need, groups) if unknown <= MAX_SUGGESTIONS else ""
+                hint = near or f"; groups: {listed(groups)}"
+                yield Problem(f"unknown group {need!r}{hint}", loc)
+            seen.add(need)
+
+
+def _cycle(spec: JobSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
+    """One cycle is named; the next shows when this one is mended."""
+    known = {name: [need for need in group.needs if need in groups and need != name] for name, group in groups.items()}
+    try:
+        TopologicalSorter(known).prepare()
+    except CycleError as error:
+        ring: list[str] = error.args[1][:0:-1]  # graphlib lists each before the one that needs it
+        index = {group.name: i for i, group in reversed(list(enumerate(spec.groups)))}
+        start = min(range(len(ring)), key=lambda at: index[ring[at]])
+        ring = [*ring[start:], *ring[:start]]
+        at = index[ring[0]]
+        need = spec.groups[at].needs.index(ring[1])
+        shown = [*ring, ring[0]] if len(ring) <= 12 else [*ring[:12], f"… {len(ring) - 12} more …", ring[0]]
+        yield Problem(f"a cycle, each needs the next: {' → '.join(shown)}", ("groups", at, "needs", need))
+
+
+def _join(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
+    join, at = group.join, (*loc, "join")
+    if join.rule == "at_least" and join.count < 1:
+        yield Problem("at_least wants a number, as in join: {at_least: 2}", at)
+    elif join.rule != "at_least" and join.count:
+        yield Problem(f"count: has no meaning for {join.rule}; it belongs to at_least", at)
+    if join.rule != "all_succeeded" and not group.needs:
+        yield Problem(f"join: {join.rule} on a group without needs: there is nothing to join", at)
+    # A fork counts with each of its members, and a dynamic one has any number.
+    elif (
+        join.rule == "at_least"
+        and join.count > len(group.needs)
+        and not any(groups[need].for_each for need in group.needs if need in groups)
+    ):
+        yield Problem(f"at_least: {join.count} can never be met by {len(group.needs)} needs", at)
+
+
+def _fork(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec], owners: dict[str, str]) -> Iterator[Problem]:
+    param = group.fork_param
+    if param is None:
+        return
+    if param in group.params:
+        yield Problem(f"{param!r} is the fork's parameter already; remove it here", (*loc, "params", param), True)
+    for j, step in enumerate(group.steps):
+        if param in step.params:
+            yield Problem(
+                f"{param!r} is the fork's parameter already; remove it here", (*loc, "steps", j, "params", param), True
+            )
+    for j, value in enumerate(group.fork_values or ()):
+        yield from _json_problems(value, (*loc, "for_each", param, j))
+    if group.fork_from is not None:
+        message = _fork_source(group, group.fork_from.output, groups, owners)
+        if message:
+            yield Problem(message, (*loc, "for_each", param, "from"))
+
+
+def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], owners: dict[str, str]) -> str | None:
+    """Why ``group`` cannot be forked from a column of ``source``; None if it can, or if only a run can tell."""
+    needed = {need: groups[need] for need in group.needs if need in groups}
+    if not group.needs:
+        return f"a fork of {source!r} must need the group that makes it; add needs:"
+    maker = needed.get(source) or next((g for g in needed.values() if source in outputs_of(g)), None)
+    if maker is None:
+        outside = source if source in groups else owners.get(source)
+        if outside == group.name:
+            return f"{source!r} is made by this group itself; a fork takes its values from a group that it needs"
+        if outside is not None:
+            return f"{source!r} is made by group {outside!r}, which is not among the needs; add it to needs:"
+        if len(needed) < len(group.needs) or any(step.python for g in needed.values() for step in g.steps):
+            return None
+        known = [*needed, *(name for g in needed.values() for name in outputs_of(g))]
+        return f"no needed group makes {source!r}{suggestion(source, known)}; known: {listed(dict.fromkeys(known))}"
+    if maker.for_each is not None:
+        return f"group {maker.name!r} is a fork itself; its members would each bring values of their own"
+    if maker.is_join:
+        return f"group {maker.name!r} has no steps, so it makes no output"
+    several = outputs_of(maker)
+    if maker.name == source and source not in several and len(several) > 1:
+        return f"group {source!r} has several outputs; name the one to take: {listed(several)}"
+    if not several and not any(step.python for step in maker.steps):
+        return f"group {source!r} declares no output:; give its SQL step one"
+    return None
+
+
+def outputs_of(group: GroupSpec) -> list[str]:
+    """Outputs that ``group`` declares, in the order of its steps."""
+    return [step.output for step in group.steps if step.output is not None]
+
+
+def _outputs(spec: JobSpec) -> Iterator[Problem]:
+    # Compared without case: Spark's views and some file systems do not tell `Flights` from `flights`.
+    first: dict[str, tuple[str, str]] = {}
+    for i, group in enumerate(spec.groups):
+        for j, step in enumerate(group.steps):
+            if step.output is None:
+                continue
+            name, owner = first.setdefault(step.output.lower(), (step.output, f"groups[{i}].steps[{j}]"))
+            if owner == f"groups[{i}].steps[{j}]":
+                continue
+            same = f"{step.output!r}" if name == step.output else f"{step.output!r} (or {name!r}: case does not count)"
+            message = f"output {same} is made by {owner} too; an output has one maker, give one another name"
+            yield Problem(message, ("groups", i, "steps", j, "output"))
+
+
+def _publish(spec: JobSpec) -> Iterator[Problem]:
+    declared = [name for group in spec.groups for name in outputs_of(group)]
+    any_python = any(step.python for group in spec.groups for step in group.steps)
+    seen: set[str] = set()
+    for j, name in enumerate(spec.publish or ()):
+        if name in seen:
+            yield Problem(f"{name!r} is listed twice; keep one", ("publish", j))
+        elif name not in declared and not any_python:
+            hint = suggestion(name, declared) or f"; outputs: {listed(declared) or 'none'}"
+            yield Problem(f"no group makes an output {name!r}{hint}", ("publish", j))
+        seen.add(name)
+
+
+def _params(spec: JobSpec) -> Iterator[Problem]:
+    yield from _params_at(spec.params, ("params",))
+    for i, group in enumerate(spec.groups):
+        yield from _params_at(group.params, ("groups", i, "params"))
+        for j, step in enumerate(group.steps):
+            yield from _params_at(step.params, ("groups", i, "steps", j, "params"))
+
+
+def _params_at(params: dict[str, Any], loc: Loc) -> Iterator[Problem]:
+    if not params:
+        return
+    # A few will do, and a Python list that holds itself would bring them without end.
+    problems = list(islice(_json_problems(params, loc), 20))
+    yield from problems
+    if not problems and len(json.dumps(params)) > MAX_PARAMS:
+        yield Problem(f"more than {MAX_PARAMS // 1024} KB of parameters; put data into a file that the step reads", loc)
+
+
+def _json_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
+    """Values that JSON cannot hold, or cannot give back as they were."""
+    if depth > MAX_PARAM_DEPTH:
+        yield Problem(f"nested more than {MAX_PARAM_DEPTH} levels deep", loc)
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            if not isinstance(key, str):
+                yield Problem(f"a key must be text, not {describe(key)}", loc)
+            else:
+                yield from _json_problems(child, (*loc, key), depth + 1)
+    elif isinstance(value, list | tuple):
+        for i, child in enumerate(value):
+            yield from _json_problems(child, (*loc, i), depth + 1)
+    elif isinstance(value, str):
+        if any("\ud800" <= c <= "\udfff" for c in value):
+            yield Problem(f"not valid Unicode text: {shorten(value)}", loc)
+    elif isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            yield Problem(f"{value} is no number that JSON can hold", loc)
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            yield Problem("a whole number of more than 64 bits; give it as text", loc)
+    elif value is not None:
+        yield Problem(f"expected text, a number, true, false, null, a list or a mapping, not {describe(value)}", loc)

@@ -1,0 +1,116 @@
+"""Status and state: the words for where a job and a group stand, and every move that is legal.
+
+Status is derived in one place (``derive``) from intent, phase and group states; nothing else computes it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """Where a job stands. Derived, never set by hand."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    RETRYING = "RETRYING"
+    PAUSING = "PAUSING"
+    PAUSED = "PAUSED"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    CANCELING = "CANCELING"
+    CANCELED = "CANCELED"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+
+    @property
+    def terminal(self) -> bool:
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({Status.STOPPED, Status.CANCELED, Status.FINISHED, Status.FAILED})
+
+
+class Intent(StrEnum):
+    """What the user wants of a job. Written by user commands only."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    STOP = "stop"
+    CANCEL = "cancel"
+    FORCE_STOP = "force_stop"
+
+
+class GroupState(StrEnum):
+    """Where a group stands. A group without a record is WAITING."""
+
+    WAITING = "WAITING"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    BACKOFF = "BACKOFF"
+    CANCELING = "CANCELING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+    SKIPPED = "SKIPPED"
+
+    @property
+    def terminal(self) -> bool:
+        return self in GROUP_TERMINAL
+
+
+GROUP_TERMINAL = frozenset({GroupState.SUCCEEDED, GroupState.FAILED, GroupState.CANCELED, GroupState.SKIPPED})
+
+_S = GroupState
+LEGAL_MOVES: dict[GroupState, frozenset[GroupState]] = {
+    # A join without steps goes straight to SUCCEEDED; an impossible one to FAILED; a cut-off one to SKIPPED.
+    _S.WAITING: frozenset({_S.QUEUED, _S.SUCCEEDED, _S.FAILED, _S.SKIPPED, _S.CANCELED}),
+    # Back to WAITING when the user's intent takes an unclaimed hint away.
+    _S.QUEUED: frozenset({_S.RUNNING, _S.WAITING, _S.CANCELED}),
+    _S.RUNNING: frozenset({_S.SUCCEEDED, _S.BACKOFF, _S.FAILED, _S.CANCELING, _S.CANCELED}),
+    _S.BACKOFF: frozenset({_S.QUEUED, _S.WAITING, _S.FAILED, _S.CANCELED}),
+    _S.CANCELING: frozenset({_S.CANCELED, _S.SUCCEEDED, _S.FAILED}),
+    _S.SUCCEEDED: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.CANCELED: frozenset(),
+    _S.SKIPPED: frozenset(),
+}
+
+
+class IllegalMove(Exception):
+    """A group was about to make a move that the table does not hold; a bug, refused before it reaches the store."""
+
+    def __init__(self, group: str, old: GroupState, new: GroupState) -> None:
+        super().__init__(f"group {group}: {old} → {new} is not a legal move")
+
+
+def check_move(group: str, old: GroupState, new: GroupState) -> None:
+    """Raises: IllegalMove."""
+    if new not in LEGAL_MOVES[old]:
+        raise IllegalMove(group, old, new)
+
+
+def derive(
+    *, intent: Intent, outcome: Status | None, halted: bool, started: bool, active: bool, recovering: bool
+) -> Status:
+    """The status of a job.
+
+    Args:
+        intent: what the user wants.
+        outcome: how the job ended, once it has; final.
+        halted: the job cannot go on by itself.
+        started: some attempt was claimed at some time.
+        active: some attempt is queued, running or being canceled.
+        recovering: some group failed recoverably and has not succeeded since.
+    """
+    if outcome is not None:
+        return outcome
+    if intent is Intent.PAUSE or (halted and intent is Intent.RUN):
+        return Status.PAUSING if active else Status.PAUSED
+    if intent is Intent.STOP:
+        return Status.STOPPING
+    if intent in (Intent.CANCEL, Intent.FORCE_STOP):
+        return Status.CANCELING
+    if recovering:
+        return Status.RETRYING
+    return Status.RUNNING if started else Status.PENDING

@@ -1,0 +1,335 @@
+"""The store: the only module of the coordinator that speaks to Redis about jobs. One named call per transition.
+
+Every write is one Lua script (``coordinator/lua``) that validates before it writes and may be repeated, since
+redis-py repeats a command whose reply was lost. The keys are listed in ``tasks.keys``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, cast
+
+import redis
+
+from coordinator.decision import Decision
+from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from coordinator.plan import plan_of
+from coordinator.state import JobState
+from coordinator.status import Status
+from tasks.keys import Keys
+from tasks.lease import script
+
+REPORT_GROUP = "coordinators"
+EVENT_BOUND = 20_000
+HALTED_LOOK = 60.0  # seconds between looks at a job that waits for a person
+
+
+class CommitAnswer(StrEnum):
+    APPLIED = "APPLIED"
+    CONFLICT = "CONFLICT"  # somebody committed since we loaded
+    GUARDED = "GUARDED"  # what was concluded from absence is no longer so
+    MISSING = "MISSING"
+
+
+class EndAnswer(StrEnum):
+    RELEASED = "RELEASED"
+    AGAIN = "AGAIN"  # somebody met the lock busy: decide once more
+    LOST = "LOST"  # the lock was not ours any more
+
+
+class BeginAnswer(StrEnum):
+    LOCKED = "LOCKED"
+    BUSY = "BUSY"
+    MISSING = "MISSING"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How a pass over a job began. Times are seconds by the clock of Redis."""
+
+    answer: BeginAnswer
+    now: float
+    due_seen: str = ""
+    alive_at: float = 0.0
+    grace_until: float = 0.0
+
+    def takeover(self, sweep_every: float) -> bool:
+        """May a lapsed lease be believed? Only while the sweep is alive and no grace runs (rule 7)."""
+        return self.now > self.grace_until and self.now - self.alive_at <= 3 * sweep_every
+
+
+@dataclass(frozen=True, slots=True)
+class Acks:
+    """Reports to ack with a commit, and how they were counted."""
+
+    ids: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job about to be stored. ``id`` is made before the first try."""
+
+    job: JobRecord
+    plans: Mapping[str, str]
+    fingerprint: str
+    total: int | None
+
+
+class KeyTaken(Exception):
+    """The key belongs to a job with another spec."""
+
+
+class Store:
+    """Jobs in one Redis. ``client`` must decode responses."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, *, lock_ttl: float = 5.0, retention: float = 7 * 86400) -> None:
+        self._redis = client
+        self._keys = keys
+        self._lock_ms = max(1, round(lock_ttl * 1000))
+        self._retention = retention
+        self._begin = script(client, "coordinator", "begin")
+        self._end = script(client, "coordinator", "end")
+        self._commit = script(client, "coordinator", "commit")
+        self._settle = script(client, "coordinator", "settle")
+        self._submit = script(client, "coordinator", "submit")
+        self._tick = script(client, "coordinator", "tick")
+
+    # ---- one pass over one job -----------------------------------------------------------------------
+
+    def begin(self, job: str, owner: str) -> Begun:
+        """Take the job's lock and push its due to the end of the lock's term, before anything is read."""
+        keys = self._keys.of(job)
+        answer = self._begin(
+            keys=[keys.lock, keys.dirty, keys.job, self._keys.due, self._keys.alive], args=[owner, self._lock_ms, job]
+        )
+        kind = BeginAnswer(answer[0])
+        if kind is not BeginAnswer.LOCKED:
+            return Begun(kind, float(answer[1]))
+        return Begun(kind, float(answer[1]), str(answer[2]), float(answer[3]), float(answer[4]))
+
+    def end(self, job: str, owner: str) -> EndAnswer:
+        """Let go of the lock, unless somebody met it busy meanwhile."""
+        keys = self._keys.of(job)
+        return EndAnswer(self._end(keys=[keys.lock, keys.dirty], args=[owner, self._lock_ms]))
+
+    def load(self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None) -> JobState | None:
+        """The state of a job; None if there is no such job.
+
+        Args:
+            cached: a state from before; used again if nothing was committed since.
+            changed: groups whose attempts are read afresh; None for all that are active.
+        """
+        keys = self._keys.of(job)
+        if cached is not None and self._redis.hget(keys.job, "commit") == cached.job.commit:
+            self._refresh(keys.attempts, cached, cached.active if changed is None else changed)
+            return cached
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hgetall(keys.job)
+        pipe.hgetall(keys.groups)
+        pipe.hgetall(keys.forks)
+        pipe.hgetall(keys.attempts)
+        pipe.hkeys(keys.inputs)
+        fields, groups, forks, attempts, frozen = pipe.execute()
+        if not fields:
+            return None
+        record = JobRecord.from_fields(fields)
+        return JobState(
+            plan_of(record.spec),
+            record,
+            {name: GroupRecord.from_json(text) for name, text in groups.items()},
+            {name: tuple(json.loads(text)) for name, text in forks.items()},
+            {name: Attempt.from_json(text) for name, text in attempts.items()},
+            frozen,
+        )
+
+    def _refresh(self, key: str, state: JobState, groups: Sequence[str]) -> None:
+        if not groups:
+            return
+        for name, text in zip(groups, cast(list[str | None], self._redis.hmget(key, list(groups))), strict=True):
+            if text is None:
+                state.attempts.pop(name, None)
+            else:
+                state.attempts[name] = Attempt.from_json(text)
+
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
+        """Write everything a decision changed, all or nothing, if nobody has committed since the load."""
+        old, new = decision.old, decision.job
+        keys = self._keys.of(old.id)
+        change = {
+            "id": commit_id,
+            "expect": old.commit,
+            "guards": [{"group": g.group, "epoch": g.epoch, "nonce": g.nonce, "kind": g.kind} for g in decision.guards],
+            "job": new.changed_fields(old),
+            "groups": {name: record.to_json() for name, record in decision.groups.items()},
+            "inputs": decision.frozen,
+            "forks": {name: json.dumps(values) for name, values in decision.collected.items()},
+            "attempts": {name: attempt.to_json() for name, attempt in decision.offered.items()},
+            "drop": list(decision.dropped),
+            "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
+            "due": _stamp(decision.due),
+            "due_seen": due_seen,
+            "acks": list(acks.ids),
+            "counts": dict(acks.counts),
+            "summary": summary,
+            "submitted_at": f"{old.submitted_at:.6f}",
+            "expire": self._retention,
+        }
+        answer = self._commit(
+            keys=[
+                *(keys.job, keys.groups, keys.inputs, keys.forks, keys.attempts, keys.events),
+                *(self._keys.due, self._keys.reports, self._keys.counters, self._keys.summary, self._keys.alive),
+                *(self._keys.status(old.status), self._keys.status(new.status), self._keys.ended),
+                *(keys.plans, self._keys.submit_key(old.key)),
+            ],
+            args=[old.id, json.dumps(change, separators=(",", ":")), REPORT_GROUP, EVENT_BOUND],
+        )
+        return CommitAnswer(answer)
+
+    def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
+        """Stop deciding a job that cannot be decided: it is shown as PAUSED with ``reason`` until a person acts."""
+        keys = self._keys.of(job)
+        old, submitted = self._redis.hmget(keys.job, "status", "submitted_at")
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hset(
+            keys.job,
+            mapping={"halted": json.dumps(reason.to_dict()), "status": Status.PAUSED, "commit": commit_id},
+        )
+        pipe.zrem(self._keys.status(str(old)), job)
+        pipe.zadd(self._keys.status(Status.PAUSED), {job: float(submitted or now)})
+        pipe.zadd(self._keys.due, {job: now + HALTED_LOOK})
+        pipe.execute()
+
+    def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
+        """Nothing changed: ack and count the reports, and set when the job is looked at next."""
+        change = {"due": _stamp(due), "due_seen": due_seen, "acks": list(acks.ids), "counts": dict(acks.counts)}
+        self._settle(
+            keys=[self._keys.due, self._keys.reports, self._keys.counters], args=[job, json.dumps(change), REPORT_GROUP]
+        )
+
+    # ---- the sweep -----------------------------------------------------------------------------------
+
+    def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
+        """Say that the sweep is alive. Returns the time of Redis and the age of the tick before, in seconds."""
+        now, gap, _ = self._tick(keys=[self._keys.alive], args=[period, lease_ttl])
+        return float(now), float(gap)
+
+    def silence(self) -> float:
+        """Seconds since the last tick of any sweep."""
+        at = self._redis.hget(self._keys.alive, "at")
+        seconds, micros = self._redis.time()
+        return seconds + micros / 1e6 - float(cast(str, at) or 0)
+
+    def due(self, now: float, limit: int) -> list[str]:
+        """Jobs that must be decided by ``now``, the most overdue first."""
+        return cast(list[str], self._redis.zrangebyscore(self._keys.due, "-inf", now, start=0, num=limit))
+
+    def forget_ended(self, now: float, limit: int = 100) -> int:
+        """Drop jobs past their retention from the indexes; their own keys have expired. Returns how many."""
+        ended = cast(list[str], self._redis.zrangebyscore(self._keys.ended, "-inf", now, start=0, num=limit))
+        if ended:
+            pipe = self._redis.pipeline(transaction=True)
+            for status in Status:
+                pipe.zrem(self._keys.status(status), *ended)
+            pipe.zrem(self._keys.jobs, *ended)
+            pipe.hdel(self._keys.summary, *ended)
+            pipe.zrem(self._keys.ended, *ended)
+            pipe.execute()
+        return len(ended)
+
+    # ---- submit --------------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission, summary: str) -> tuple[str, bool]:
+        """Store a job. Returns its id, and whether it is new.
+
+        Raises:
+            KeyTaken: its key belongs to a job with another spec.
+        """
+        job = submission.job
+        keys = self._keys.of(job.id)
+        change = {
+            "fields": job.to_fields(),
+            "plans": dict(submission.plans),
+            "summary": summary,
+            "fingerprint": submission.fingerprint,
+            "key": job.key,
+        }
+        answer, job_id = self._submit(
+            keys=[
+                *(keys.job, keys.plans, keys.events, self._keys.due, self._keys.jobs),
+                *(self._keys.status(Status.PENDING), self._keys.summary),
+                *(self._keys.submit_key(job.key), self._keys.reports),
+            ],
+            args=[job.id, json.dumps(change)],
+        )
+        if answer == "KEY_TAKEN":
+            raise KeyTaken(job_id)
+        return str(job_id), answer == "SUBMITTED"
+
+    # ---- the fleet -----------------------------------------------------------------------------------
+
+    def slots(self, now: float, max_age: float) -> dict[str, int]:
+        """Runners heard of within ``max_age`` seconds, per queue they listen on."""
+        seen = cast(list[str], self._redis.zrangebyscore(self._keys.runners_seen, now - max_age, "+inf"))
+        counts: dict[str, int] = {}
+        if seen:
+            for text in cast(list[str | None], self._redis.hmget(self._keys.runners, seen)):
+                for queue in json.loads(text).get("queues", []) if text else []:
+                    counts[queue] = counts.get(queue, 0) + 1
+        return counts
+
+    def resend_allowance(self, queues: Iterable[str], slots: Mapping[str, int]) -> dict[str, int]:
+        """Hints that may still be sent again per queue, in this dispatch_timeout, by all coordinators together.
+
+        Twice the slots that listen and at least 8, so that a lost hint is found on a queue that is never empty. Where
+        nobody listens and the queue already holds more than that, sending more would only pile up.
+        """
+        left: dict[str, int] = {}
+        for queue in queues:
+            allowed = max(8, 2 * slots.get(queue, 0))
+            used = int(cast(str, self._redis.get(self._keys.resent(queue))) or 0)
+            if not slots.get(queue) and self._redis.llen(queue) >= 64:
+                allowed = 0
+            left[queue] = max(0, allowed - used)
+        return left
+
+    def note_resent(self, resent: Mapping[str, int], dispatch_timeout: float) -> None:
+        """Count hints that were sent again against the allowance."""
+        pipe = self._redis.pipeline(transaction=True)
+        for queue, count in resent.items():
+            pipe.set(self._keys.resent(queue), 0, px=max(1, round(dispatch_timeout * 1000)), nx=True)
+            pipe.incrby(self._keys.resent(queue), count)
+        pipe.execute()
+
+
+def _stamp(due: float | None) -> str | None:
+    return None if due is None else f"{due:.6f}"
+
+
+def summary_of(state: JobState) -> str:
+    """The one line of JSON that ``list`` shows of a job."""
+    census: dict[str, int] = {}
+    total: int | None = 0
+    for name in state.plan.groups:
+        count = state.plan.member_count(name, state.collected)
+        if total is not None:
+            total = None if count is None and not state.ended_whole(name) else total + max(1, count or 1)
+        for group_state, number in state.census[name].items():
+            census[group_state] = census.get(group_state, 0) + number
+    job = state.job
+    line: dict[str, Any] = {
+        "id": job.id,
+        "name": job.name,
+        "status": job.status,
+        "submitted_at": job.submitted_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at,
+        "groups": census,
+        "total": total,
+        "version": job.version,
+        "reason": job.reason.to_dict() if job.reason else None,
+    }
+    return json.dumps(line, separators=(",", ":"))

@@ -1,0 +1,257 @@
+"""Files: the few things Unstuck asks of a file system, rooted at one warehouse.
+
+Everything that makes a publish safe rests on two of them: ``write_durable`` (whole and on disk, or as before) and
+``create`` (whole and on disk, and only if nothing was there). Content is never visible half-written. A file system
+that cannot create a file only if it is absent is refused (``WarehouseUnsupported``), never imitated.
+
+This file knows nothing of jobs, markers or the log.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import WarehouseUnsupported
+
+# Where `pipe_file(mode="create")` is one conditional request. On others fsspec may look first and write then.
+_CREATES_IF_ABSENT = {"s3", "s3a", "memory"}
+_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+# Spark reads these in a path as a pattern.
+_PATTERN = set("*?[]{}\\")
+
+# fsspec's memory:// looks first and writes then; it lives in one process, so a lock makes it one step.
+_memory = threading.Lock()
+
+
+class Files:
+    """The files below one warehouse URI. Every ``path`` is relative to it, with ``/`` between its parts."""
+
+    def __init__(self, uri: str) -> None:
+        """``uri``: an absolute path, ``file:///…``, ``s3://…``, or ``memory://…`` (one process; for tests).
+
+        Raises:
+            ValueError: the path is not absolute, or holds a character that Spark reads as a pattern.
+        """
+        if uri.startswith("file:"):
+            uri = "/" + uri.removeprefix("file:").lstrip("/")
+        if _PATTERN.intersection(uri):
+            raise ValueError(f"the warehouse {uri} has one of * ? [ ] {{ }} \\ in its path; choose another folder")
+        self._fs: Any = None
+        self._root = uri.rstrip("/")
+        self._scheme = "file"
+        if "://" in uri:
+            import fsspec
+
+            self._scheme = uri.partition("://")[0]
+            # A cached listing would hide the entries of other publishers.
+            self._fs, root = fsspec.core.url_to_fs(uri, use_listings_cache=False)
+            self._base = str(root).rstrip("/")
+        elif not uri.startswith("/"):
+            raise ValueError(
+                f"the warehouse {uri!r} must be an absolute path or a URI, or its hosts will disagree on it"
+            )
+
+    def __repr__(self) -> str:
+        return f"Files({self._root!r})"
+
+    def uri(self, path: str) -> str:
+        """What Spark, pyarrow, DuckDB and the like are given: a plain absolute path, or a URI of the store."""
+        return f"{self._root}/{_checked(path)}" if path else self._root or "/"
+
+    def local_path(self, path: str) -> Path | None:
+        """``path`` on this machine; None where the warehouse is not a folder."""
+        return None if self._fs is not None else Path(self.uri(path))
+
+    def read(self, path: str) -> bytes:
+        """The whole content.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: it could not be read; this says nothing about whether it is there.
+        """
+        local = self.local_path(path)
+        return local.read_bytes() if local is not None else bytes(self._fs.cat_file(self._key(path)))
+
+    def size(self, path: str) -> int | None:
+        """Bytes; None if there is no such file. Raises: OSError: it could not be asked."""
+        try:
+            local = self.local_path(path)
+            return local.stat().st_size if local is not None else int(self._fs.info(self._key(path))["size"])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        """The names in ``folder``, sorted; empty if it is absent. Raises: OSError: it could not be listed."""
+        try:
+            local = self.local_path(folder)
+            if local is not None:
+                return sorted(os.listdir(local))
+            key = self._key(folder)
+            found = (str(name).rstrip("/") for name in self._fs.ls(key, detail=False))
+            return sorted({name.rpartition("/")[2] for name in found if name.strip("/") != key.strip("/")})
+        except FileNotFoundError:
+            return []
+
+    def write_durable(self, path: str, data: bytes) -> None:
+        """Write or replace a file: readers see the old content or all of the new, also after a loss of power.
+
+        Raises:
+            OSError: it is not known to be on disk; the old or the new content stands. Repeating is safe.
+        """
+        local = self.local_path(path)
+        if local is None:
+            self._fs.pipe_file(self._key(path), data)
+            return
+        _make_folder(local.parent)
+        temp = _write_temp(local, data)
+        try:
+            os.replace(temp, local)
+        except BaseException:
+            temp.unlink(missing_ok=True)
+            raise
+        _sync(local.parent)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create a file with its whole content if, and only if, there is none: True if this call made it.
+
+        Of any number of callers at one time exactly one gets True. A caller whose reply was lost reads the file
+        to learn whose it is.
+
+        Raises:
+            WarehouseUnsupported: this file system cannot do that in one step.
+            OSError: it is not known whether the file was made; read it.
+        """
+        local = self.local_path(path)
+        if local is None:
+            return self._create_remote(path, data)
+        _make_folder(local.parent)
+        temp = _write_temp(local, data)
+        try:
+            # link, not rename: rename replaces what is there. The content is on disk before the name appears.
+            os.link(temp, local)
+            made = True
+        except FileExistsError:
+            made = False
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise WarehouseUnsupported(
+                    f"the file system at {self._root} has no hard links ({error}), so two publishers could overwrite "
+                    "each other; put the warehouse on another file system or on an object store"
+                ) from error
+            raise
+        finally:
+            temp.unlink(missing_ok=True)
+        # Also when it was there: its author may have died before this sync, and the caller will believe what it reads.
+        _sync(local.parent)
+        return made
+
+    def _create_remote(self, path: str, data: bytes) -> bool:
+        if self._scheme not in _CREATES_IF_ABSENT:
+            raise WarehouseUnsupported(
+                f"{self._scheme}:// cannot create a file only if it is absent, so nothing can be published to "
+                f"{self._root} safely; known to work: a local or shared folder, s3://"
+            )
+        key = self._key(path)
+        try:
+            if self._scheme == "memory":
+                with _memory:
+                    self._fs.pipe_file(key, data, mode="create")
+            else:
+                self._fs.pipe_file(key, data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make sure that files somebody else wrote are on disk, with their names (Spark does not sync).
+
+        Raises:
+            FileNotFoundError: one of them is not there.
+            OSError: one could not be synced.
+        """
+        folders = set()
+        for path in paths:
+            local = self.local_path(path)
+            if local is not None:
+                _sync(local)
+                folders.add(local.parent)
+            elif self.size(path) is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
+        for folder in folders:
+            _sync(folder)
+
+    def make_folder(self, folder: str) -> None:
+        """Create ``folder`` and its parents; nothing if it is there (object stores have no folders to make)."""
+        local = self.local_path(folder)
+        if local is not None:
+            _make_folder(local)
+
+    def remove_tree(self, folder: str) -> None:
+        """Remove ``folder`` and all below it; nothing if it is absent, also when others remove it at the same time.
+
+        Raises:
+            ValueError: ``folder`` is the warehouse itself.
+            OSError: something could not be removed.
+        """
+        if not folder.strip("/"):
+            raise ValueError("refusing to remove the whole warehouse")
+        local = self.local_path(folder)
+        if local is None:
+            if self._fs.exists(self._key(folder)):
+                self._fs.rm(self._key(folder), recursive=True)
+            return
+        while local.exists():
+            try:
+                shutil.rmtree(local)
+            except FileNotFoundError:
+                continue  # somebody else removed a part of it first: less is left than before
+
+    def _key(self, path: str) -> str:
+        return f"{self._base}/{_checked(path)}" if path else self._base
+
+
+def _checked(path: str) -> str:
+    """A path read from a file must not lead out of the warehouse. Raises: ValueError."""
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"{path!r} is not a path inside the warehouse")
+    return path
+
+
+def _write_temp(target: Path, data: bytes) -> Path:
+    """``data`` on disk under a name of its own beside ``target``; a reader takes no dot file for data."""
+    temp = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    # 0666 less the umask, as for any file: mkstemp's 0600 would hide the log from readers of another account.
+    descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temp.unlink(missing_ok=True)
+        raise
+    return temp
+
+
+def _make_folder(folder: Path) -> None:
+    missing = [folder]
+    while not missing[-1].exists():
+        missing.append(missing[-1].parent)
+    for parent, child in zip(reversed(missing), reversed(missing[:-1]), strict=False):
+        child.mkdir(exist_ok=True)
+        _sync(parent)  # the name of a new folder is in its parent
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,157 @@
+"""The leash: the runner's end of the pipes to its watchdog.
+
+It says what the runner holds and hears what it should do. A watchdog that dies is replaced at once, and the new
+one is told what is held and how long its clock has run; if that fails again and again the runner ends itself,
+because a runner without a watchdog holds a lease that nobody renews and hears of no cancel.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tasks.token import Token
+from tasks.vigil import Order
+
+log = logging.getLogger(__name__)
+
+_MAX_RESTARTS = 5  # within a minute
+_PROGRESS_EVERY = 0.5  # seconds
+
+
+class Leash:
+    """Starts a watchdog for this process and keeps one alive.
+
+    ``on_order`` is called from a thread of the leash with the token it is for and the order.
+    """
+
+    def __init__(self, hello: dict[str, Any], on_order: Callable[[Token, Order], None]) -> None:
+        self._hello = {"op": "hello", "pid": os.getpid(), **hello}
+        self._on_order = on_order
+        self._lock = threading.RLock()
+        self._token: Token | None = None
+        self._hold: dict[str, Any] | None = None
+        self._clock: tuple[str, float, float] | None = None  # code, seconds, began
+        self._last_clock = ("TIMEOUT", 0.0)
+        self._progress = ""
+        self._progress_at = 0.0
+        self._restarts: list[float] = []
+        self._ending = False
+        self._start()
+
+    @property
+    def watchdog_pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def last_clock(self) -> tuple[str, float]:
+        """Code and seconds of the clock that was started last: the one that ran out, when one has."""
+        return self._last_clock
+
+    def hold(self, token: Token) -> None:
+        """From now on the watchdog keeps the lease of ``token`` and acts in the runner's stead if it dies."""
+        with self._lock:
+            self._token, self._clock, self._progress = token, None, ""
+            self._hold = {"op": "hold", "token": str(token), "log": None, "since": time.time()}
+            self._say(self._hold)
+
+    def note_in(self, path: str | None) -> None:
+        """The file for the watchdog's last words about the attempt that is held: its log, on this machine."""
+        with self._lock:
+            if self._hold is not None:
+                self._hold["log"] = path
+            self._say({"op": "log", "path": path})
+
+    def start_clock(self, code: str, seconds: float) -> None:
+        """The runner is told, and after the grace killed, when ``seconds`` are over; the failure gets ``code``."""
+        with self._lock:
+            self._clock = (code, seconds, time.monotonic())
+            self._last_clock = (code, seconds)
+            self._say({"op": "clock", "code": code, "seconds": seconds, "elapsed": 0.0})
+
+    def stop_clock(self) -> None:
+        with self._lock:
+            self._clock = None
+            self._say({"op": "clock", "code": "", "seconds": None, "elapsed": 0.0})
+
+    def progress(self, text: str, *, now: bool = False) -> None:
+        """``text`` (JSON) goes with the next renewal. Dropped when the last was sent a moment ago, unless ``now``."""
+        with self._lock:
+            moment = time.monotonic()
+            if not now and moment - self._progress_at < _PROGRESS_EVERY:
+                return
+            self._progress, self._progress_at = text, moment
+            # A watchdog that does not read (it is stopped) must not block the step over a number for people.
+            assert self._process.stdin is not None
+            if select.select([], [self._process.stdin], [], 0)[1]:
+                self._say({"op": "progress", "text": text})
+
+    def release(self) -> None:
+        """The attempt has ended; the lease is nobody's concern any more."""
+        with self._lock:
+            self._token = self._hold = self._clock = None
+            self._say({"op": "release"})
+
+    def end(self) -> None:
+        """Let the watchdog outlive this process just long enough to end what it leaves behind."""
+        with self._lock:
+            self._ending = True
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tasks.watchdog"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a signal to the runner's group or terminal must not reach it
+            bufsize=0,
+        )
+        self._say(self._hello)
+        if self._hold is not None:
+            self._say(self._hold)
+            if self._clock is not None:
+                code, seconds, began = self._clock
+                elapsed = time.monotonic() - began
+                self._say({"op": "clock", "code": code, "seconds": seconds, "elapsed": elapsed})
+            if self._progress:
+                self._say({"op": "progress", "text": self._progress})
+        threading.Thread(target=self._hear, args=(self._process,), name="watchdog", daemon=True).start()
+
+    def _say(self, line: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(line).encode() + b"\n")
+        except BrokenPipeError:
+            # It has just died. The thread that hears from it starts the next one and repeats what is held.
+            log.warning("the watchdog %d does not listen any more", self._process.pid)
+
+    def _hear(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                order = Order(json.loads(line)["order"])
+                with self._lock:
+                    token = self._token
+                if token is not None:
+                    self._on_order(token, order)
+        status = process.wait()
+        with self._lock:
+            if self._ending or process is not self._process:
+                return
+            now = time.monotonic()
+            self._restarts = [at for at in self._restarts if now - at < 60] + [now]
+            if len(self._restarts) > _MAX_RESTARTS:
+                log.critical("the watchdog died %d times within a minute; this runner ends itself", _MAX_RESTARTS)
+                os.killpg(0, signal.SIGKILL)
+            log.warning("the watchdog %d died (%d); another one takes over", process.pid, status)
+            assert process.stdin is not None
+            process.stdin.close()
+            self._start()

@@ -1,0 +1,156 @@
+"""Outputs: a frame becomes Parquet files in the attempt's own staging folder, and is counted there.
+
+Rows and schema come from the footers of the files themselves: what was written, not what was meant, and without
+another Spark job. Nothing here is visible to anybody before the marker and the package are.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, cast
+
+from tasks.errors import ForkValuesInvalid, OutputInvalid
+from tasks.filesystem import Files
+from tasks.group import MAX_FORK, Collect
+from tasks.marker import DataFile, StagedOutput
+from tasks.spark import is_frame, spark_schema, write_parquet
+
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+
+
+def is_any_frame(value: Any) -> bool:
+    """True for a frame that can be stored: Spark's, an Arrow table, or pandas'."""
+    return is_frame(value) or _kind(value) in ("pyarrow", "pandas")
+
+
+def _kind(value: Any) -> str:
+    package = type(value).__module__.partition(".")[0]
+    name = type(value).__name__
+    return package if (package, name) in {("pyarrow", "Table"), ("pandas", "DataFrame")} else ""
+
+
+def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
+    """Write ``frame`` into ``folder`` (relative to the warehouse) and say what stands there.
+
+    Raises:
+        OutputInvalid: it is no frame, or one that cannot be stored as Parquet that Spark reads.
+        OSError: the store failed.
+    """
+    if is_frame(frame):
+        write_parquet(frame, files.uri(folder))
+        return describe(files, folder)
+    kind = _kind(frame)
+    if not kind:
+        raise OutputInvalid(
+            f"an output wants a Spark, Arrow or pandas frame, not {type(frame).__module__}.{type(frame).__qualname__}"
+        )
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False) if kind == "pandas" else frame
+        spark_schema(table.schema)
+        data = io.BytesIO()
+        # Spark reads no nanoseconds; the coercion fails where it would lose some.
+        pq.write_table(table.replace_schema_metadata(None), data, coerce_timestamps="us")
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise OutputInvalid(f"the frame cannot be stored: {error}") from error
+    files.remove_tree(folder)
+    files.write_durable(f"{folder}/part-00000.parquet", data.getvalue())
+    return describe(files, folder)
+
+
+def describe(files: Files, folder: str) -> StagedOutput:
+    """What the Parquet files in ``folder`` say of themselves.
+
+    Raises:
+        OutputInvalid: there is no data file.
+    """
+    import pyarrow.parquet as pq
+
+    staged: list[DataFile] = []
+    schema = ""
+    for name in files.names(folder):
+        if name.startswith(("_", ".")) or not name.endswith(".parquet"):
+            continue  # _SUCCESS, _temporary, .crc: Spark's own
+        path = f"{folder}/{name}"
+        with open_file(files, path) as file:
+            footer = pq.ParquetFile(file)
+            staged.append(DataFile(path, footer.metadata.num_rows, files.size(path) or 0))
+            if not schema:
+                own = (footer.metadata.metadata or {}).get(_SPARK_SCHEMA)
+                schema = own.decode() if own else spark_schema(footer.schema_arrow)
+    if not staged:
+        raise OutputInvalid(f"nothing was written to {files.uri(folder)}")
+    return StagedOutput(staged, sum(file.rows for file in staged), schema)
+
+
+@contextmanager
+def open_file(files: Files, path: str) -> Iterator[IO[bytes]]:
+    """``path`` for reading, with seeks, wherever the warehouse is."""
+    local = files.local_path(path)
+    if local is not None:
+        with local.open("rb") as file:
+            yield file
+        return
+    import fsspec
+
+    with fsspec.open(files.uri(path), "rb") as file:
+        yield cast("IO[bytes]", file)
+
+
+def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | None = None) -> Any:
+    """The rows of ``outputs`` as one Arrow table; a column that some of them lack is null there."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for output in outputs:
+        for data_file in output.files:
+            with open_file(files, data_file.path) as file:
+                tables.append(pq.ParquetFile(file).read(columns=columns))
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def collect(files: Files, output: StagedOutput, wanted: Collect) -> list[Any]:
+    """The values of one column, for a dynamic fork: JSON scalars in the order of the files, without doubles.
+
+    Raises:
+        ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
+    """
+    names = [column["name"] for column in json.loads(output.schema)["fields"]]
+    if wanted.column not in names:
+        raise ForkValuesInvalid(f"{wanted.key}: the output has no column {wanted.column}; it has {', '.join(names)}")
+    if not wanted.distinct and output.rows > MAX_FORK:
+        raise ForkValuesInvalid(f"{wanted.key} has {output.rows} rows; a fork has at most {MAX_FORK} members")
+    seen: dict[Any, None] = {}
+    for value in _values(files, output, wanted.column):
+        if value is None:
+            if wanted.distinct:
+                continue
+            raise ForkValuesInvalid(f"{wanted.key} has a null; drop it, or say distinct: true")
+        if not isinstance(value, str | int | float | bool) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ForkValuesInvalid(
+                f"{wanted.key} has the value {value!r}; a fork's values are text, numbers or booleans (cast the column)"
+            )
+        if value in seen and not wanted.distinct:
+            raise ForkValuesInvalid(f"{wanted.key} has the value {value!r} twice; drop one, or say distinct: true")
+        seen[value] = None
+        if len(seen) > MAX_FORK:
+            raise ForkValuesInvalid(
+                f"{wanted.key} has more than {MAX_FORK} values; a fork has at most that many members"
+            )
+    return list(seen)
+
+
+def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    for data_file in output.files:
+        with open_file(files, data_file.path) as file:
+            for batch in pq.ParquetFile(file).iter_batches(columns=[column]):
+                yield from batch.column(0).to_pylist()

@@ -1,0 +1,54 @@
+"""The prefork pool of the fleet: Celery's own, with one addition: a child may ask to be replaced.
+
+billiard replaces a child that leaves with ``EX_RECYCLE`` without calling any task lost, but offers no way to ask
+for it other than counting tasks or memory. The question is put here, where a child is about to wait for its next
+job: the last result is already sent, and no job has been read that could be lost with the process.
+
+It must never decide by itself that a child should go; ``tasks.runner`` does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from billiard.pool import EX_RECYCLE
+from celery.concurrency import asynpool, prefork
+
+_wanted = False
+
+
+def recycle_this_process() -> None:
+    """Let this child end cleanly before it takes its next job; Celery starts another in its place."""
+    global _wanted
+    _wanted = True
+
+
+class Worker(asynpool.Worker):  # type: ignore[misc]
+    """One child of the pool."""
+
+    wait_for_job: Callable[..., Any]
+
+    def _make_child_methods(self, *args: Any, **kwargs: Any) -> None:
+        super()._make_child_methods(*args, **kwargs)
+        self.wait_for_job = _or_leave(self.wait_for_job)
+
+
+def _or_leave(wait: Callable[..., Any]) -> Callable[..., Any]:
+    def wait_or_leave(*args: Any, **kwargs: Any) -> Any:
+        if _wanted:
+            sys.exit(EX_RECYCLE)
+        return wait(*args, **kwargs)
+
+    return wait_or_leave
+
+
+class Pool(asynpool.AsynPool):  # type: ignore[misc]
+    Worker = Worker
+
+
+class TaskPool(prefork.TaskPool):  # type: ignore[misc]
+    """``worker_pool`` of the Celery app of the fleet."""
+
+    Pool = Pool

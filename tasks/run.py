@@ -1,0 +1,274 @@
+"""One attempt, from the claim to the finish.
+
+Every way out leads through ``_finish``, which puts the outcome on the record once, or finds that the attempt is
+somebody else's by now. The marker is written before the outcome, and the outcome before anybody is told. User code
+may raise what it likes: it ends its attempt and never the runner. How an attempt ended is read from the orders this
+process was given, never from the text of an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import redis
+from billiard.common import terminate_handler_fired
+from tenacity import (
+    Retrying,
+    before_sleep_log,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from tasks.attempt_log import AttemptLog
+from tasks.context import StepContext, Work
+from tasks.errors import AttemptEnded, Malformed
+from tasks.failure import failure_of
+from tasks.filesystem import Files
+from tasks.group import Step, WorkOrder
+from tasks.inputs import read_inputs
+from tasks.lease import ClaimAnswer, FinishAnswer
+from tasks.marker import Marker, standing_marker, write_marker
+from tasks.output import collect
+from tasks.report import Failure, Outcome, OutcomeKind
+from tasks.runner import Held, Runner
+from tasks.secret import Secrets
+from tasks.steps import run_step
+from tasks.token import Hint, Token
+from tasks.vigil import Order, timeout_failure
+from tasks.warehouse import Warehouse
+
+log = logging.getLogger(__name__)
+
+FINISH_FOR = 600.0  # seconds to go on trying to put the outcome on the record; the marker stands anyway
+
+
+def run(runner: Runner, hint_text: str) -> str:
+    """Claim and run the attempt that a hint offers.
+
+    Returns:
+        What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), or the outcome and the answer
+        of finish.
+    """
+    try:
+        hint = Hint.parse(hint_text)
+    except Malformed as error:
+        log.error("a hint that cannot be read is dropped: %s", error)
+        return "UNREADABLE"
+    # Made before the first try to claim: a claim that is repeated because its reply was lost is the same claim.
+    claimant, event = secrets.token_hex(6), secrets.token_hex(8)
+    try:
+        claim = _persistently(runner.settings.dispatch_timeout, runner.lease.claim, hint, claimant, runner.name, event)
+    except redis.RedisError as error:
+        log.warning("%s could not be claimed, the store does not answer: %s. The hint will be sent again", hint, error)
+        return "UNREACHABLE"
+    if claim.answer is not ClaimAnswer.CLAIMED or claim.order is None:
+        log.info("%s: %s", hint, claim.answer)
+        return str(claim.answer)
+    return Attempt(runner, hint.held_by(claimant), claim.order).run()
+
+
+def _persistently(seconds: float, call: Any, *arguments: Any) -> Any:
+    """``call``, repeated while the store does not answer, for ``seconds`` at most."""
+    retrying = Retrying(
+        retry=retry_if_exception_type(redis.RedisError),
+        wait=wait_random_exponential(multiplier=0.1, max=5),
+        stop=stop_after_delay(seconds),
+        before_sleep=before_sleep_log(log, logging.WARNING),
+        reraise=True,
+    )
+    return retrying(call, *arguments)
+
+
+class Attempt:
+    """One claimed attempt in this process."""
+
+    def __init__(self, runner: Runner, token: Token, order: WorkOrder) -> None:
+        self._runner = runner
+        self._token = token
+        self._order = order
+        self._secrets = Secrets(os.environ)
+
+    def run(self) -> str:
+        """Run it and put its outcome on the record; answers both, for people."""
+        stop: BaseException | None = None
+        with self._runner.holding(self._token) as held, ExitStack() as stack:
+            try:
+                self._open(stack)
+                outcome: Outcome | None = self._succeed(held)
+            except BaseException as error:  # noqa: BLE001 - a step may raise anything; it ends the attempt alone
+                outcome = self._ended_by(held, error)
+                if terminate_handler_fired():
+                    stop = error
+            held.ended.set()
+            answer = self._finish(outcome)
+            if stop is not None:
+                # This process was told to end (billiard's SIGTERM handler raised through the step).
+                raise SystemExit(0) from stop
+            return answer
+
+    # -- what the attempt does ---------------------------------------------------------------------------------
+
+    def _open(self, stack: ExitStack) -> None:
+        """The warehouse and the log in it. The id comes first: where the warehouse is not, nothing is to be made."""
+        plan = self._order.plan
+        self._files = Files(plan.warehouse)
+        if plan.warehouse_id is not None:
+            Warehouse(plan.warehouse).check_id(plan.warehouse_id)
+        self._log = AttemptLog(self._files, self._token.staging)
+        self._log.hide(self._secrets.clean)
+        stack.enter_context(self._log.open())
+        self._runner.leash.note_in(None if self._log.path is None else str(self._log.path))
+
+    def _succeed(self, held: Held) -> Outcome:
+        order, files = self._order, self._files
+        standing = standing_marker(files, self._token.staging.rpartition("/")[0], order.fingerprint)
+        if standing is not None:
+            staging, marker = standing
+            log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
+            return _success(staging, marker, adopted=True)
+        with ExitStack() as stack:
+            work = self._do(held, stack)
+            marker = self._marker(work)
+            # Last look: from here on the work counts as done, whatever is ordered.
+            self._leave_if_ordered(held)
+            write_marker(files, self._token.staging, marker)
+        return _success(self._token.staging, marker)
+
+    def _do(self, held: Held, stack: ExitStack) -> Work:
+        """All steps, in order."""
+        order, runner = self._order, self._runner
+        params = self._secrets.resolve(order.params)
+        session = None
+        if order.group.spark:
+            self._progress({"label": "starting Spark"}, now=True)
+            runner.leash.start_clock("SESSION_TIMEOUT", runner.settings.session_timeout)
+            runner.driver.start()
+            runner.leash.stop_clock()
+            conf = {key: str(self._secrets.resolve(value)) for key, value in order.group.conf.items()}
+            session = stack.enter_context(runner.driver.attempt(str(self._token), conf))
+        work = Work(self._files, self._token, session, read_inputs(self._files, order.frozen.inputs))
+        for name in work.inputs if session is not None else ():
+            work.show(name)
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
+        if order.group.timeout is not None:
+            runner.leash.start_clock("TIMEOUT", order.group.timeout)
+            stack.callback(runner.leash.stop_clock)
+        for index, step in enumerate(order.group.steps):
+            self._leave_if_ordered(held)
+            log.info("step %d of %d: %s", index + 1, len(order.group.steps), step.label)
+            ctx = self._context(held, work, step, index, params, scratch)
+            run_step(step, work, ctx, runner.settings.step_modules)
+        self._leave_if_ordered(held)
+        return work
+
+    def _context(
+        self, held: Held, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Path
+    ) -> StepContext:
+        at: dict[str, Any] = {"step": index + 1, "steps": len(self._order.group.steps), "label": step.label}
+        if work.session is not None:
+            at |= self._runner.driver.application
+        self._progress({**at, "rows": _rows(work)}, now=True)
+        return StepContext(
+            work,
+            {**params, **self._secrets.resolve(step.params)},
+            log=self._log.logger,
+            scratch=scratch,
+            is_cancelled=held.ordered.is_set,
+            report=lambda done, total: self._progress({**at, "rows": _rows(work), "done": done, "total": total}),
+        )
+
+    def _marker(self, work: Work) -> Marker:
+        forks = {}
+        for wanted in self._order.plan.collect:
+            names = [wanted.output]
+            if wanted.output == self._order.group.name and len(work.outputs) == 1:
+                names += work.outputs
+            found = next((work.outputs[name] for name in names if name in work.outputs), None)
+            if found is not None:
+                forks[wanted.key] = collect(self._files, found, wanted)
+        return Marker(
+            token=str(self._token),
+            fingerprint=self._order.fingerprint,
+            outputs=work.outputs,
+            forks=self._secrets.clean_all(forks),
+            results=self._secrets.clean_all(work.results),
+            written_at=time.time(),
+        )
+
+    def _progress(self, value: dict[str, Any], *, now: bool = False) -> None:
+        self._runner.leash.progress(json.dumps(value), now=now)
+
+    # -- how the attempt ends ----------------------------------------------------------------------------------
+
+    def _leave_if_ordered(self, held: Held) -> None:
+        if held.order is not None:
+            raise AttemptEnded(f"{self._token} was told to end: {held.order}")
+
+    def _ended_by(self, held: Held, error: BaseException) -> Outcome | None:
+        """The outcome of an attempt that ``error`` ended; None when it is another runner's by now."""
+        order = held.order
+        if order is None and terminate_handler_fired():
+            order = Order.DRAIN
+        if order is None:
+            log.error("%s failed", self._token, exc_info=error)
+            failure = failure_of(error)
+            return Outcome(
+                OutcomeKind.FAILED,
+                failure=Failure(
+                    failure.code,
+                    self._secrets.clean(failure.text),
+                    failure.recoverable,
+                    self._secrets.clean(failure.traceback),
+                ),
+            )
+        log.warning("%s ended because it was told to: %s", self._token, order)
+        if order is Order.STALE:
+            return None
+        if order is Order.CANCEL:
+            return Outcome(OutcomeKind.CANCELED)
+        if order is Order.DRAIN:
+            return Outcome(OutcomeKind.RELEASED)
+        code, seconds = self._runner.leash.last_clock
+        return Outcome(OutcomeKind.FAILED, failure=timeout_failure(code, seconds))
+
+    def _finish(self, outcome: Outcome | None) -> str:
+        """Put the outcome on the record. Nothing is removed when it is refused: another attempt may adopt it."""
+        if outcome is None:
+            return "STALE"
+        event = secrets.token_hex(8)  # one for all tries
+        try:
+            answer: FinishAnswer = _persistently(FINISH_FOR, self._runner.lease.finish, self._token, outcome, event)
+        except redis.RedisError as error:
+            log.error(
+                "%s %s, but the store did not answer for %gs: %s. Its lease will lapse and the next attempt takes over "
+                "what stands in %s",
+                *(self._token, outcome.kind, FINISH_FOR, error, self._token.staging),
+            )
+            return f"{outcome.kind} UNREACHABLE"
+        level = logging.INFO if answer in (FinishAnswer.APPLIED, FinishAnswer.DUPLICATE) else logging.WARNING
+        log.log(level, "%s %s: %s", self._token, outcome.kind, answer)
+        return f"{outcome.kind} {answer}"
+
+
+def _rows(work: Work) -> int:
+    return sum(output.rows for output in work.outputs.values())
+
+
+def _success(staging: str, marker: Marker, *, adopted: bool = False) -> Outcome:
+    return Outcome(
+        OutcomeKind.SUCCEEDED,
+        staging=staging,
+        adopted=adopted,
+        rows={name: output.rows for name, output in marker.outputs.items()},
+        forks=marker.forks,
+        results=marker.results,
+    )

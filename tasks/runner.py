@@ -1,0 +1,148 @@
+"""The runner: one prefork child of the worker, with its watchdog and its one Spark driver.
+
+It owns what lasts from one attempt to the next: its name, its connection, its leash, its session. It must exist
+in the child only, never in the parent, and at most once in a process; what one attempt does stands in
+``tasks.run``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import redis
+
+from tasks.connect import connect
+from tasks.keys import Keys
+from tasks.lease import Lease
+from tasks.leash import Leash
+from tasks.leftovers import Surroundings
+from tasks.settings import Settings, settings, whoami
+from tasks.spark import Driver
+from tasks.token import Token
+from tasks.vigil import Order
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Held:
+    """The attempt that this process holds, and what it was told about it.
+
+    Attributes:
+        order: the strongest order so far; None while it may go on.
+        ordered: set together with the first order.
+        ended: set when the steps are over, one way or the other.
+    """
+
+    token: Token
+    order: Order | None = None
+    ordered: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class Runner:
+    """What one process needs to run attempts, one after the other."""
+
+    def __init__(self, settings: Settings, *, queues: Sequence[str], slots: int) -> None:
+        """``queues``: what the worker listens to. ``slots``: how many runners share this machine."""
+        self.settings = settings
+        self.pid = os.getpid()
+        self.name = whoami()
+        self.id = f"{self.name}-{secrets.token_hex(3)}"
+        self.client: redis.Redis = connect(settings.redis_url)
+        self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl)
+        self.driver = Driver(settings, slots=slots)
+        self.held: Held | None = None
+        hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
+        self.leash = Leash(hello, self._hear)
+        if settings.spark_prewarm and set(queues) != {"light"}:
+            threading.Thread(target=self._prewarm, name="prewarm", daemon=True).start()
+
+    @contextmanager
+    def holding(self, token: Token) -> Iterator[Held]:
+        """This process holds ``token`` until the block ends; afterwards it is clean, or asks to be replaced."""
+        surroundings = Surroundings.now()
+        held = self.held = Held(token)
+        self.leash.hold(token)
+        try:
+            yield held
+        finally:
+            held.ended.set()
+            self.held = None
+            self.leash.release()
+            known = {self.leash.watchdog_pid, *self.driver.pids}
+            if left := surroundings.left_behind(known):
+                log.warning("%s left %s; this runner is replaced before it takes more work", token, ", ".join(left))
+                self.replace()
+
+    def replace(self) -> None:
+        """End this process before its next attempt; Celery starts another."""
+        from tasks.pool import recycle_this_process
+
+        recycle_this_process()
+
+    def end(self) -> None:
+        """This process is about to end in good order."""
+        self.leash.end()
+        self.driver.stop()
+
+    def _prewarm(self) -> None:
+        try:
+            self.driver.start()
+        except Exception:
+            log.exception("the Spark session could not be started ahead; the first group will try again")
+
+    def _hear(self, token: Token, order: Order) -> None:
+        """An order from the watchdog, in its thread."""
+        held = self.held
+        if held is None or held.token != token or held.ended.is_set():
+            return
+        if held.order is None or order.strength > held.order.strength:
+            held.order = order
+        if not held.ordered.is_set():
+            held.ordered.set()
+            log.warning("%s is told to end: %s", token, order)
+            threading.Thread(target=self._interrupt, args=(held,), name="interrupt", daemon=True).start()
+
+    def _interrupt(self, held: Held) -> None:
+        """Cancel the attempt's Spark jobs again and again: a cancel before a job starts has no effect (measured)."""
+        while True:
+            self.driver.cancel(str(held.token))
+            if held.ended.wait(0.25):
+                return
+
+
+_runner: Runner | None = None
+
+
+def start_runner(*, queues: Sequence[str], slots: int) -> Runner:
+    """Make this process a runner. Called once, in the child."""
+    global _runner
+    if os.getpgrp() != os.getpid():
+        # A group of its own: the runner and its JVM end together, and the worker above is not hit with them.
+        os.setpgid(0, 0)
+    _runner = Runner(settings(), queues=queues, slots=slots)
+    return _runner
+
+
+def this_runner() -> Runner:
+    """The runner of this process.
+
+    Raises:
+        RuntimeError: this process is none.
+    """
+    if _runner is None or _runner.pid != os.getpid():
+        raise RuntimeError("this process is not a runner; attempts are run by: celery -A tasks worker")
+    return _runner
+
+
+def end_runner() -> None:
+    """End this process's runner, if it has one."""
+    if _runner is not None and _runner.pid == os.getpid():
+        _runner.end()

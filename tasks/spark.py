@@ -1,0 +1,310 @@
+"""Spark: the one driver of a runner, and everything this package asks of Spark.
+
+The session is made lazily and in the child (a child forked after a session exists talks to its parent's JVM), and
+stays warm from one attempt to the next. Each attempt gets a session of its own on the warm context: what it sets,
+registers or calls its views goes with it. No other module of ``tasks`` imports pyspark, and importing this one does
+not either: a runner of ``spark: false`` groups starts no JVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tasks.errors import Unrecoverable
+from tasks.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def local_master(master: str, slots: int, cores: int) -> str:
+    """``local[*]`` shared by ``slots`` runners of one machine; any other master as it is."""
+    return f"local[{max(1, cores // max(1, slots))}]" if master == "local[*]" else master
+
+
+class Driver:
+    """The Spark driver of this process."""
+
+    def __init__(self, settings: Settings, *, slots: int = 1) -> None:
+        """``slots``: how many runners share this machine's cores. Starts nothing."""
+        self._settings = settings
+        self._master = local_master(settings.spark_master, slots, os.cpu_count() or 1)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._base: Any = None
+
+    @property
+    def remote(self) -> bool:
+        """True on Spark Connect, where there is a client session and no context of ours."""
+        return self._master.startswith("sc://")
+
+    @property
+    def running(self) -> bool:
+        """True if a session is up and its JVM answers."""
+        if self._base is None:
+            return False
+        if self.remote:
+            return True
+        try:
+            return not (self._base.sparkContext._jsc is None or self._base.sparkContext._jsc.sc().isStopped())
+        except Exception:  # noqa: BLE001 - py4j raises what it likes once the JVM is dead; dead is the answer
+            return False
+
+    @property
+    def pids(self) -> list[int]:
+        """The process that this driver started: its JVM."""
+        if self._base is None or self.remote:
+            return []
+        from pyspark import SparkContext
+
+        process = getattr(SparkContext._gateway, "proc", None)
+        return [process.pid] if process is not None else []
+
+    @property
+    def application(self) -> dict[str, str]:
+        """``app`` and ``ui`` of the running session, for people; empty where there is none."""
+        if self._base is None or self.remote:
+            return {}
+        context = self._base.sparkContext
+        return {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
+
+    def start(self) -> None:
+        """Start the session, unless one is running. A session whose JVM has died is made anew.
+
+        Raises:
+            RuntimeError: this process was forked from the one that owns the driver.
+            Exception: whatever Spark raises when it cannot start.
+        """
+        if os.getpid() != self._pid:
+            raise RuntimeError("a Spark driver belongs to the process that made it; this one was forked from it")
+        with self._lock:
+            if not self.running:
+                self._forget()
+                self._base = self._make()
+
+    def stop(self) -> None:
+        """Stop the session; the JVM ends with this process."""
+        with self._lock:
+            if self._base is not None:
+                try:
+                    self._base.stop()
+                except Exception as error:  # noqa: BLE001 - the JVM may be gone, which is what was wanted
+                    log.info("the Spark session did not stop in good order: %s", error)
+                self._base = None
+
+    @contextlib.contextmanager
+    def attempt(self, tag: str, conf: Mapping[str, str]) -> Iterator[Any]:
+        """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. Cleans up behind it.
+
+        Raises:
+            Unrecoverable: ``conf`` has a key that cannot be set at run time.
+        """
+        self.start()
+        session = self._base.newSession()
+        self._activate(session)
+        if self.remote:
+            session.addTag(tag)
+        else:
+            session.sparkContext.addJobTag(tag)
+        try:
+            for key, value in conf.items():
+                _set_conf(session, key, value)
+            yield session
+        finally:
+            self._tidy(session)
+
+    def cancel(self, tag: str) -> None:
+        """Cancel every running Spark job of ``tag``. Repeat it: a job that has not started yet is not reached."""
+        base = self._base
+        if base is None:
+            return
+        try:
+            if self.remote:
+                base.interruptTag(tag)
+            else:
+                # interruptTag cancels nothing from another thread on a classic session (measured); this does.
+                base.sparkContext.cancelJobsWithTag(tag)
+        except Exception as error:  # noqa: BLE001 - the session may be going down under us; the caller repeats
+            log.info("jobs of %s were not canceled this time: %s", tag, error)
+
+    # -- making and cleaning -----------------------------------------------------------------------------------
+
+    def _make(self) -> Any:
+        from pyspark.sql import SparkSession
+
+        if self.remote:
+            return SparkSession.builder.remote(self._master).getOrCreate()
+        builder = SparkSession.builder.appName(f"unstuck {os.uname().nodename}:{self._pid}").master(self._master)
+        conf = {
+            "spark.ui.port": "0",  # any free one: runners share a host
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.session.timeZone": "UTC",  # a job must not depend on which host runs it
+            "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+        }
+        if self._master.startswith("local"):
+            # Nobody else needs to reach a local driver. The UI listens where this variable says.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        for key, value in {**conf, **self._settings.spark_conf}.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("WARN")
+        return session
+
+    def _forget(self) -> None:
+        """Take leave of a dead JVM: pyspark keeps it in class variables and would go on talking to it."""
+        if self._base is None:
+            return
+        log.warning("the Spark session of this runner has died; it is made anew")
+        self._base = None
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        gateway = SparkContext._gateway
+        with contextlib.suppress(Exception):
+            if SparkContext._active_spark_context is not None:
+                SparkContext._active_spark_context.stop()
+        with contextlib.suppress(Exception):
+            if gateway is not None:
+                gateway.shutdown()
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            process.stdin.close()
+            process.kill()
+            process.wait()
+        SparkContext._active_spark_context = None
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        SparkSession._instantiatedSession = None
+        SparkSession._activeSession = None
+
+    def _activate(self, session: Any) -> None:
+        """Let ``SparkSession.builder.getOrCreate()`` in a step answer with the attempt's own session."""
+        if self.remote:
+            return
+        from pyspark.sql import SparkSession
+
+        SparkSession._instantiatedSession = session
+        SparkSession._activeSession = session
+        classic = SparkSession._get_j_spark_session_class(session._jvm)
+        classic.setDefaultSession(session._jsparkSession)
+        classic.setActiveSession(session._jsparkSession)
+
+    def _tidy(self, session: Any) -> None:
+        """Take away what outlives a session: the cache, global views, queries, and marks on this thread."""
+        if self.remote:
+            session.clearTags()
+            return
+        if not self.running:
+            return
+        try:
+            for query in session.streams.active:
+                query.stop()
+            session.catalog.clearCache()
+            context = session.sparkContext
+            for stored in context._jsc.getPersistentRDDs().values():
+                stored.unpersist()
+            for row in session.sql("SHOW VIEWS IN global_temp").collect():
+                if row["namespace"] == "global_temp":
+                    session.catalog.dropGlobalTempView(row["viewName"])
+            context.clearJobTags()
+            for key in (
+                "spark.jobGroup.id",
+                "spark.job.description",
+                "spark.job.interruptOnCancel",
+                "spark.scheduler.pool",
+            ):
+                context.setLocalProperty(key, None)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this session is not clean and must not be used again
+            log.warning("the Spark session could not be cleaned after an attempt and is ended: %s", error)
+            self.stop()
+        finally:
+            if self._base is not None:
+                self._activate(self._base)
+
+
+def _set_conf(session: Any, key: str, value: str) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        session.conf.set(key, value)
+    except PySparkException as error:
+        raise Unrecoverable(
+            f"conf: {key} cannot be set for one group ({error.getCondition() or 'refused by Spark'}); a running "
+            "session takes run-time settings only: give it to the worker in UNSTUCK_SPARK_CONF"
+        ) from error
+
+
+# -- frames ----------------------------------------------------------------------------------------------------
+
+
+def is_frame(value: Any) -> bool:
+    """True for a Spark DataFrame, without importing Spark for anything else."""
+    if not type(value).__module__.startswith("pyspark."):
+        return False
+    from pyspark.sql import DataFrame
+
+    return isinstance(value, DataFrame)
+
+
+def hadoop_uri(uri: str) -> str:
+    """``uri`` as Hadoop spells it."""
+    return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
+
+
+def write_parquet(frame: Any, uri: str) -> None:
+    """The rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try of the same step left there."""
+    frame.write.mode("overwrite").parquet(hadoop_uri(uri))
+
+
+def read_parquet(session: Any, groups: Sequence[Sequence[str]]) -> Any:
+    """One frame of all files: each of ``groups`` has one schema; columns that one of them lacks are null."""
+    frames = [session.read.parquet(*map(hadoop_uri, uris)) for uris in groups]
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame, allowMissingColumns=True)
+    return whole
+
+
+def sql_error(error: BaseException) -> str | None:
+    """What is wrong with a SQL text, if that is what ``error`` says; None for any other error."""
+    if not type(error).__module__.startswith("pyspark."):
+        return None
+    from pyspark.errors import AnalysisException, ParseException
+
+    return str(error) if isinstance(error, AnalysisException | ParseException) else None
+
+
+def spark_schema(arrow_schema: Any) -> str:
+    """An Arrow schema as Spark's JSON of a struct.
+
+    Raises:
+        TypeError: a column has a type that Spark does not know.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    try:
+        return str(from_arrow_schema(arrow_schema).json())
+    except PySparkException as error:
+        raise TypeError(str(error)) from error
+
+
+def same_schema(one: str, other: str) -> bool:
+    """True if two schemas have the same columns, types and order; nullability and metadata left aside."""
+    return bool(_bare(json.loads(one)) == _bare(json.loads(other)))
+
+
+def _bare(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {
+            k: _bare(v)
+            for k, v in part.items()
+            if k not in ("nullable", "containsNull", "valueContainsNull", "metadata")
+        }
+    return [_bare(p) for p in part] if isinstance(part, list) else part

@@ -1,0 +1,136 @@
+"""Steps: find the code, check the call, run it, store what it returns.
+
+Errors here say whose fault it is: code that cannot be imported, a call that does not fit and SQL that does not
+resolve are not mended by a retry; whatever the code itself raises may be.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tasks.context import StepContext, Work
+from tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound
+from tasks.group import Step
+from tasks.output import is_any_frame
+from tasks.spark import sql_error
+
+_MARKERS = re.compile(r":([A-Za-z_]\w*)")
+_QUERY = re.compile(r"\s*(?:\(\s*)*(?:select|with|from|values|table)\b", re.IGNORECASE)
+_COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]) -> None:
+    """Run one step.
+
+    Args:
+        allowed: modules that a step may be imported from, with what is below them; empty: any.
+
+    Raises:
+        StepNotFound, BadStepCall, SqlInvalid, OutputInvalid: a retry cannot help.
+        BaseException: whatever the step raised.
+    """
+    if step.python is not None:
+        _run_python(step, work, ctx, allowed)
+    else:
+        _run_sql(step, work, ctx)
+
+
+# -- Python ----------------------------------------------------------------------------------------------------
+
+
+def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]) -> None:
+    assert step.python is not None
+    function = find(step.python, allowed)
+    arguments = fit(step.python, function, ctx.params, own=set(step.params))
+    value = function(work.session, ctx, **arguments)
+    if step.output is not None:
+        if value is not None:
+            work.write(step.output, value)
+        elif step.output not in work.outputs:
+            raise OutputInvalid(
+                f"{step.python} names the output {step.output}, but neither returned a frame nor wrote to "
+                f'ctx.output("{step.output}")'
+            )
+    elif is_any_frame(value) and not work.outputs:
+        raise OutputInvalid(f"{step.python} returned a frame that goes nowhere: say output: NAME on the step")
+
+
+def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
+    """The function ``module:function``.
+
+    Raises:
+        StepNotFound: it may not be imported here, or cannot be.
+    """
+    module_name, _, path = name.partition(":")
+    if allowed and not any(module_name == a or module_name.startswith(f"{a}.") for a in allowed):
+        raise StepNotFound(
+            f"{name} is not among the modules that this worker may import ({', '.join(allowed)}; UNSTUCK_STEP_MODULES)"
+        )
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        target: Any = importlib.import_module(module_name)
+        for part in path.split("."):
+            target = getattr(target, part)
+    except Exception as error:
+        raise StepNotFound(f"{name} cannot be imported by this worker: {type(error).__name__}: {error}") from error
+    if not callable(target):
+        raise StepNotFound(f"{name} is not a function but {type(target).__name__}")
+    return target  # type: ignore[no-any-return]
+
+
+def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, own: set[str]) -> dict[str, Any]:
+    """The parameters that ``function`` takes after ``spark`` and ``ctx``.
+
+    Those of the job and the group are there for whoever wants them; those written on the step are meant for this
+    function, so one that it does not take is a mistake.
+
+    Raises:
+        BadStepCall: one is missing, or one of the step's own is not taken.
+    """
+    try:
+        declared = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
+    positional = [p for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in declared):
+        raise BadStepCall(f"{name} must take spark and ctx first: def {name.rpartition(':')[2]}(spark, ctx, ...)")
+    named = [p for p in declared if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p not in positional[:2]]
+    taken = {p.name for p in named}
+    needed = {p.name for p in named if p.default is p.empty}
+    if any(p.kind is p.VAR_KEYWORD for p in declared):
+        taken |= set(params) - {p.name for p in positional[:2]}
+    if missing := sorted(needed - set(params)):
+        raise BadStepCall(f"{name} needs {', '.join(missing)}; the step has {', '.join(sorted(params)) or 'no params'}")
+    if strange := sorted(own - taken):
+        raise BadStepCall(f"{name} does not take {', '.join(strange)}, which the step gives it")
+    return {key: value for key, value in params.items() if key in taken}
+
+
+# -- SQL -------------------------------------------------------------------------------------------------------
+
+
+def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
+    text = step.sql
+    if text is None:
+        raise SqlInvalid(f"the step names the file {step.sql_file}, which was not read when the job was submitted")
+    bare = _COMMENTS.sub(" ", text)
+    # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
+    named = set(_MARKERS.findall(bare))
+    arguments = {key: value for key, value in ctx.params.items() if key in named}
+    if step.output is None and _QUERY.match(bare):
+        raise OutputInvalid("the rows of this query go nowhere: say output: NAME on the step")
+    try:
+        frame = work.session.sql(text, args=arguments)
+        if step.output is not None:
+            work.write(step.output, frame)
+    except Exception as error:
+        if (what := sql_error(error)) is not None:
+            raise SqlInvalid(what) from error
+        raise

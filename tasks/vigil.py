@@ -1,0 +1,139 @@
+"""What a watchdog decides: from what it sees of its runner and what the store answers, to what it does.
+
+Pure: no process, no clock, no store. ``tasks.watchdog`` looks, asks ``decide``, and acts. It must never let a
+runner that is told to stop go on for ever, and never say of an attempt what the order given to it contradicts:
+a runner killed because the user canceled was canceled, not lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tasks.lease import RenewAnswer
+from tasks.proctree import Seen
+from tasks.report import Failure, Outcome, OutcomeKind
+
+
+class Order(StrEnum):
+    """Why a runner is told to leave its attempt, weakest first: a stronger order replaces a weaker one."""
+
+    TIMEOUT = "timeout"
+    DRAIN = "drain"
+    CANCEL = "cancel"
+    STALE = "stale"
+
+    @property
+    def strength(self) -> int:
+        return list(Order).index(self)
+
+
+_ORDER_OF = {RenewAnswer.CANCEL: Order.CANCEL, RenewAnswer.DRAIN: Order.DRAIN, RenewAnswer.STALE: Order.STALE}
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time that is running out: of the session's start, or of the group's steps."""
+
+    code: str  # of the failure when it has run out: TIMEOUT, SESSION_TIMEOUT
+    seconds: float
+    began: float  # monotonic seconds
+
+    def is_over(self, now: float) -> bool:
+        return now - self.began >= self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Vigil:
+    """What is known of the attempt that the runner holds. Times are monotonic seconds."""
+
+    clock: Clock | None = None
+    order: Order | None = None
+    ordered_at: float = 0.0
+    timed_out: Clock | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is seen at one moment. ``answer`` is that of a renewal made since the last moment, if one was."""
+
+    now: float
+    runner: Seen
+    orphaned: bool = False  # the worker above the runner has died: nobody listens to it, and it hears of no work
+    answer: RenewAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do, in this order: ``tell`` the runner, ``kill`` its tree, ``finish`` the attempt in its stead."""
+
+    vigil: Vigil
+    tell: Order | None = None
+    kill: str = ""  # why, as a sentence for people; empty: let it live
+    finish: Outcome | None = None
+    ended: bool = False  # the vigil is over, the runner is dead or will be
+
+
+def may_renew(runner: Seen) -> bool:
+    """A lease says that somebody works: a runner that is gone or stopped does not (tests/guarantees/test_watchdog)."""
+    return runner is Seen.ALIVE
+
+
+def decide(vigil: Vigil, sight: Sight, *, grace: float, death: str = "died", who: str = "the runner") -> Verdict:
+    """The verdict on a runner that holds an attempt.
+
+    Args:
+        grace: seconds a runner has to leave after it was told to.
+        death: how it died, in words, if it is gone.
+        who: the runner as people know it.
+    """
+    vigil, tell = _hear(vigil, sight)
+    if sight.runner is Seen.GONE:
+        # Kill all the same: what the runner started outlives it (a JVM that writes, Python workers).
+        why = f"{who} {death}"
+        return Verdict(vigil, None, why, _last_word(vigil, why), ended=True)
+    if sight.orphaned:
+        why = f"{who} was ended because the Celery worker above it has died"
+        return Verdict(vigil, None, why, _last_word(vigil, why), ended=True)
+    if vigil.order is not None and sight.now - vigil.ordered_at >= grace:
+        why = f"{who} was killed: it had not left {grace:g}s after it was told to ({vigil.order})"
+        return Verdict(vigil, None, why, _last_word(vigil, why), ended=True)
+    return Verdict(vigil, tell)
+
+
+def _hear(vigil: Vigil, sight: Sight) -> tuple[Vigil, Order | None]:
+    """The vigil with a new or stronger order, and that order if there is one. The grace counts from the first."""
+    heard = [_ORDER_OF[sight.answer]] if sight.answer in _ORDER_OF else []
+    if vigil.clock is not None and vigil.clock.is_over(sight.now):
+        heard.append(Order.TIMEOUT)
+        vigil = replace(vigil, timed_out=vigil.timed_out or vigil.clock)
+    order = max(heard, key=lambda o: o.strength, default=None)
+    if order is None or (vigil.order is not None and order.strength <= vigil.order.strength):
+        return vigil, None
+    since = sight.now if vigil.order is None else vigil.ordered_at
+    return replace(vigil, order=order, ordered_at=since), order
+
+
+def _last_word(vigil: Vigil, why: str) -> Outcome | None:
+    """What to report for a runner that cannot report any more; None when the attempt is somebody else's by now."""
+    if vigil.order is Order.STALE:
+        return None
+    if vigil.order is Order.CANCEL:
+        return Outcome(OutcomeKind.CANCELED)
+    if vigil.order is Order.DRAIN:
+        return Outcome(OutcomeKind.RELEASED)
+    if vigil.order is Order.TIMEOUT and vigil.timed_out is not None:
+        return Outcome(OutcomeKind.FAILED, failure=timeout_failure(vigil.timed_out.code, vigil.timed_out.seconds))
+    return Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why))
+
+
+def timeout_failure(code: str, seconds: float) -> Failure:
+    """The failure of a group whose time ran out."""
+    if code == "SESSION_TIMEOUT":
+        text = (
+            f"the Spark session had not started after {seconds:g}s (UNSTUCK_SESSION_TIMEOUT); "
+            "see the worker's log, and check UNSTUCK_SPARK_MASTER and that the cluster has room"
+        )
+    else:
+        text = f"the group ran longer than its timeout of {seconds:g}s; raise timeout: or make the group smaller"
+    return Failure(code, text)

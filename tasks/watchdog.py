@@ -1,0 +1,274 @@
+"""The watchdog: a small process beside each runner that keeps its lease, hears orders, counts time, and kills.
+
+It exists because one C call that holds the GIL silences every thread of the runner for as long as it lasts
+(measured: 2.7 s of 2.7 s). It starts by exec, in a session of its own, and imports neither Spark nor Celery. Pipes
+tie it to its runner, one JSON object a line, each with an ``op``:
+
+==================  ==========================================================================================
+runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues · ``hold`` token, log, since · ``log`` path ·
+                    ``clock`` code, seconds, elapsed (seconds null: stop it) · ``progress`` text · ``release``
+watchdog → runner   ``order`` order (cancel, stale, drain, timeout)
+==================  ==========================================================================================
+
+It must never renew for a runner that is gone or stopped, never die of a store that is away, and never outlive its
+runner. What it decides stands in ``tasks.vigil``; here it looks and acts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import psutil
+import redis
+from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from tasks.connect import connect
+from tasks.keys import Keys
+from tasks.lease import Lease, RenewAnswer
+from tasks.proctree import Seen, Tree, describe_status, exit_status, look
+from tasks.report import Outcome
+from tasks.settings import Settings, settings
+from tasks.token import Token
+from tasks.vigil import Clock, Sight, Vigil, decide, may_renew
+
+log = logging.getLogger("tasks.watchdog")
+
+LAST_WORD_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
+
+
+class Watchdog:
+    """One runner's watchdog. ``hello`` is the first line that the runner sent."""
+
+    def __init__(self, hello: dict[str, Any], settings: Settings) -> None:
+        self._settings = settings
+        self._keys = Keys(settings.prefix)
+        self._client = connect(settings.redis_url, timeout=max(1.0, min(5.0, settings.lease_ttl / 5)), repeats=1)
+        self._lease = Lease(self._client, self._keys, settings.lease_ttl)
+        self._id = str(hello["runner"])
+        self._worker = str(hello["worker"])
+        self._worker_pid = int(hello["worker_pid"])
+        self._queues = list(hello["queues"])
+        self._runner = psutil.Process(int(hello["pid"]))
+        self._tree = Tree(self._runner)
+        self._token: Token | None = None
+        self._since = 0.0
+        self._log: str | None = None
+        self._progress = ""
+        self._vigil = Vigil()
+        self._answer: RenewAnswer | None = None
+        self._next_tick = 0.0
+        self._piped = True
+        self._buffer = b""
+
+    # -- the loop ----------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Until the runner says goodbye, or is dead and its attempt reported."""
+        pidfd = _pidfd(self._runner.pid)
+        try:
+            while True:
+                self._listen(pidfd)
+                if not self._attend():
+                    return
+        finally:
+            self._unregister()
+
+    def _listen(self, pidfd: int | None) -> None:
+        """Wait for a line, the runner's death, or the next moment that matters."""
+        now = time.monotonic()
+        moments = [self._next_tick]
+        if self._vigil.clock is not None and self._vigil.timed_out is None:
+            moments.append(self._vigil.clock.began + self._vigil.clock.seconds)
+        if self._vigil.order is not None:
+            moments.append(self._vigil.ordered_at + self._settings.cancel_grace)
+        sources = [0] if self._piped else []
+        if pidfd is not None:
+            sources.append(pidfd)
+        ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
+        if 0 in ready:
+            self._read()
+
+    def _read(self) -> None:
+        data = os.read(0, 1 << 16)
+        if not data:
+            # The pipe is closed. Whether the runner is dead is for the process table to say.
+            self._piped = False
+            return
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+
+    def _obey(self, line: dict[str, Any]) -> None:
+        op = line["op"]
+        if op == "hold":
+            self._token = Token.parse(line["token"])
+            self._log = line["log"]
+            self._since = float(line["since"])
+            self._progress = ""
+            self._vigil = Vigil()
+            self._tick_soon()
+        elif op == "log":
+            self._log = line["path"]
+        elif op == "clock":
+            clock = None
+            if line["seconds"] is not None:
+                clock = Clock(line["code"], float(line["seconds"]), time.monotonic() - float(line["elapsed"]))
+            self._vigil = Vigil(clock, self._vigil.order, self._vigil.ordered_at, self._vigil.timed_out)
+        elif op == "progress":
+            self._progress = line["text"]
+        elif op == "release":
+            self._token, self._log, self._progress, self._vigil, self._answer = None, None, "", Vigil(), None
+            self._tick_soon()
+
+    def _tick_soon(self) -> None:
+        """Show soon what this runner is at; not at once, so that a short attempt costs the store nothing more."""
+        self._next_tick = min(self._next_tick, time.monotonic() + 0.25)
+
+    def _attend(self) -> bool:
+        """Look, renew when it is time, and do what is decided. False: there is nothing left to watch."""
+        runner = look(self._runner)
+        # Read before the parent reaps the zombie; afterwards nobody can tell.
+        death = describe_status(exit_status(self._runner.pid)) if runner is Seen.GONE else ""
+        if time.monotonic() >= self._next_tick:
+            self._next_tick = time.monotonic() + self._settings.lease_renew
+            if runner is not Seen.GONE:
+                self._tree.remember()
+            self._renew(runner)
+            self._register()
+        orphaned = self._orphaned(runner)
+        if self._token is None:
+            if runner is Seen.GONE or orphaned:
+                self._tree.kill()  # what it left behind
+                return False
+            return True
+        sight = Sight(time.monotonic(), runner, orphaned, self._answer)
+        self._answer = None
+        verdict = decide(
+            self._vigil, sight, grace=self._settings.cancel_grace, death=death, who=f"the runner {self._worker}"
+        )
+        self._vigil = verdict.vigil
+        if verdict.tell is not None:
+            log.info("%s: %s", self._token, verdict.tell)
+            self._say({"op": "order", "order": str(verdict.tell)})
+        if verdict.kill:
+            self._note(verdict.kill)
+            if left := self._tree.kill():
+                log.error("%s: these processes do not end: %s", self._token, [p.pid for p in left])
+        if verdict.finish is not None:
+            self._finish(self._token, verdict.finish)
+        return not verdict.ended
+
+    def _orphaned(self, runner: Seen) -> bool:
+        if runner is Seen.GONE:
+            return False
+        try:
+            return self._runner.ppid() != self._worker_pid
+        except psutil.NoSuchProcess:
+            return False
+
+    # -- the store ---------------------------------------------------------------------------------------------
+
+    def _renew(self, runner: Seen) -> None:
+        if self._token is None or not may_renew(runner):
+            return
+        try:
+            self._answer = self._lease.renew(self._token, self._worker, self._progress)
+        except redis.RedisError as error:
+            # The lease runs on; the next tick tries again. Nobody takes over during an outage (DESIGN rule 7).
+            log.warning("%s: the lease could not be renewed: %s", self._token, error)
+
+    def _register(self) -> None:
+        """Show people what this runner is at. Never more than a view: nothing is decided from it."""
+        line: dict[str, Any] = {
+            "id": self._id,
+            "host": self._worker.rpartition(":")[0],
+            "pid": self._runner.pid,
+            "worker_pid": self._worker_pid,
+            "queues": self._queues,
+            "job": None,
+        }
+        if self._token is not None:
+            token = self._token
+            line |= {"job": token.job, "group": token.group, "epoch": token.epoch, "since": self._since}
+            line["step"] = json.loads(self._progress).get("label") if self._progress else None
+        try:
+            seconds, micros = self._client.time()
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.hset(self._keys.runners, self._id, json.dumps(line))
+                pipe.zadd(self._keys.runners_seen, {self._id: seconds + micros / 1e6})
+                pipe.execute()
+        except redis.RedisError as error:
+            log.warning("%s could not be shown in the fleet: %s", self._worker, error)
+
+    def _unregister(self) -> None:
+        try:
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.hdel(self._keys.runners, self._id)
+                pipe.zrem(self._keys.runners_seen, self._id)
+                pipe.execute()
+        except redis.RedisError as error:
+            log.warning("%s could not be taken out of the fleet list: %s", self._worker, error)
+
+    def _finish(self, token: Token, outcome: Outcome) -> None:
+        """Report in the dead runner's stead. If the store stays away, the lapsed lease says the same, later."""
+        event = os.urandom(8).hex()
+        try:
+            for attempt in Retrying(
+                retry=retry_if_exception_type(redis.RedisError),
+                wait=wait_random_exponential(multiplier=0.1, max=5),
+                stop=stop_after_delay(LAST_WORD_FOR),
+                before_sleep=before_sleep_log(log, logging.WARNING),
+                reraise=True,
+            ):
+                with attempt:
+                    answer = self._lease.finish(token, outcome, event)
+            log.info("%s: finished as %s for its runner: %s", token, outcome.kind, answer)
+        except redis.RedisError as error:
+            log.error("%s: %s could not be reported: %s", token, outcome.kind, error)
+
+    # -- the runner --------------------------------------------------------------------------------------------
+
+    def _say(self, line: dict[str, Any]) -> None:
+        try:
+            os.write(1, json.dumps(line).encode() + b"\n")
+        except BrokenPipeError:
+            log.warning("%s does not listen any more", self._worker)
+
+    def _note(self, text: str) -> None:
+        """``text`` into the attempt's own log, where its people look."""
+        log.warning("%s: %s", self._token, text)
+        if self._log is not None:
+            try:
+                with open(self._log, "a", encoding="utf-8") as file:
+                    file.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z ERROR watchdog: {text}\n")
+            except OSError as error:
+                log.warning("%s cannot be written: %s", self._log, error)
+
+
+def _pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when ``pid`` dies; None where there is none, and the tick must do."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def main() -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s watchdog: %(message)s"
+    )
+    with open(0, "rb", buffering=0, closefd=False) as runner:
+        hello = runner.readline()  # unbuffered: what follows is for the loop to read
+    if hello:
+        Watchdog(json.loads(hello), settings()).watch()
+
+
+if __name__ == "__main__":
+    main()

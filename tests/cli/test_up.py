@@ -1,0 +1,376 @@
+"""The local fleet as a user meets it: real processes, a real Valkey, real signals.
+
+Most tests run stand-ins for the Celery programs, which start at once and misbehave on order; the last ones run the
+real fleet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+
+from coordinator.child import FIRST_DELAY, LONGEST_DELAY, how_it_ended, restart_delay
+from coordinator.home import Home, discover_redis_url
+from coordinator.local import LocalFleet, Size, crew
+from tasks.settings import Settings
+from tests.conftest import free_port, wait_until
+
+FOREGROUND = """
+import json, sys
+from coordinator.child import Command
+from coordinator.local import FleetFailed, FleetRunning, LocalFleet
+
+told = json.loads(sys.argv[1])
+commands = told.pop("commands")
+if commands is not None:
+    commands = [Command(name, (sys.executable, "-c", code)) for name, code in commands.items()]
+try:
+    sys.exit(LocalFleet(commands=commands, **told).run())
+except (FleetFailed, FleetRunning) as error:
+    print(error, flush=True)
+    sys.exit(2)
+"""
+PLAIN = "import time; time.sleep(1000)"
+# Deaf to SIGTERM, with a child in a process group of its own and another in a session of its own.
+DEAF = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import os, time; os.setpgid(0, 0); time.sleep(1000)"])
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+print("deaf", flush=True)
+time.sleep(1000)
+"""
+
+
+class Up:
+    """A foreground process, as ``unstuck up`` is one, with all that it starts."""
+
+    def __init__(self, folder: Path, **told: Any) -> None:
+        told = {"home": str(folder / "home"), "commands": {}, "grace": 1.0, **told}
+        self.home = Path(told["home"])
+        self.out = folder / f"out-{free_port()}.txt"
+        env = {key: value for key, value in os.environ.items() if not key.startswith("UNSTUCK_")}
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", FOREGROUND, json.dumps(told)],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env={**env, "UNSTUCK_PREFIX": "up", "UNSTUCK_WAREHOUSE": str(folder / "warehouse")},
+                start_new_session=True,
+            )
+        self.seen: dict[int, psutil.Process] = {}
+
+    def says(self, text: str, timeout: float = 20.0) -> str:
+        """Wait until the terminal shows ``text``; returns all that it shows."""
+        return wait_until(
+            lambda: self.text if text in self.text else None, timeout, f"{text!r} on the terminal, which shows {self!r}"
+        )
+
+    @property
+    def text(self) -> str:
+        return self.out.read_text()
+
+    def __repr__(self) -> str:
+        return f"<Up: {self.text}>"
+
+    def family(self) -> dict[int, psutil.Process]:
+        """All processes below the foreground one; remembered, so that a test can ask later what is left."""
+        now = {p.pid: p for p in psutil.Process(self.process.pid).children(recursive=True)}
+        self.seen.update(now)
+        return now
+
+    def left(self) -> list[str]:
+        """Those of the processes ever seen that still live."""
+        lines = []
+        for process in self.seen.values():
+            try:
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    lines.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
+            except psutil.NoSuchProcess:
+                continue
+        return lines
+
+    def find(self, text: str) -> psutil.Process | None:
+        """The process that the foreground itself has started and whose command line contains ``text``."""
+        for process in psutil.Process(self.process.pid).children():
+            try:
+                # Not the shell that it is before it becomes the program.
+                if text in " ".join(process.cmdline()) and process.cmdline()[0] != "/bin/sh":
+                    return process
+            except (psutil.Error, IndexError):
+                continue
+        return None
+
+    def address(self) -> str:
+        return (self.home / "redis.url").read_text().strip()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def code(self, timeout: float = 20.0) -> int:
+        return self.process.wait(timeout)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    """Starts fleets; whatever the test does to them, none of their processes outlives it."""
+    started: list[Up] = []
+
+    def start(**told: Any) -> Up:
+        started.append(Up(tmp_path, **told))
+        return started[-1]
+
+    yield start
+    for fleet in started:
+        if fleet.process.poll() is None:
+            fleet.family()
+            fleet.process.terminate()
+            try:
+                fleet.process.wait(20)
+            except subprocess.TimeoutExpired:
+                fleet.process.kill()
+                fleet.process.wait()
+        try:
+            wait_until(lambda fleet=fleet: not fleet.left(), 15, "the fleet's processes to end")
+        finally:
+            for process in fleet.seen.values():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
+def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., Up]) -> None:
+    fleet = up(commands={"one": PLAIN, "two": PLAIN})
+    fleet.says("Ready")
+    assert len(fleet.family()) == 4  # the guard, Valkey and the two
+    assert redis.Redis.from_url(fleet.address()).ping()
+
+    fleet.signal(signal.SIGINT)
+
+    assert fleet.code() == 0
+    assert fleet.left() == []
+    assert not (fleet.home / "redis.url").exists()
+    assert "Stopped" in fleet.text
+
+
+def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(up: Callable[..., Up]) -> None:
+    fleet = up(commands={"deaf": DEAF})
+    fleet.says("Ready")
+    wait_until(lambda: len(fleet.family()) == 5, 10, "the deaf process and its two children")
+
+    fleet.signal(signal.SIGTERM)
+
+    assert fleet.code() == 0
+    assert fleet.left() == []
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_grace(up: Callable[..., Up]) -> None:
+    fleet = up(commands={"deaf": DEAF}, grace=600.0)
+    fleet.says("Ready")
+    wait_until(lambda: len(fleet.family()) == 5, 10, "the deaf process and its two children")
+    fleet.signal(signal.SIGINT)
+    fleet.says("Stopping")
+
+    fleet.signal(signal.SIGINT)
+
+    assert fleet.code() == 0
+    assert fleet.left() == []
+
+
+def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(up: Callable[..., Up]) -> None:
+    fleet = up(commands={"deaf": DEAF, "plain": PLAIN})
+    fleet.says("Ready")
+    wait_until(lambda: len(fleet.family()) == 6, 10, "all processes of the fleet")
+
+    fleet.process.kill()
+    fleet.process.wait()
+
+    wait_until(lambda: not fleet.left(), 15, "the guard to clear the killed fleet away")
+    assert Home(fleet.home).address() is None
+
+
+def test_a_guard_that_is_killed_is_replaced_by_one_that_knows_everything(up: Callable[..., Up]) -> None:
+    fleet = up(commands={"deaf": DEAF})
+    fleet.says("Ready")
+    wait_until(lambda: len(fleet.family()) == 5, 10, "the deaf process and its two children")
+    first = fleet.find("guard.py")
+    assert first is not None
+
+    first.kill()
+    wait_until(lambda: (now := fleet.find("guard.py")) and now.pid != first.pid, 10, "another guard")
+    fleet.process.kill()
+    fleet.process.wait()
+
+    wait_until(lambda: not fleet.left(), 15, "the second guard to clear the killed fleet away")
+
+
+def test_a_killed_process_comes_back_and_the_terminal_says_so(up: Callable[..., Up]) -> None:
+    fleet = up(commands={"plain": PLAIN})
+    fleet.says("Ready")
+    first = fleet.find(PLAIN)
+    assert first is not None
+
+    first.kill()
+
+    fleet.says(f"plain (pid {first.pid}) was killed by SIGKILL; it is started again in 0.5 s")
+    wait_until(lambda: (now := fleet.find(PLAIN)) and now.pid != first.pid, 10, "the process to come back")
+
+
+def test_a_killed_valkey_comes_back_at_its_address_with_its_data(up: Callable[..., Up]) -> None:
+    fleet = up()
+    fleet.says("Ready")
+    server = fleet.find("valkey-server")
+    assert server is not None
+    with redis.Redis.from_url(fleet.address(), decode_responses=True) as client:
+        client.set("kept", "yes")
+        server.kill()
+
+        def kept() -> bool:
+            try:
+                return bool(client.get("kept") == "yes" and client.info("server")["process_id"] != server.pid)
+            except redis.RedisError:
+                return False
+
+        wait_until(kept, 15, "Valkey to come back with its data")
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert client.config_get("bind") == {"bind": "127.0.0.1"}
+
+
+def test_a_fleet_that_is_started_again_has_its_jobs_and_its_address(up: Callable[..., Up]) -> None:
+    fleet = up()
+    fleet.says("Ready")
+    address = fleet.address()
+    with redis.Redis.from_url(address, decode_responses=True) as client:
+        client.set("kept", "yes")
+    fleet.signal(signal.SIGTERM)
+    assert fleet.code() == 0
+
+    again = up()
+    again.says("Ready")
+
+    assert again.address() == address
+    with redis.Redis.from_url(address, decode_responses=True) as client:
+        assert client.get("kept") == "yes"
+
+
+def test_a_second_fleet_in_one_home_is_told_the_pid_of_the_first(up: Callable[..., Up]) -> None:
+    first = up()
+    first.says("Ready")
+
+    second = up()
+
+    assert second.code() == 2
+    assert f"already (pid {first.process.pid})" in second.text
+    assert redis.Redis.from_url(first.address()).ping()
+
+
+def test_a_process_that_cannot_start_ends_the_fleet_with_its_last_words(up: Callable[..., Up]) -> None:
+    fleet = up(commands={"broken": "raise SystemExit('no such module: nowhere')", "plain": PLAIN})
+
+    assert fleet.code(30) == 1
+    assert "broken ended 3 times while it was starting" in fleet.text
+    assert "no such module: nowhere" in fleet.text
+
+
+def test_a_redis_that_does_not_answer_is_said_at_once(up: Callable[..., Up]) -> None:
+    port = free_port()
+    fleet = up(redis_url=f"redis://:secret@127.0.0.1:{port}/0")
+
+    assert fleet.code() == 2
+    assert f"No Redis answers at redis://:**@127.0.0.1:{port}/0" in fleet.text
+    assert "secret" not in fleet.text
+
+
+def test_other_commands_find_the_fleet_of_this_folder(
+    up: Callable[..., Up], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNSTUCK_REDIS_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    fleet = up(home=str(tmp_path / ".unstuck"))
+    ready = fleet.says("Ready")
+    assert "submit     unstuck submit SPEC" in ready
+    assert discover_redis_url() == fleet.address()
+
+    monkeypatch.setenv("UNSTUCK_REDIS_URL", "redis://elsewhere:1/0")
+    assert discover_redis_url() == "redis://elsewhere:1/0"
+    monkeypatch.delenv("UNSTUCK_REDIS_URL")
+
+    fleet.signal(signal.SIGTERM)
+    assert fleet.code() == 0
+    assert discover_redis_url() == "redis://localhost:6379/0"
+
+
+def test_the_address_of_a_dead_fleet_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNSTUCK_REDIS_URL", raising=False)
+    home = Home(tmp_path)
+    home.announce(f"redis://127.0.0.1:{free_port()}/0")
+
+    assert discover_redis_url(tmp_path) == "redis://localhost:6379/0"
+
+
+def test_workers_that_share_a_machine_share_its_cores() -> None:
+    def masters(workers: int, master: str) -> set[str | None]:
+        commands = crew(Size(workers=workers), "redis://x", Settings(spark_master=master), cores=8)
+        return {c.env.get("UNSTUCK_SPARK_MASTER") for c in commands if c.name.startswith("spark")}
+
+    assert masters(1, "local[*]") == {None}
+    assert masters(3, "local[*]") == {"local[2]"}
+    assert masters(16, "local[*]") == {"local[1]"}
+    assert masters(3, "spark://host:7077") == {None}
+
+
+def test_the_delay_before_a_restart_grows_to_a_limit() -> None:
+    delays = [restart_delay(deaths) for deaths in (1, 2, 3, 50)]
+    assert delays == [FIRST_DELAY, FIRST_DELAY * 2, FIRST_DELAY * 4, LONGEST_DELAY]
+    assert how_it_ended(-9) == "was killed by SIGKILL"
+    assert how_it_ended(3) == "ended with exit code 3"
+
+
+@pytest.mark.parametrize("wrong", [{"workers": -1}, {"coordinators": 0}, {"light_slots": 0}])
+def test_a_number_that_makes_no_fleet_is_refused(wrong: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is below"):
+        LocalFleet(home=tmp_path, **wrong)
+
+
+@pytest.mark.timeout(240)
+def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(up: Callable[..., Up]) -> None:
+    """Given the real programs; when each is killed with SIGKILL; then each comes back, and Ctrl-C leaves nothing."""
+    fleet = up(commands=None, grace=10.0)
+    fleet.says("Ready: 1 Spark worker, 1 light worker, 1 coordinator", 90)
+    mains = {
+        "coordinator-1": "coordinator-1@",
+        "beat": " beat",
+        "spark-1": "spark-1@",
+        "light-1": "light-1@",
+        "valkey": "valkey-server",
+    }
+    for name, text in mains.items():
+        main = fleet.find(text)
+        assert main is not None, f"{name} does not run: {fleet!r}"
+        main.kill()
+        fleet.says(f"{name} (pid {main.pid}) was killed by SIGKILL")
+        wait_until(
+            lambda text=text, old=main.pid: (now := fleet.find(text)) and now.pid != old, 30, f"{name} to come back"
+        )
+    ready = fleet.home / "log"
+    for name in ("coordinator-1", "spark-1", "light-1"):
+        wait_until(
+            lambda name=name: (ready / f"{name}.log").read_text().count(" ready.") >= 2, 60, f"{name} to be ready again"
+        )
+    fleet.family()
+
+    fleet.signal(signal.SIGINT)
+
+    assert fleet.code(60) == 0
+    wait_until(lambda: not fleet.left(), 10, "what the killed workers left to end")

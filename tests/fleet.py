@@ -1,0 +1,216 @@
+"""A small fleet for tests: real workers, and a coordinator played by hand.
+
+``offer`` writes what a coordinator would have committed (tasks/keys.py) and sends the hint; ``outcome`` waits for
+what the runner puts on the record. Nothing here knows how a runner works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+from conftest import wait_until
+
+from tasks.group import Collect, FrozenInputs, GroupPlan, GroupSpec
+from tasks.keys import Keys
+from tasks.report import Outcome
+from tasks.token import Hint, split_member
+from tasks.warehouse import Warehouse
+
+KEYS = Keys("unstuck")
+
+
+def offer(
+    client: redis.Redis,
+    warehouse: Path | str,
+    job: str,
+    group: dict[str, Any],
+    *,
+    member: str | None = None,
+    epoch: int = 1,
+    nonce: str = "n1",
+    params: dict[str, Any] | None = None,
+    inputs: dict[str, Sequence[str]] | None = None,
+    value: Any = None,
+    collect: Sequence[Collect] = (),
+    warehouse_id: str | None = None,
+    send: bool = True,
+) -> Hint:
+    """Make one attempt claimable, as a commit would, and send its hint to the group's queue."""
+    spec = GroupSpec.model_validate(group)
+    group_id = member or spec.name
+    plan = GroupPlan(
+        group=spec,
+        params=params or {},
+        collect=tuple(collect),
+        warehouse=str(warehouse),
+        warehouse_id=warehouse_id or Warehouse(str(warehouse)).ensure_id(),
+    )
+    frozen = FrozenInputs(value=value, inputs={need: tuple(found) for need, found in (inputs or {}).items()})
+    keys = KEYS.of(job)
+    client.hset(keys.job, mapping={"status": "RUNNING", "intent": "run"})
+    client.hset(keys.plans, split_member(group_id)[0], plan.model_dump_json(by_alias=True))
+    client.hset(keys.inputs, group_id, frozen.model_dump_json())
+    client.hset(keys.attempts, group_id, json.dumps({"epoch": epoch, "nonce": nonce}))
+    client.zadd(KEYS.due, {job: 0})
+    hint = Hint(job, group_id, epoch, nonce)
+    if send:
+        send_hint(client, hint, spec.queue_name)
+    return hint
+
+
+def send_hint(client: redis.Redis, hint: Hint, queue: str) -> None:
+    """The Celery message, as a coordinator sends it, to the server of ``client``."""
+    from tasks.celery import app
+
+    where = client.connection_pool.connection_kwargs
+    with app.connection_for_write(f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}") as connection:
+        app.send_task("tasks.run", args=[str(hint)], task_id=str(hint), queue=queue, connection=connection)
+
+
+def attempt(client: redis.Redis, hint: Hint) -> dict[str, Any]:
+    """The attempt record as it stands."""
+    raw = client.hget(KEYS.of(hint.job).attempts, hint.group)
+    return json.loads(raw) if raw else {}
+
+
+def claimed(client: redis.Redis, hint: Hint, timeout: float = 30) -> dict[str, Any]:
+    """The attempt record, once a runner holds it."""
+
+    def held() -> dict[str, Any] | None:
+        record = attempt(client, hint)
+        return record if record.get("claimant") else None
+
+    return wait_until(held, timeout, f"a runner to claim {hint}")
+
+
+def outcome(client: redis.Redis, hint: Hint, timeout: float = 60) -> Outcome:
+    """What is on the record when the attempt has ended."""
+    wait_until(lambda: attempt(client, hint).get("outcome"), timeout, f"the outcome of {hint}")
+    return Outcome.from_json(attempt(client, hint)["outcome"])
+
+
+def order(client: redis.Redis, hint: Hint, what: str) -> None:
+    """CANCEL or DRAIN, as a coordinator puts it on the attempt record."""
+    keys = KEYS.of(hint.job)
+    while True:
+        with client.pipeline() as pipe:
+            try:
+                pipe.watch(keys.attempts)
+                record = json.loads(pipe.hget(keys.attempts, hint.group))
+                pipe.multi()
+                pipe.hset(keys.attempts, hint.group, json.dumps({**record, "order": what}))
+                pipe.execute()
+                return
+            except redis.WatchError:
+                continue
+
+
+def reports(client: redis.Redis) -> list[dict[str, str]]:
+    """All reports so far, oldest first."""
+    return [fields for _, fields in client.xrange(KEYS.reports)]
+
+
+class FleetWorker:
+    """One real ``celery -A tasks worker`` in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    @property
+    def runners(self) -> list[psutil.Process]:
+        """Its prefork children."""
+        return [
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if child.status() != psutil.STATUS_ZOMBIE and "tasks.watchdog" not in " ".join(child.cmdline())
+        ]
+
+    @property
+    def watchdogs(self) -> list[psutil.Process]:
+        return [c for runner in self.runners for c in runner.children() if "tasks.watchdog" in " ".join(c.cmdline())]
+
+    def ready(self) -> bool:
+        return b" ready." in self.log.read_bytes()
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+@contextmanager
+def worker(
+    redis_url: str,
+    folder: Path,
+    *,
+    queues: str = "light",
+    concurrency: int = 1,
+    environ: dict[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> Iterator[FleetWorker]:
+    """A worker that listens to ``queues``; ended, with all that it started, when the block is left."""
+    log = folder / f"worker-{os.urandom(2).hex()}.log"
+    settings = {
+        "UNSTUCK_REDIS_URL": redis_url,
+        "UNSTUCK_LEASE_TTL": "3s",
+        "UNSTUCK_LEASE_RENEW": "300ms",
+        "UNSTUCK_CANCEL_GRACE": "1s",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **(environ or {}),
+    }
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "tasks", "worker", "-Q", queues, "-c", str(concurrency)]
+            + ["-l", "INFO", "--without-gossip", "--without-mingle", *arguments],
+            cwd=folder,
+            env={**os.environ, **settings},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    fleet = FleetWorker(process, log)
+    try:
+        wait_until(lambda: fleet.ready() or process.poll() is not None, 30, "the worker to be ready")
+        assert process.poll() is None, fleet.text()
+        yield fleet
+    finally:
+        started = _below(process.pid)
+        for one in started:
+            _kill(one)
+        process.kill()
+        process.wait()
+        wait_until(
+            lambda: not [p for p in started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE],
+            10,
+            "the worker's processes to be gone",
+        )
+
+
+def stop_gently(fleet: FleetWorker) -> int:
+    """SIGTERM, and wait: a warm shutdown."""
+    fleet.process.send_signal(signal.SIGTERM)
+    return fleet.process.wait(30)
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return

@@ -1,0 +1,144 @@
+"""Steps for tests that run on real workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tasks import Unrecoverable
+
+
+def table(spark: Any, ctx: Any, rows: int = 3) -> Any:
+    import pyarrow as pa
+
+    ctx.log.info("making %d rows", rows)
+    print("printed by the step")
+    ctx.progress(rows, rows)
+    ctx.result("rows", rows)
+    return pa.table({"n": list(range(rows)), "word": [f"w{i}" for i in range(rows)]})
+
+
+def total(spark: Any, ctx: Any) -> Any:
+    import pandas as pd
+
+    found = ctx.input("numbers")
+    return pd.DataFrame({"total": [sum(found.column("n").to_pylist())]})
+
+
+def boom(spark: Any, ctx: Any, text: str = "boom") -> None:
+    raise RuntimeError(text)
+
+
+def never(spark: Any, ctx: Any) -> None:
+    raise Unrecoverable("no use trying again")
+
+
+def leave(spark: Any, ctx: Any, code: Any = 3) -> None:
+    sys.exit(code)
+
+
+def no_memory(spark: Any, ctx: Any) -> None:
+    raise MemoryError
+
+
+def wait_for_cancel(spark: Any, ctx: Any) -> None:
+    """Polite: leaves when it is told to."""
+    while not ctx.cancelled:
+        time.sleep(0.02)
+    raise RuntimeError("interrupted")
+
+
+def sleep_on(spark: Any, ctx: Any, started: str = "") -> None:
+    """Rude: hears nothing; with a child of its own in a process group of its own, as pyspark.daemon has."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+    if started:
+        Path(started).write_text(str(child.pid))
+    while True:
+        time.sleep(1)
+
+
+def hold_the_gil(spark: Any, ctx: Any, marks: str = "") -> Any:
+    """One C call that keeps every other thread of this process from running for seconds."""
+    before = time.monotonic()
+    ticks = []
+    stop = threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.05):
+            ticks.append(time.monotonic())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    length = 22
+    while time.monotonic() - before < 5:
+        began = time.monotonic()
+        re.match(r"(a+)+$", "a" * length + "b")
+        if time.monotonic() - began < 4:
+            length += 1
+    stop.set()
+    thread.join()
+    ctx.result("silent_for", max(b - a for a, b in zip([before, *ticks], [*ticks, time.monotonic()], strict=True)))
+
+
+def leave_a_thread(spark: Any, ctx: Any) -> None:
+    threading.Thread(target=time.sleep, args=(600,), daemon=False).start()
+    ctx.result("pid", os.getpid())
+
+
+def my_pid(spark: Any, ctx: Any) -> None:
+    ctx.result("pid", os.getpid())
+
+
+def with_secret(spark: Any, ctx: Any, password: str) -> None:
+    ctx.log.info("the password is %s", password)
+    ctx.result("length", len(password))
+    raise RuntimeError(f"login with {password} failed")
+
+
+def spark_numbers(spark: Any, ctx: Any, rows: int = 10) -> Any:
+    spark.range(100).createOrReplaceTempView("left_behind")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    return spark.range(rows).withColumnRenamed("id", "n")
+
+
+def views(spark: Any, ctx: Any) -> None:
+    ctx.result("views", sorted(t.name for t in spark.catalog.listTables() if t.isTemporary))
+    ctx.result("partitions", spark.conf.get("spark.sql.shuffle.partitions"))
+    ctx.result("same", type(spark).builder.getOrCreate() is spark)
+    ctx.result("tags", sorted(spark.sparkContext.getJobTags()))
+
+
+def pandas_in_spark(spark: Any, ctx: Any) -> None:
+    import pandas as pd
+
+    ctx.output("small").write(pd.DataFrame({"n": [1, 2], "name": ["a", None]}))
+    ctx.result("seen", spark.table("small").count())
+
+
+def empty(spark: Any, ctx: Any) -> Any:
+    return spark.createDataFrame([], "n long, name string")
+
+
+def slow_stage(spark: Any, ctx: Any, started: str) -> None:
+    """A Spark stage that would run for minutes."""
+
+    def crawl(rows: Any) -> Any:
+        Path(started).write_text(str(os.getpid()))
+        for row in rows:
+            time.sleep(0.5)
+            yield row
+
+    spark.sparkContext.parallelize(range(10_000), 2).mapPartitions(crawl).count()
+
+
+def union(spark: Any, ctx: Any) -> None:
+    frame = ctx.input("part")
+    ctx.result("rows", frame.count())
+    ctx.result("sum", frame.groupBy().sum("n").first()[0])
+    ctx.result("by_group", spark.table("`by-part`").count())

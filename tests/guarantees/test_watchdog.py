@@ -1,0 +1,378 @@
+"""One worker, one runner, one watchdog, in real processes: who keeps the lease, and who ends whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fleet
+import psutil
+import pytest
+import redis
+from conftest import RedisServer, wait_until
+
+from tasks.report import OutcomeKind
+from tasks.token import Hint
+
+LEASE_TTL = 3.0
+
+
+@pytest.fixture(scope="module")
+def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
+    with fleet.worker(
+        redis_server.url, tmp_path_factory.mktemp("worker"), environ={"FLEET_PASSWORD": "hunter2-hunter2"}
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """Not flushed: the worker lives through the module. Every test uses a job of its own."""
+    with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
+        yield client
+
+
+Offer = Callable[..., Hint]
+
+
+@pytest.fixture
+def offer(store: redis.Redis, tmp_path: Path, request: pytest.FixtureRequest) -> Offer:
+    job = request.node.name.replace("[", "-").replace("]", "")[-70:].lstrip("_-.")
+
+    def make(step: str, *, timeout: str | None = None, group: str = "g", **rest: object) -> Hint:
+        steps = [
+            {"python": f"fleet_steps:{step}", "params": rest.pop("step_params", {}), "output": rest.pop("output", None)}
+        ]
+        spec = {"name": group, "spark": False, "steps": steps, "timeout": timeout}
+        return fleet.offer(store, tmp_path / "warehouse", rest.pop("job", job), spec, **rest)  # type: ignore[arg-type]
+
+    return make
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def the_runner(worker: fleet.FleetWorker, store: redis.Redis, hint: Hint) -> psutil.Process:
+    return psutil.Process(int(fleet.claimed(store, hint)["worker"].rpartition(":")[2]))
+
+
+def ready_again(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
+    """The worker takes new work."""
+    hint = offer("my_pid", job=f"after-{os.urandom(3).hex()}")
+    assert fleet.outcome(store, hint).kind is OutcomeKind.SUCCEEDED
+
+
+def test_a_group_runs_and_its_outcome_and_reports_stand(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+) -> None:
+    hint = offer("table", output="numbers", step_params={"rows": 5})
+    outcome = fleet.outcome(store, hint)
+    assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
+    assert (outcome.rows, outcome.results) == ({"numbers": 5}, {"rows": 5})
+    assert (tmp_path / "warehouse" / outcome.staging / "_marker.json").exists()
+    log = (tmp_path / "warehouse" / f"{outcome.staging}.log").read_text()
+    assert "making 5 rows" in log
+    assert "printed by the step" in log
+    kinds = [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))]
+    assert kinds == ["claimed", "succeeded"]
+
+
+def test_a_standing_marker_is_adopted_and_nothing_runs_again(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    first = fleet.outcome(store, offer("table", output="numbers"))
+    again = fleet.outcome(store, offer("table", output="numbers", epoch=2, nonce="n2"))
+    assert (again.kind, again.adopted, again.staging) == (OutcomeKind.SUCCEEDED, True, first.staging)
+    assert (again.rows, again.results) == (first.rows, first.results)
+
+
+def test_a_changed_parameter_runs_again(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
+    fleet.outcome(store, offer("table", output="numbers", params={"rows": 1}))
+    again = fleet.outcome(store, offer("table", output="numbers", params={"rows": 2}, epoch=2, nonce="n2"))
+    assert (again.adopted, again.rows) == (False, {"numbers": 2})
+
+
+def test_the_next_group_reads_what_the_first_staged(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    made = fleet.outcome(store, offer("table", output="numbers", step_params={"rows": 4}))
+    hint = offer("total", group="sum", output="total", inputs={"g": [made.staging]})
+    assert fleet.outcome(store, hint).rows == {"total": 1}
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "recoverable", "says"),
+    [
+        ("boom", "STEP_FAILED", True, "RuntimeError: boom"),
+        ("leave", "STEP_FAILED", True, "sys.exit(3)"),
+        ("no_memory", "STEP_FAILED", True, "MemoryError"),
+        ("never", "UNRECOVERABLE", False, "no use trying again"),
+        ("not_there", "STEP_NOT_FOUND", False, "fleet_steps:not_there cannot be imported"),
+    ],
+)
+def test_whatever_a_step_raises_ends_its_attempt_and_never_the_runner(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, step: str, code: str, recoverable: bool, says: str
+) -> None:
+    before = [r.pid for r in worker.runners]
+    outcome = fleet.outcome(store, offer(step))
+    assert outcome.kind is OutcomeKind.FAILED
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.failure.recoverable) == (code, recoverable)
+    assert says in outcome.failure.text
+    ready_again(worker, store, offer)
+    assert [r.pid for r in worker.runners] == before
+
+
+def test_the_traceback_is_the_users_own_and_the_log_has_it_whole(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+) -> None:
+    hint = offer("boom")
+    failure = fleet.outcome(store, hint).failure
+    assert failure is not None
+    assert "fleet_steps.py" in failure.traceback
+    assert "tasks/run.py" not in failure.traceback
+    (log,) = (tmp_path / "warehouse" / "_staging" / hint.job / "g").glob("*.log")
+    assert "tasks/run.py" in log.read_text()
+
+
+def test_a_secret_reaches_the_step_and_nothing_else(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+) -> None:
+    hint = offer("with_secret", step_params={"password": "${env:FLEET_PASSWORD}"})
+    failure = fleet.outcome(store, hint).failure
+    assert failure is not None
+    assert failure.text == "RuntimeError: login with ${env:FLEET_PASSWORD} failed"
+    for file in (tmp_path / "warehouse").rglob("*"):
+        assert file.is_dir() or b"hunter2" not in file.read_bytes(), file
+    assert "hunter2" not in worker.text()
+    assert "hunter2" not in str(fleet.attempt(store, hint))
+
+
+def test_a_secret_that_is_not_there_is_named_and_not_retried(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    failure = fleet.outcome(store, offer("with_secret", step_params={"password": "${env:NOT_SET}"})).failure
+    assert failure is not None
+    assert not failure.recoverable
+    assert "NOT_SET" in failure.text
+
+
+def test_a_runner_killed_in_the_middle_of_a_step_is_reported_lost_with_its_tree_gone(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    hint = offer("sleep_on", step_params={"started": str(started)})
+    runner = the_runner(worker, store, hint)
+    wait_until(lambda: started.exists() and started.read_text(), 10, "the step to run")
+    child = int(started.read_text())
+    # When: the watchdog has seen the child (one renewal), the runner alone is killed.
+    wait_until(lambda: fleet.attempt(store, hint).get("progress"), 10, "a renewal")
+    progress = fleet.attempt(store, hint)["lease"]
+    wait_until(lambda: fleet.attempt(store, hint)["lease"] > progress, 10, "another renewal")
+    runner.kill()
+    # Then: sooner than any lease could lapse, the record says so.
+    outcome = fleet.outcome(store, hint, LEASE_TTL)
+    assert outcome.kind is OutcomeKind.LOST
+    assert outcome.failure is not None
+    assert outcome.failure.code == "WORKER_LOST"
+    wait_until(lambda: gone(child), 5, "the step's own child to be gone")
+    ready_again(worker, store, offer)
+
+
+def test_a_cancel_reaches_a_polite_step_at_once(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
+    hint = offer("wait_for_cancel")
+    runner = the_runner(worker, store, hint)
+    fleet.order(store, hint, "CANCEL")
+    assert fleet.outcome(store, hint, 3).kind is OutcomeKind.CANCELED
+    ready_again(worker, store, offer)
+    assert runner.is_running()
+
+
+def test_a_drained_attempt_is_handed_back(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
+    hint = offer("wait_for_cancel")
+    fleet.claimed(store, hint)
+    fleet.order(store, hint, "DRAIN")
+    assert fleet.outcome(store, hint, 3).kind is OutcomeKind.RELEASED
+
+
+def test_a_step_that_ignores_a_cancel_is_killed_after_the_grace_and_was_canceled(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    hint = offer("sleep_on")
+    runner = the_runner(worker, store, hint)
+    fleet.order(store, hint, "CANCEL")
+    assert fleet.outcome(store, hint, 6).kind is OutcomeKind.CANCELED
+    wait_until(lambda: gone(runner.pid), 5, "the runner to be gone")
+    ready_again(worker, store, offer)
+
+
+def test_a_timeout_ends_a_step_that_hangs(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+) -> None:
+    hint = offer("sleep_on", timeout="500ms")
+    outcome = fleet.outcome(store, hint, 8)
+    assert outcome.kind is OutcomeKind.FAILED
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.failure.recoverable) == ("TIMEOUT", True)
+    (log,) = (tmp_path / "warehouse" / "_staging" / hint.job / "g").glob("*.log")
+    assert "was killed" in log.read_text()
+    ready_again(worker, store, offer)
+
+
+def test_a_timeout_of_a_polite_step_costs_no_runner(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    hint = offer("wait_for_cancel", timeout="500ms")
+    runner = the_runner(worker, store, hint)
+    failure = fleet.outcome(store, hint, 5).failure
+    assert failure is not None
+    assert failure.code == "TIMEOUT"
+    assert "0.5s" in failure.text
+    ready_again(worker, store, offer)
+    assert runner.is_running()
+
+
+def test_an_attempt_taken_over_writes_no_outcome(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
+    hint = offer("wait_for_cancel")
+    fleet.claimed(store, hint)
+    # When: the coordinator mints another epoch.
+    fresh = offer("wait_for_cancel", epoch=2, nonce="n2", send=False)
+    ready_again(worker, store, offer)
+    # Then: the old runner has left and said nothing.
+    assert "outcome" not in fleet.attempt(store, fresh)
+    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))] == ["claimed"]
+
+
+def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_late(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    hint = offer("sleep_on")
+    runner = the_runner(worker, store, hint)
+    runner.send_signal(signal.SIGSTOP)
+    wait_until(lambda: runner.status() == psutil.STATUS_STOPPED, 5, "the runner to be stopped")
+
+    def lapsed() -> bool:
+        seconds, micros = store.time()
+        return fleet.attempt(store, hint)["lease"] < seconds + micros / 1e6
+
+    wait_until(lapsed, LEASE_TTL + 2, "the lease to lapse")
+    offer("sleep_on", epoch=2, nonce="n2", send=False)
+    runner.send_signal(signal.SIGCONT)
+    wait_until(lambda: gone(runner.pid), 6, "the thawed runner to be gone")
+    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))] == ["claimed"]
+    ready_again(worker, store, offer)
+
+
+def test_a_c_call_that_holds_the_gil_does_not_cost_the_lease(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    hint = offer("hold_the_gil")
+    lowest = LEASE_TTL
+
+    def ended() -> bool:
+        nonlocal lowest
+        record = fleet.attempt(store, hint)
+        if "outcome" in record:
+            return True
+        if "lease" in record:
+            seconds, micros = store.time()
+            lowest = min(lowest, record["lease"] - seconds - micros / 1e6)
+        return False
+
+    wait_until(ended, 60, "the step to end", every=0.05)
+    outcome = fleet.outcome(store, hint)
+    assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
+    assert outcome.results["silent_for"] > 2, "the step did not silence the threads of its process: proves nothing"
+    assert lowest > LEASE_TTL / 3
+
+
+def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    hint = offer("wait_for_cancel")
+    runner = the_runner(worker, store, hint)
+    (watchdog,) = worker.watchdogs
+    watchdog.kill()
+    wait_until(lambda: worker.watchdogs and worker.watchdogs[0].pid != watchdog.pid, 10, "another watchdog")
+    lease = fleet.attempt(store, hint)["lease"]
+    wait_until(lambda: fleet.attempt(store, hint)["lease"] > lease, 10, "a renewal by the new watchdog")
+    fleet.order(store, hint, "CANCEL")
+    assert fleet.outcome(store, hint, 5).kind is OutcomeKind.CANCELED
+    assert runner.is_running()
+
+
+def test_a_runner_with_foreign_threads_is_replaced_without_any_task_being_lost(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    before = len(worker.text())
+    outcome = fleet.outcome(store, offer("leave_a_thread"))
+    assert outcome.kind is OutcomeKind.SUCCEEDED
+    after = fleet.outcome(store, offer("my_pid", job=f"next-{os.urandom(3).hex()}"))
+    assert after.results["pid"] != outcome.results["pid"]
+    wait_until(lambda: gone(outcome.results["pid"]), 10, "the old runner to be gone")
+    assert "WorkerLostError" not in worker.text()[before:]
+
+
+def test_a_hint_twice_is_one_run(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
+    hint = offer("my_pid")
+    fleet.send_hint(store, hint, "light")
+    fleet.outcome(store, hint)
+    ready_again(worker, store, offer)
+    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))] == ["claimed", "succeeded"]
+
+
+def test_the_fleet_list_shows_the_runner_and_what_it_runs(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    import json
+
+    hint = offer("wait_for_cancel")
+    runner = the_runner(worker, store, hint)
+
+    def shown() -> dict[str, object]:
+        lines = [json.loads(line) for line in store.hvals(fleet.KEYS.runners)]
+        return next((line for line in lines if line["pid"] == runner.pid and line["job"] == hint.job), {})
+
+    line = wait_until(shown, 5, "the runner to be shown")
+    assert (line["queues"], line["group"], line["epoch"]) == (["light"], "g", 1)
+    assert store.zscore(fleet.KEYS.runners_seen, line["id"])
+    fleet.order(store, hint, "CANCEL")
+    fleet.outcome(store, hint)
+
+
+def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_lost(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues="other") as other:
+        steps = [{"python": "fleet_steps:sleep_on"}]
+        hint = fleet.offer(
+            store, tmp_path / "w", "orphan", {"name": "g", "spark": False, "queue": "other", "steps": steps}
+        )
+        runner = the_runner(other, store, hint)
+        (watchdog,) = other.watchdogs
+        os.kill(other.process.pid, signal.SIGKILL)
+        assert fleet.outcome(store, hint, LEASE_TTL).kind is OutcomeKind.LOST
+        wait_until(lambda: gone(runner.pid) and gone(watchdog.pid), 10, "runner and watchdog to be gone")
+
+
+def test_a_worker_stopped_gently_leaves_no_process_and_no_line_in_the_fleet_list(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues="third") as third:
+        (watchdog,) = wait_until(lambda: third.watchdogs, 10, "the watchdog")
+        (runner,) = third.runners
+        wait_until(lambda: [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i], 5, "its line")
+        assert fleet.stop_gently(third) == 0
+        wait_until(lambda: gone(watchdog.pid) and gone(runner.pid), 10, "its processes to be gone")
+        assert not [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i]
+
+
+def test_a_pool_without_processes_is_refused_with_the_reason(redis_server: RedisServer, tmp_path: Path) -> None:
+    with (
+        pytest.raises(AssertionError, match="needs the prefork pool"),
+        fleet.worker(redis_server.url, tmp_path, arguments=["-P", "threads"]),
+    ):
+        raise RuntimeError("the worker started")

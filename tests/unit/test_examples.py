@@ -1,0 +1,185 @@
+"""The examples are valid specs, their steps fit them, and the truth that judges the flights can be trusted."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from coordinator.spec import JobSpec
+from examples import dynamic, flights, nycflights, retry
+from examples.flights_truth import disagreements, truth
+from tasks.errors import Unrecoverable
+
+EXAMPLES = Path(nycflights.__file__).parent
+SPECS = sorted(EXAMPLES.glob("*.yaml"))
+
+
+def context(**inputs: pa.Table) -> Any:
+    """What the steps under test ask of their context."""
+    return SimpleNamespace(
+        token="job1/group/1/nonce/claimant",
+        log=logging.getLogger("examples"),
+        input=inputs.__getitem__,
+        result=lambda key, value: None,
+    )
+
+
+@pytest.fixture(scope="module")
+def true() -> dict[str, pd.DataFrame]:
+    return truth()
+
+
+def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return list(table.to_dict("records"))
+
+
+# -- specs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name)
+def test_every_step_of_an_example_can_be_imported_and_gets_every_parameter_it_requires(path: Path) -> None:
+    spec = JobSpec.from_file(path)
+    steps = [(group, step) for group in spec.groups for step in group.steps if step.python]
+    assert steps
+    for group, step in steps:
+        module, _, name = str(step.python).partition(":")
+        parameters = list(inspect.signature(getattr(importlib.import_module(module), name)).parameters.values())
+        given = {*spec.params, *group.params, *step.params, group.fork_param}
+        required = {p.name for p in parameters[2:] if p.default is inspect.Parameter.empty}
+        assert [p.name for p in parameters[:2]] == ["spark", "ctx"]
+        assert required <= given, f"{group.name}: {step.python} is not given {required - given}"
+
+
+def test_the_flights_fork_into_twelve_months_and_publish_what_the_truth_knows(true: dict[str, pd.DataFrame]) -> None:
+    spec = JobSpec.from_file(EXAMPLES / "flights.yaml")
+    groups = {group.name: group for group in spec.groups}
+    assert groups["by_month"].fork_values == tuple(range(1, 13))
+    assert groups["measured"].is_join
+    assert set(spec.publish or ()) == set(true)
+
+
+def test_the_wide_example_is_200_groups_that_need_no_spark_between_a_fork_and_a_join() -> None:
+    start, noop, end = JobSpec.from_file(EXAMPLES / "wide.yaml").groups
+    assert noop.fork_values == tuple(range(200))
+    assert not start.spark
+    assert not noop.spark
+    assert end.is_join
+
+
+# -- the truth ------------------------------------------------------------------------------------------------
+
+
+def test_the_truth_has_the_figures_that_are_known_of_this_data(true: dict[str, pd.DataFrame]) -> None:
+    number = true["report"].set_index("name").number
+    assert number["flights scheduled"] == 336_776
+    assert number["cancelled"] == 8_255
+    assert number["departure delay"] == pytest.approx(12.63907, abs=1e-5)
+    assert number["arrival delay"] == pytest.approx(6.895377, abs=1e-6)
+    carriers = true["flights_by_carrier"].set_index("carrier")
+    assert carriers.flights[["UA", "OO"]].tolist() == [58_665, 32]
+    assert carriers.airline["UA"] == "United Air Lines Inc."
+    assert true["flights_by_origin"].set_index("origin").flights.to_dict() == {
+        "EWR": 120_835,
+        "JFK": 111_279,
+        "LGA": 104_662,
+    }
+
+
+@pytest.mark.parametrize("column", ["flights", "cancelled", "diverted", "late"])
+def test_every_cut_of_the_flights_sums_to_the_same_whole(true: dict[str, pd.DataFrame], column: str) -> None:
+    wholes = {name: table[column].sum() for name, table in true.items() if name not in ("weather_delays", "report")}
+    for factor, table in true["weather_delays"].groupby("factor"):
+        wholes[f"weather by {factor}"] = table[column].sum()
+    assert len(wholes) == 6
+    assert len(set(wholes.values())) == 1, wholes
+
+
+def test_a_dataset_that_is_true_has_no_disagreements(true: dict[str, pd.DataFrame]) -> None:
+    for name, table in true.items():
+        assert disagreements(name, rows(table), table) == []
+
+
+def test_a_wrong_a_missing_a_doubled_and_an_invented_row_are_each_told(true: dict[str, pd.DataFrame]) -> None:
+    table = true["flights_by_origin"]
+    found = rows(table)
+    assert disagreements("flights_by_origin", found[1:], table) == ["flights_by_origin has no row ('EWR',)"]
+    assert disagreements("flights_by_origin", [*found, found[0]], table) == ["flights_by_origin has 4 rows, for 3 keys"]
+    assert disagreements("flights_by_origin", [*found, {**found[0], "origin": "SFO"}], table) == [
+        "flights_by_origin has a row ('SFO',) that is not true"
+    ]
+    assert disagreements("flights_by_origin", [*found[1:], {**found[0], "flights": 120_836}], table) == [
+        "flights_by_origin ('EWR',): flights is 120836, not 120835"
+    ]
+
+
+# -- steps ----------------------------------------------------------------------------------------------------
+
+
+def test_the_headlines_say_what_the_truth_says(true: dict[str, pd.DataFrame]) -> None:
+    number = true["report"].set_index("name").number
+    overall = {
+        **{column: int(true["monthly"][column].sum()) for column in ("flights", "cancelled", "diverted", "late")},
+        "mean_dep_delay": number["departure delay"],
+        "mean_arr_delay": number["arrival delay"],
+        "plane_age": number["mean age of the aircraft"],
+    }
+    months = true["monthly"].assign(name=[flights.MONTHS[month - 1] for month in true["monthly"].month])
+    found = flights.headlines(overall, {name: rows(t) for name, t in {**true, "monthly": months}.items()}, 15)
+    assert [(name, number) for name, _, number in found] == list(true["report"].itertuples(index=False, name=None))
+    said = {name: value for name, value, _ in found}
+    assert said["cancelled"] == "8,255 (2.5%)"
+    assert said["busiest carrier"] == "United Air Lines Inc.: 58,665 flights"
+    assert said["worst month, departure delay"] == "July: 21.7 min"
+    assert said["slowest airport, departure delay"] == "EWR: 15.1 min"
+
+
+def test_clean_weather_has_one_row_per_airport_and_hour_and_no_wind_of_1048_mph() -> None:
+    weather = flights.clean_weather(None, context()).to_pandas()
+    assert not weather.duplicated(["origin", "time_hour"]).any()
+    assert str(weather.time_hour.dt.tz) == "UTC"
+    assert weather.wind_speed.max() < flights.HIGHEST_BELIEVABLE_WIND
+    assert len(weather) == 26_115
+
+
+def test_data_that_is_not_installed_is_an_unrecoverable_failure_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nycflights, "find_spec", lambda name: None)
+    with pytest.raises(Unrecoverable, match=r"pip install 'unstuck\[demo\]'"):
+        nycflights.read_table("flights")
+
+
+def test_a_year_that_the_data_does_not_hold_is_unrecoverable_and_names_the_year_it_holds() -> None:
+    with pytest.raises(Unrecoverable, match=r"no flights in 1999.*--param year=2013"):
+        flights.clean(None, context(), year=1999)
+
+
+def test_the_flaky_step_fails_as_often_as_it_was_told_and_leaves_no_counter_behind(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(retry.WeatherServiceAway):
+            retry.flaky(None, context(), fails=2, folder=str(tmp_path))
+    assert retry.flaky(None, context(), fails=2, folder=str(tmp_path)).to_pylist() == [{"tries": 3}]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_dynamic_fork_finds_the_favourite_destination_that_pandas_finds() -> None:
+    clean = dynamic.clean(None, context())
+    table = dynamic.favourite(None, context(clean=clean), carrier="UA")
+    own = clean.to_pandas().query("carrier == 'UA'")
+    dest = own.dest.value_counts().idxmax()
+    assert table.to_pylist() == [
+        {
+            "carrier": "UA",
+            "dest": dest,
+            "flights": (own.dest == dest).sum(),
+            "mean_arr_delay": pytest.approx(own.arr_delay[own.dest == dest].mean()),
+        }
+    ]

@@ -1,0 +1,148 @@
+"""The file system of a warehouse: whole content or none, and one winner per file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import fsspec
+import pytest
+
+from tasks.errors import WarehouseUnsupported
+from tasks.filesystem import Files
+
+
+@pytest.fixture(params=["folder", "file-uri", "memory"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Files]:
+    if request.param == "memory":
+        root = f"memory://{uuid.uuid4().hex}"
+        yield Files(root)
+        memory = fsspec.filesystem("memory")
+        if memory.exists(root):
+            memory.rm(root, recursive=True)
+    else:
+        yield Files(str(tmp_path / "w h") if request.param == "folder" else (tmp_path / "w").as_uri())
+
+
+def test_what_is_written_is_read_back_and_replaced_as_a_whole(files: Files) -> None:
+    files.write_durable("a/b/c.json", b"one")
+    files.write_durable("a/b/c.json", b"second")
+
+    assert files.read("a/b/c.json") == b"second"
+    assert files.size("a/b/c.json") == 6
+    assert files.names("a/b") == ["c.json"], "no temporary file is left"
+    assert files.names("a") == ["b"]
+
+
+def test_an_absent_file_is_absent_and_not_an_empty_one(files: Files) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.read("nothing")
+    assert files.size("nothing") is None
+    assert files.names("no/such/folder") == []
+
+
+def test_create_makes_a_file_once_and_never_touches_it_again(files: Files) -> None:
+    assert files.create("log/1", b"first")
+    assert not files.create("log/1", b"second")
+    assert files.read("log/1") == b"first"
+    assert files.names("log") == ["1"]
+
+
+def test_of_many_creators_exactly_one_wins_and_its_content_stands_whole(files: Files) -> None:
+    callers = 8
+    start = Barrier(callers)
+
+    def attempt(i: int, name: str) -> tuple[bool, bytes]:
+        content = b"%d" % i * 20_000
+        start.wait()
+        made = files.create(name, content)
+        return made, content
+
+    with ThreadPoolExecutor(callers) as pool:
+        for round_ in range(10):
+            name = f"slots/{round_}"
+            results = list(pool.map(attempt, range(callers), [name] * callers))
+            winners = [content for made, content in results if made]
+            assert len(winners) == 1
+            assert files.read(name) == winners[0]
+
+
+def test_a_folder_is_removed_with_all_below_it_and_twice_is_fine(files: Files) -> None:
+    files.write_durable("s/job/group/1/part", b"x")
+    files.write_durable("s/other", b"y")
+
+    files.remove_tree("s/job")
+    files.remove_tree("s/job")
+
+    assert files.names("s") == ["other"]
+
+
+@pytest.mark.parametrize("folder", ["", "/"])
+def test_the_warehouse_itself_is_never_removed(files: Files, folder: str) -> None:
+    with pytest.raises(ValueError, match="whole warehouse"):
+        files.remove_tree(folder)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../other", "a/../../b"])
+def test_a_path_from_a_damaged_file_does_not_lead_out_of_the_warehouse(files: Files, path: str) -> None:
+    with pytest.raises(ValueError, match="not a path inside"):
+        files.read(path)
+
+
+def test_a_file_that_spark_wrote_can_be_synced_and_a_missing_one_is_told(files: Files) -> None:
+    files.write_durable("d/part", b"x")
+    files.sync(["d/part"])
+    with pytest.raises(FileNotFoundError):
+        files.sync(["d/part", "d/other"])
+
+
+def test_a_local_warehouse_hands_out_plain_absolute_paths(tmp_path: Path) -> None:
+    for uri in (str(tmp_path), str(tmp_path) + "/", f"file://{tmp_path}", f"file:{tmp_path}"):
+        files = Files(uri)
+        assert files.uri("a/b.parquet") == f"{tmp_path}/a/b.parquet"
+        assert files.local_path("a") == tmp_path / "a"
+
+
+def test_a_warehouse_in_an_object_store_hands_out_uris() -> None:
+    files = Files("memory://w")
+    assert files.uri("a/b.parquet") == "memory://w/a/b.parquet"
+    assert files.local_path("a") is None
+
+
+@pytest.mark.parametrize("uri", ["warehouse", "./warehouse", "/data/w[1]", "/data/*"])
+def test_a_place_that_hosts_or_spark_would_misread_is_refused_at_once(uri: str) -> None:
+    with pytest.raises(ValueError, match=r"absolute|choose another"):
+        Files(uri)
+
+
+def test_a_store_without_create_if_absent_is_refused_and_not_imitated(tmp_path: Path) -> None:
+    files = Files(f"simplecache::file://{tmp_path}")
+    with pytest.raises(WarehouseUnsupported, match="only if it is absent"):
+        files.create("x", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_hard_links_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(WarehouseUnsupported, match="hard links"):
+        Files(str(tmp_path)).create("_log/1", b"x")
+    assert list((tmp_path / "_log").iterdir()) == []
+
+
+def test_other_accounts_may_read_what_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        Files(str(tmp_path)).create("_log/1", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "_log/1").stat().st_mode & 0o777 == 0o644

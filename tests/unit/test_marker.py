@@ -1,0 +1,187 @@
+"""The marker: what an attempt finished with, believed only while its files stand."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import MarkerFailed
+from tasks.filesystem import Files
+from tasks.marker import (
+    MARKER,
+    DataFile,
+    Marker,
+    StagedOutput,
+    marker_stands,
+    read_marker,
+    standing_marker,
+    write_marker,
+)
+
+GROUP = "_staging/job-1/clean"
+SCHEMA = '{"type":"struct","fields":[]}'
+
+
+def no_wait(_: float) -> None: ...
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(str(tmp_path))
+
+
+def stage(files: Files, attempt: str, fingerprint: str = "same", content: bytes = b"rows") -> Marker:
+    """The data file of an attempt, and the marker that names it (not yet written)."""
+    path = f"{GROUP}/{attempt}/flights/part-0.parquet"
+    files.write_durable(path, content)
+    output = StagedOutput([DataFile(path, 4, len(content))], 4, SCHEMA)
+    return Marker(
+        f"job-1/clean/{attempt}", fingerprint, {"flights": output}, {"flights.month": [1, 2]}, {"k": "v"}, 1.5
+    )
+
+
+def test_a_marker_reads_back_as_it_was_written(files: Files) -> None:
+    marker = stage(files, "1-n-c")
+    write_marker(files, f"{GROUP}/1-n-c", marker)
+    assert read_marker(files, f"{GROUP}/1-n-c") == marker
+
+
+def test_a_group_without_outputs_has_a_marker_too(files: Files) -> None:
+    marker = Marker("job-1/clean/1/n/c", "same", {}, {}, {}, 1.0)
+    write_marker(files, f"{GROUP}/1-n-c", marker)
+    assert standing_marker(files, GROUP, "same") == (f"{GROUP}/1-n-c", marker)
+
+
+def test_no_marker_is_none(files: Files) -> None:
+    assert read_marker(files, f"{GROUP}/1-n-c") is None
+    assert standing_marker(files, GROUP, "same") is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff\xfe", b'{"token": "t"}', b'{"token": 1, "fingerprint": []}'],
+    ids=["empty", "cut", "list", "bytes", "half", "types"],
+)
+def test_a_damaged_marker_counts_as_absent_and_is_logged(
+    files: Files, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.write_durable(f"{GROUP}/1-n-c/{MARKER}", content)
+    with caplog.at_level(logging.WARNING):
+        assert read_marker(files, f"{GROUP}/1-n-c") is None
+    assert f"{GROUP}/1-n-c/{MARKER}" in caplog.text
+
+
+def test_a_marker_of_a_later_release_is_not_believed(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    write_marker(files, f"{GROUP}/1-n-c", replace(stage(files, "1-n-c"), version=2))
+    assert read_marker(files, f"{GROUP}/1-n-c") is None
+    assert "version 2" in caplog.text
+
+
+def test_a_store_that_cannot_be_asked_is_an_error_and_not_an_absent_marker(files: Files, tmp_path: Path) -> None:
+    (tmp_path / GROUP / "1-n-c" / MARKER).mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        read_marker(files, f"{GROUP}/1-n-c")
+
+
+def test_a_marker_does_not_stand_without_its_files_at_their_size(files: Files) -> None:
+    marker = stage(files, "1-n-c")
+    path = marker.outputs["flights"].files[0].path
+    assert marker_stands(files, marker)
+    files.write_durable(path, b"cut")
+    assert not marker_stands(files, marker)
+    files.remove_tree(f"{GROUP}/1-n-c/flights")
+    assert not marker_stands(files, marker)
+
+
+def test_the_newest_believed_marker_is_found_by_epoch_and_not_by_name(files: Files) -> None:
+    for attempt in ("2-b-c", "10-a-c"):
+        write_marker(files, f"{GROUP}/{attempt}", stage(files, attempt))
+    write_marker(files, f"{GROUP}/11-a-c", stage(files, "11-a-c", fingerprint="another"))
+    gone = stage(files, "12-a-c")
+    write_marker(files, f"{GROUP}/12-a-c", gone)
+    files.remove_tree(f"{GROUP}/12-a-c/flights")
+    stage(files, "13-a-c")  # died before its marker
+    files.write_durable(f"{GROUP}/13-a-c.log", b"an attempt's log lives beside its folder")
+
+    found = standing_marker(files, GROUP, "same")
+
+    assert found is not None
+    assert found[0] == f"{GROUP}/10-a-c"
+    assert found[1].token == "job-1/clean/10-a-c"
+    assert standing_marker(files, GROUP, "third") is None
+
+
+def test_a_marker_is_tried_again_when_the_store_stumbles(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, waits = os.replace, []
+    marker = stage(files, "1-n-c")
+
+    def stumble(*paths: Path) -> None:
+        if len(waits) < 2:
+            raise OSError(5, "Input/output error")
+        real(*paths)
+
+    monkeypatch.setattr(os, "replace", stumble)
+    write_marker(files, f"{GROUP}/1-n-c", marker, sleep=waits.append)
+
+    assert len(waits) == 2
+    assert sum(waits) < 2
+    assert read_marker(files, f"{GROUP}/1-n-c") == marker
+
+
+def test_a_marker_that_cannot_be_written_fails_loudly_and_leaves_nothing_to_believe(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = stage(files, "1-n-c")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(MarkerFailed, match=r"job-1/clean/1-n-c.*No space left on device") as failure:
+        write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
+
+    assert failure.value.code == "MARKER_FAILED"
+    assert isinstance(failure.value.__cause__, OSError)
+    assert standing_marker(files, GROUP, "same") is None
+    assert files.names(f"{GROUP}/1-n-c") == ["flights"], "no temporary file is left"
+
+
+def test_a_marker_never_vouches_for_a_file_that_is_not_there(files: Files) -> None:
+    marker = stage(files, "1-n-c")
+    files.remove_tree(f"{GROUP}/1-n-c/flights")
+    with pytest.raises(MarkerFailed, match=r"part-0\.parquet"):
+        write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
+    assert read_marker(files, f"{GROUP}/1-n-c") is None
+
+
+def test_results_that_are_not_json_fail_the_marker_and_not_its_reader(files: Files) -> None:
+    marker = replace(stage(files, "1-n-c"), results={"lock": threading.Lock()})
+    with pytest.raises(MarkerFailed, match="serialize"):
+        write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
+
+
+def test_the_files_reach_the_disk_before_the_marker_that_names_them(
+    files: Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}") if os.path.exists("/proc/self/fd") else "?")
+        real(descriptor)
+
+    marker = stage(files, "1-n-c")
+    monkeypatch.setattr(os, "fsync", note)
+    write_marker(files, f"{GROUP}/1-n-c", marker)
+
+    names = [os.path.relpath(path, tmp_path / GROUP / "1-n-c") for path in synced]
+    data, folder = names.index("flights/part-0.parquet"), names.index("flights")
+    temp = next(i for i, name in enumerate(names) if name.startswith(f".{MARKER}"))
+    assert data < temp
+    assert folder < temp
+    assert names[-1] == ".", "the folder last: the marker's name is on disk when the call returns"

@@ -1,0 +1,109 @@
+"""What a watchdog decides, without processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tasks.lease import RenewAnswer
+from tasks.proctree import Seen
+from tasks.report import OutcomeKind
+from tasks.vigil import Clock, Order, Sight, Vigil, decide, may_renew
+
+IDLE = Vigil()
+GRACE = 10.0
+
+
+def see(now: float, **what: object) -> Sight:
+    return replace(Sight(now, Seen.ALIVE), **what)  # type: ignore[arg-type]
+
+
+def test_only_a_living_runner_is_renewed_for() -> None:
+    assert [seen for seen in Seen if may_renew(seen)] == [Seen.ALIVE]
+
+
+def test_a_runner_that_works_is_let_be() -> None:
+    verdict = decide(IDLE, see(1.0, answer=RenewAnswer.CONTINUE), grace=GRACE)
+    assert (verdict.tell, verdict.kill, verdict.finish, verdict.ended) == (None, "", None, False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [(RenewAnswer.CANCEL, OutcomeKind.CANCELED), (RenewAnswer.DRAIN, OutcomeKind.RELEASED), (RenewAnswer.STALE, None)],
+)
+def test_an_order_is_told_once_then_enforced_after_the_grace(answer: RenewAnswer, kind: OutcomeKind | None) -> None:
+    first = decide(IDLE, see(100.0, answer=answer), grace=GRACE)
+    assert first.tell == Order(answer.lower())
+    again = decide(first.vigil, see(109.9, answer=answer), grace=GRACE)
+    assert (again.tell, again.kill) == (None, "")
+    last = decide(again.vigil, see(110.0, answer=answer), grace=GRACE)
+    assert "was killed" in last.kill
+    assert last.ended
+    assert (last.finish.kind if last.finish else None) == kind
+
+
+def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group() -> None:
+    vigil = Vigil(clock=Clock("TIMEOUT", 60.0, began=0.0))
+    assert decide(vigil, see(59.9), grace=GRACE).tell is None
+    told = decide(vigil, see(60.0), grace=GRACE)
+    assert told.tell is Order.TIMEOUT
+    end = decide(told.vigil, see(70.0), grace=GRACE)
+    assert end.finish is not None
+    assert end.finish.kind is OutcomeKind.FAILED
+    assert end.finish.failure is not None
+    assert (end.finish.failure.code, end.finish.failure.recoverable) == ("TIMEOUT", True)
+
+
+def test_the_users_cancel_replaces_a_timeout_and_does_not_start_the_grace_anew() -> None:
+    told = decide(Vigil(clock=Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
+    canceled = decide(told.vigil, see(5.0, answer=RenewAnswer.CANCEL), grace=GRACE)
+    assert canceled.tell is Order.CANCEL
+    end = decide(canceled.vigil, see(11.0), grace=GRACE)
+    assert end.finish is not None
+    assert end.finish.kind is OutcomeKind.CANCELED
+
+
+def test_a_weaker_order_never_replaces_a_stronger_one() -> None:
+    stale = decide(IDLE, see(0.0, answer=RenewAnswer.STALE), grace=GRACE).vigil
+    later = decide(stale, see(1.0, answer=RenewAnswer.CANCEL), grace=GRACE)
+    assert (later.tell, later.vigil.order) == (None, Order.STALE)
+
+
+def test_a_runner_that_died_unordered_is_lost_and_its_tree_is_ended() -> None:
+    verdict = decide(IDLE, see(0.0, runner=Seen.GONE), grace=GRACE, death="was killed by signal SIGKILL", who="r1")
+    assert verdict.kill == "r1 was killed by signal SIGKILL"
+    assert verdict.finish is not None
+    assert verdict.finish.kind is OutcomeKind.LOST
+    assert verdict.finish.failure is not None
+    assert verdict.finish.failure.code == "WORKER_LOST"
+    assert verdict.finish.failure.text == verdict.kill
+
+
+def test_a_runner_that_died_after_a_cancel_was_canceled_not_lost() -> None:
+    told = decide(IDLE, see(0.0, answer=RenewAnswer.CANCEL), grace=GRACE)
+    verdict = decide(told.vigil, see(1.0, runner=Seen.GONE), grace=GRACE)
+    assert verdict.finish is not None
+    assert verdict.finish.kind is OutcomeKind.CANCELED
+
+
+def test_an_orphan_is_ended_at_once() -> None:
+    verdict = decide(IDLE, see(0.0, orphaned=True), grace=GRACE)
+    assert verdict.kill
+    assert verdict.ended
+
+
+def test_a_stopped_runner_is_still_timed_out_and_killed() -> None:
+    vigil = Vigil(clock=Clock("TIMEOUT", 1.0, 0.0))
+    told = decide(vigil, see(1.0, runner=Seen.STOPPED), grace=GRACE)
+    assert told.tell is Order.TIMEOUT
+    assert decide(told.vigil, see(11.0, runner=Seen.STOPPED), grace=GRACE).kill
+
+
+def test_a_session_that_does_not_start_says_so() -> None:
+    told = decide(Vigil(clock=Clock("SESSION_TIMEOUT", 300.0, 0.0)), see(300.0), grace=GRACE)
+    end = decide(told.vigil, see(310.0), grace=GRACE)
+    assert end.finish is not None
+    assert end.finish.failure is not None
+    assert end.finish.failure.code == "SESSION_TIMEOUT"
+    assert "UNSTUCK_SESSION_TIMEOUT" in end.finish.failure.text
