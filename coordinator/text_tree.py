@@ -103,18 +103,18 @@ class Reading:
     def located(self, problem: Problem) -> Problem:
         """``problem`` with the line and column of its place, or of the nearest place around it that is written."""
         node, place = self.root, self.root.place
-        for part in problem.loc:
+        for depth, part in enumerate(problem.loc, start=1):
             child = None
             if isinstance(part, str) and isinstance(node.value, dict):
                 child = node.value.get(part)
-                place = node.keys.get(part, place)
             elif isinstance(part, int) and isinstance(node.value, list) and part < len(node.value):
                 child = node.value[part]
-                place = child.place
             if child is None:
-                return replace(problem, source=self.source, line=place.line, column=place.column)
+                break
+            place = child.place
+            if problem.on_key and depth == len(problem.loc):
+                place = node.keys.get(str(part), place)  # a key that `<<` brought in has no place here
             node = child
-        place = place if problem.on_key else node.place
         return replace(problem, source=self.source, line=place.line, column=place.column)
 
 

@@ -338,7 +338,7 @@ def test_the_delay_before_a_restart_grows_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"workers": -1}, {"coordinators": 0}, {"light_slots": 0}])
-def test_a_number_that_makes_no_fleet_is_refused(wrong: dict[str, int], tmp_path: Path) -> None:
+def test_a_number_that_makes_no_fleet_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is below"):
         LocalFleet(home=tmp_path, **wrong)
 
