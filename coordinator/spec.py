@@ -1,8 +1,8 @@
 """The job spec: what a user submits, checked as a whole before anything of it is stored.
 
-``JobSpec`` is a value. It reads its file and the SQL files beside it when asked to, and never touches Redis. Every
-way of making one, ``JobSpec(...)`` and ``JobSpec.model_validate(...)`` among them, raises `SpecError` with all
-problems at once, and nothing else.
+``JobSpec`` is a value. It reads its file and the SQL files beside it when asked to, and never touches Redis. From a
+file, a text, a dict (``JobSpec.model_validate``) or its parts (``JobSpec(...)``): what is wrong comes as one
+`SpecError` with all problems, and as nothing else.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Only what JSON can say is read: text, numbers, true, false, null, lists, and map
 of YAML 1.1 and 1.2 disagree about a word (``no``, ``010``, ``1_000``), it is refused instead of guessed, with the
 advice to use quotes. Dates and clock times are text. No tag ever builds a Python object.
 
-Imported only by those who read a text: a coordinator, which is given specs as values, never loads a YAML parser.
+Imported only where a text is read: a coordinator is given specs as values and needs no parser.
 """
 
 from __future__ import annotations

@@ -40,22 +40,18 @@ def pattern_of(name: Any) -> str:
     return next(str(rule.pattern) for rule in info.metadata if getattr(rule, "pattern", None))
 
 
-_NAME = "letters, digits and _, not beginning with a digit, at most 63 characters"
+_SIMPLE = "letters, digits and _, not beginning with a digit, at most 63 characters"
+_DASHED = "letters, digits, _ and -, beginning with a letter or _, at most 63 characters"
+_DOTTED = "letters, digits, _ . and -, beginning with a letter, digit or _, at most 63 characters"
 # What stands for each pattern; test_every_pattern_has_words holds this table to the models.
 PATTERNS = {
-    pattern_of(
-        GroupName
-    ): "a group name (letters, digits, _ and -, beginning with a letter or _, at most 63 characters)",
-    pattern_of(DatasetName): f"a dataset name ({_NAME})",
-    pattern_of(ParamName): f"a name ({_NAME})",
-    pattern_of(
-        QueueName
-    ): "a name of letters, digits, _ . and - (beginning with a letter, digit or _, at most 63 characters)",
+    pattern_of(GroupName): f"a group name ({_DASHED})",
+    pattern_of(DatasetName): f"a name ({_SIMPLE})",
+    pattern_of(ParamName): f"a name ({_SIMPLE})",
+    pattern_of(QueueName): f"a name ({_DOTTED})",
     pattern_of(Step.model_fields["python"]): "module:function, such as examples.flights:clean",
     pattern_of(ForkFrom.model_fields["source"]): "output.column, such as clean.months",
 }
-# DatasetName and ParamName may share one pattern: then the neutral wording is the one to use.
-PATTERNS[pattern_of(ParamName)] = f"a name ({_NAME})"
 
 _EXPECTED = {
     "string_type": "text",
@@ -76,8 +72,8 @@ _EXPECTED = {
     "mapping_type": "a mapping",
     "string_unicode": "valid Unicode text",
 }
+# The two sides of for_each, as pydantic names them.
 _UNION_BRANCH = re.compile(r"^(?:tuple\[|ForkFrom$)")
-_BAD_NUMBER_AS_TEXT = frozenset(("string_type",))
 
 
 def problems_of(error: ValidationError, data: Any, models: Models) -> list[Problem]:
@@ -179,7 +175,7 @@ def _sentence(kind: str, context: dict[str, Any], value: Any, message: str) -> s
         return f"expected at most {context['max_length']}, not {context.get('actual_length', 'more')}"
     if kind in _EXPECTED:
         quotes = ""
-        if kind in _BAD_NUMBER_AS_TEXT and isinstance(value, bool | int | float):
+        if kind == "string_type" and isinstance(value, bool | int | float):
             quotes = "; put it in quotes"
         return f"expected {_EXPECTED[kind]}, not {describe(value)}{quotes}"
     return message.replace("Input should be", "expected")

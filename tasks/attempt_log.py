@@ -35,17 +35,16 @@ class _Line(logging.Formatter):
 class _Bounded(logging.Handler):
     """Writes to a file until ``MAX_BYTES``; says so once, and then no more."""
 
-    def __init__(self, path: Path, clean: Callable[[str], str]) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        self._clean = clean
         self._file = path.open("a", encoding="utf-8", errors="replace")
         self._left = MAX_BYTES - path.stat().st_size
         self.setFormatter(_Line())
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = self._clean(self.format(record)) + "\n"
+            text = self.format(record) + "\n"
             if self._left <= 0:
                 return
             self._left -= len(text)
@@ -66,9 +65,10 @@ class _Bounded(logging.Handler):
 class _Tee(io.TextIOBase):
     """What a step prints: to the worker's own stream as ever, and line by line into the log."""
 
-    def __init__(self, stream: TextIO, logger: logging.Logger) -> None:
+    def __init__(self, stream: TextIO, logger: logging.Logger, clean: Callable[[str], str]) -> None:
         self._stream = stream
         self._logger = logger
+        self._clean = clean
         self._rest = ""
 
     def writable(self) -> bool:
@@ -81,7 +81,7 @@ class _Tee(io.TextIOBase):
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        self._stream.write(text)
+        self._stream.write(self._clean(text))
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             self._logger.info("%s", line)
@@ -110,7 +110,6 @@ class AttemptLog:
         self.path = files.local_path(self._name)
         self.logger = logging.getLogger("step")
         self._clean: Callable[[str], str] = lambda text: text
-        self._handler: _Bounded | None = None
 
     def hide(self, clean: Callable[[str], str]) -> None:
         """From now on every line goes through ``clean`` (which takes the secrets out)."""
@@ -121,14 +120,14 @@ class AttemptLog:
         """Catch all logging of this process (it runs one attempt at a time) and what is printed by it."""
         with contextlib.ExitStack() as stack:
             try:
-                self._handler = self._open(stack)
+                handler = self._open(stack)
             except OSError as error:
                 logging.getLogger(__name__).warning("no log for this attempt: %s: %s", self._name, error)
                 yield self
                 return
-            stack.enter_context(_listening(self._handler))
+            stack.enter_context(_listening(handler, self._hide))
             for name, redirect in (("stdout", contextlib.redirect_stdout), ("stderr", contextlib.redirect_stderr)):
-                tee = _Tee(getattr(sys, name), logging.getLogger(f"step.{name}"))
+                tee = _Tee(getattr(sys, name), logging.getLogger(f"step.{name}"), lambda text: self._clean(text))
                 stack.callback(tee.finish)
                 stack.enter_context(redirect(tee))
             yield self
@@ -141,9 +140,16 @@ class AttemptLog:
             stack.callback(self._upload, path)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-        handler = _Bounded(path, lambda text: self._clean(text))
+        handler = _Bounded(path)
         stack.callback(handler.close)
         return handler
+
+    def _hide(self, record: logging.LogRecord) -> bool:
+        """Take the secrets out of ``record``, before any handler formats it; always lets it through."""
+        record.msg, record.args = self._clean(record.getMessage()), None
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self._clean(logging.Formatter().formatException(record.exc_info))
+        return True
 
     def _upload(self, path: Path) -> None:
         """An object store takes a file as a whole, so its log appears when the attempt has ended."""
@@ -154,8 +160,11 @@ class AttemptLog:
 
 
 @contextlib.contextmanager
-def _listening(handler: logging.Handler) -> Iterator[None]:
-    """``handler`` on the root logger, from INFO on; the worker's own console stays at the level it was given."""
+def _listening(handler: logging.Handler, hide: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """``handler`` on the root logger, from INFO on; the worker's own console stays at the level it was given.
+
+    Every record goes through ``hide``, also to the console.
+    """
     root = logging.getLogger()
     level = root.level
     consoles = [(h, h.level) for h in root.handlers]
@@ -165,11 +174,13 @@ def _listening(handler: logging.Handler) -> Iterator[None]:
     for console, own in consoles:
         console.setLevel(max(level, own))
         console.addFilter(_not_printed)
+        console.addFilter(hide)
     for logger, own in noisy:
         logger.setLevel(max(logging.WARNING, own))
     for logger in prints:
         logger.setLevel(logging.INFO)
     root.setLevel(min(level, logging.INFO) or logging.INFO)
+    handler.addFilter(hide)
     root.addHandler(handler)
     try:
         yield
@@ -179,6 +190,7 @@ def _listening(handler: logging.Handler) -> Iterator[None]:
         for console, own in consoles:
             console.setLevel(own)
             console.removeFilter(_not_printed)
+            console.removeFilter(hide)
         for logger, own in noisy:
             logger.setLevel(own)
 

@@ -38,7 +38,6 @@ class Leash:
         self._hello = {"op": "hello", "pid": os.getpid(), **hello}
         self._on_order = on_order
         self._lock = threading.RLock()
-        self._token: Token | None = None
         self._hold: dict[str, Any] | None = None
         self._clock: tuple[str, float, float] | None = None  # code, seconds, began
         self._last_clock = ("TIMEOUT", 0.0)
@@ -60,7 +59,7 @@ class Leash:
     def hold(self, token: Token) -> None:
         """From now on the watchdog keeps the lease of ``token`` and acts in the runner's stead if it dies."""
         with self._lock:
-            self._token, self._clock, self._progress = token, None, ""
+            self._clock, self._progress = None, ""
             self._hold = {"op": "hold", "token": str(token), "log": None, "since": time.time()}
             self._say(self._hold)
 
@@ -98,7 +97,7 @@ class Leash:
     def release(self) -> None:
         """The attempt has ended; the lease is nobody's concern any more."""
         with self._lock:
-            self._token = self._hold = self._clock = None
+            self._hold = self._clock = None
             self._say({"op": "release"})
 
     def end(self) -> None:
@@ -137,11 +136,8 @@ class Leash:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                order = Order(json.loads(line)["order"])
-                with self._lock:
-                    token = self._token
-                if token is not None:
-                    self._on_order(token, order)
+                heard = json.loads(line)
+                self._on_order(Token.parse(heard["token"]), Order(heard["order"]))
         status = process.wait()
         with self._lock:
             if self._ending or process is not self._process:

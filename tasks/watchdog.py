@@ -7,7 +7,7 @@ tie it to its runner, one JSON object a line, each with an ``op``:
 ==================  ==========================================================================================
 runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues · ``hold`` token, log, since · ``log`` path ·
                     ``clock`` code, seconds, elapsed (seconds null: stop it) · ``progress`` text · ``release``
-watchdog → runner   ``order`` order (cancel, stale, drain, timeout)
+watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout)
 ==================  ==========================================================================================
 
 It must never renew for a runner that is gone or stopped, never die of a store that is away, and never outlive its
@@ -156,7 +156,8 @@ class Watchdog:
         self._vigil = verdict.vigil
         if verdict.tell is not None:
             log.info("%s: %s", self._token, verdict.tell)
-            self._say({"op": "order", "order": str(verdict.tell)})
+            # With its token: by the time it is read the runner may hold another attempt, which it must not hit.
+            self._say({"op": "order", "token": str(self._token), "order": str(verdict.tell)})
         if verdict.kill:
             self._note(verdict.kill)
             if left := self._tree.kill():

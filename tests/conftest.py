@@ -8,10 +8,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import redis
+
+if TYPE_CHECKING:
+    from head import Head
 
 T = TypeVar("T")
 
@@ -102,3 +105,20 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture
+def make_head(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Callable[..., Head]:
+    """Makes coordinators on the empty store, each with settings of its own (``head.Head``)."""
+    from head import Head
+
+    def make(**settings: Any) -> Head:
+        return Head(redis_server.url, tmp_path / "warehouse", **settings)
+
+    return make
+
+
+@pytest.fixture
+def head(make_head: Callable[..., Head]) -> Head:
+    """One coordinator on the empty store."""
+    return make_head()

@@ -93,7 +93,7 @@ def claimed(client: redis.Redis, hint: Hint, timeout: float = 30) -> dict[str, A
     return wait_until(held, timeout, f"a runner to claim {hint}")
 
 
-def outcome(client: redis.Redis, hint: Hint, timeout: float = 60) -> Outcome:
+def outcome(client: redis.Redis, hint: Hint, timeout: float = 20) -> Outcome:
     """What is on the record when the attempt has ended."""
     wait_until(lambda: attempt(client, hint).get("outcome"), timeout, f"the outcome of {hint}")
     return Outcome.from_json(attempt(client, hint)["outcome"])
@@ -170,8 +170,10 @@ def worker(
     }
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "tasks", "worker", "-Q", queues, "-c", str(concurrency)]
-            + ["-l", "INFO", "--without-gossip", "--without-mingle", *arguments],
+            [
+                *(sys.executable, "-m", "celery", "-A", "tasks", "worker", "-Q", queues, "-c", str(concurrency)),
+                *("-l", "INFO", "--without-gossip", "--without-mingle", *arguments),
+            ],
             cwd=folder,
             env={**os.environ, **settings},
             stdout=out,

@@ -74,9 +74,7 @@ class Up:
 
     def says(self, text: str, timeout: float = 20.0) -> str:
         """Wait until the terminal shows ``text``; returns all that it shows."""
-        return wait_until(
-            lambda: self.text if text in self.text else None, timeout, f"{text!r} on the terminal, which shows {self!r}"
-        )
+        return wait_until(lambda: self.text if text in self.text else "", timeout, f"{text!r} on the terminal")
 
     @property
     def text(self) -> str:
@@ -101,6 +99,19 @@ class Up:
             except psutil.NoSuchProcess:
                 continue
         return lines
+
+    def is_gone(self, timeout: float = 15.0) -> None:
+        """Wait until nothing lives of all that was ever seen."""
+        wait_until(lambda: not self.left(), timeout, "all processes of the fleet to end")
+
+    def is_back(self, text: str, former: int, timeout: float = 30.0) -> None:
+        """Wait until another process stands where ``former`` stood."""
+        wait_until(lambda: (now := self.find(text)) and now.pid != former, timeout, f"{text} to come back")
+
+    def is_ready_again(self, name: str) -> None:
+        """Wait until Celery has said twice in the log of ``name`` that it is ready."""
+        log = self.home / "log" / f"{name}.log"
+        wait_until(lambda: log.read_text().count(" ready.") >= 2, 60, f"{name} to be ready again")
 
     def find(self, text: str) -> psutil.Process | None:
         """The process that the foreground itself has started and whose command line contains ``text``."""
@@ -143,7 +154,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
                 fleet.process.kill()
                 fleet.process.wait()
         try:
-            wait_until(lambda fleet=fleet: not fleet.left(), 15, "the fleet's processes to end")
+            fleet.is_gone()
         finally:
             for process in fleet.seen.values():
                 with suppress(psutil.NoSuchProcess):
@@ -196,7 +207,7 @@ def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(up: Call
     fleet.process.kill()
     fleet.process.wait()
 
-    wait_until(lambda: not fleet.left(), 15, "the guard to clear the killed fleet away")
+    fleet.is_gone()
     assert Home(fleet.home).address() is None
 
 
@@ -208,11 +219,11 @@ def test_a_guard_that_is_killed_is_replaced_by_one_that_knows_everything(up: Cal
     assert first is not None
 
     first.kill()
-    wait_until(lambda: (now := fleet.find("guard.py")) and now.pid != first.pid, 10, "another guard")
+    fleet.is_back("guard.py", first.pid)
     fleet.process.kill()
     fleet.process.wait()
 
-    wait_until(lambda: not fleet.left(), 15, "the second guard to clear the killed fleet away")
+    fleet.is_gone()
 
 
 def test_a_killed_process_comes_back_and_the_terminal_says_so(up: Callable[..., Up]) -> None:
@@ -224,7 +235,7 @@ def test_a_killed_process_comes_back_and_the_terminal_says_so(up: Callable[..., 
     first.kill()
 
     fleet.says(f"plain (pid {first.pid}) was killed by SIGKILL; it is started again in 0.5 s")
-    wait_until(lambda: (now := fleet.find(PLAIN)) and now.pid != first.pid, 10, "the process to come back")
+    fleet.is_back(PLAIN, first.pid)
 
 
 def test_a_killed_valkey_comes_back_at_its_address_with_its_data(up: Callable[..., Up]) -> None:
@@ -360,17 +371,12 @@ def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(up
         assert main is not None, f"{name} does not run: {fleet!r}"
         main.kill()
         fleet.says(f"{name} (pid {main.pid}) was killed by SIGKILL")
-        wait_until(
-            lambda text=text, old=main.pid: (now := fleet.find(text)) and now.pid != old, 30, f"{name} to come back"
-        )
-    ready = fleet.home / "log"
+        fleet.is_back(text, main.pid)
     for name in ("coordinator-1", "spark-1", "light-1"):
-        wait_until(
-            lambda name=name: (ready / f"{name}.log").read_text().count(" ready.") >= 2, 60, f"{name} to be ready again"
-        )
+        fleet.is_ready_again(name)
     fleet.family()
 
     fleet.signal(signal.SIGINT)
 
     assert fleet.code(60) == 0
-    wait_until(lambda: not fleet.left(), 10, "what the killed workers left to end")
+    fleet.is_gone()

@@ -38,14 +38,20 @@ Offer = Callable[..., Hint]
 
 
 @pytest.fixture
-def offer(store: redis.Redis, tmp_path: Path, request: pytest.FixtureRequest) -> Offer:
-    job = request.node.name.replace("[", "-").replace("]", "")[-70:].lstrip("_-.")
+def offer(store: redis.Redis, tmp_path: Path) -> Offer:
+    job = f"job-{os.urandom(4).hex()}"
 
-    def make(step: str, *, timeout: str | None = None, group: str = "g", **rest: object) -> Hint:
-        steps = [
-            {"python": f"fleet_steps:{step}", "params": rest.pop("step_params", {}), "output": rest.pop("output", None)}
-        ]
-        spec = {"name": group, "spark": False, "steps": steps, "timeout": timeout}
+    def make(
+        step: str,
+        *,
+        timeout: str | None = None,
+        group: str = "g",
+        step_params: dict[str, object] | None = None,
+        output: str | None = None,
+        **rest: object,
+    ) -> Hint:
+        one = {"python": f"fleet_steps:{step}", "params": step_params or {}, "output": output}
+        spec = {"name": group, "spark": False, "steps": [one], "timeout": timeout}
         return fleet.offer(store, tmp_path / "warehouse", rest.pop("job", job), spec, **rest)  # type: ignore[arg-type]
 
     return make

@@ -1,0 +1,42 @@
+"""The command line ``unstuck``: one file per command, plus what they share (see ``commands`` for the list).
+
+Commands only ask and show; everything they do goes through ``coordinator.client``, ``coordinator.queries``, the
+warehouse reader and the local fleet. They must never decide anything, never show a Python traceback for an error that
+was to be expected, and never write anything but their answer to standard output when ``--json`` is given.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+
+def main() -> None:
+    """The entry point ``unstuck``. Leaves through ``sys.exit`` with one of ``exits.ExitCode``."""
+    from coordinator.cli.commands import app
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? and not a traceback
+    try:
+        app(prog_name="unstuck")
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        from coordinator.cli.exits import ExitCode, verdict
+
+        found = verdict(error)
+        if found is None:
+            sys.stderr.write("unstuck: this is a bug in Unstuck; please report it with the lines below\n")
+            sys.excepthook(type(error), error, error.__traceback__)
+            sys.exit(ExitCode.BUG)
+        if os.environ.get("UNSTUCK_DEBUG") == "1":
+            sys.excepthook(type(error), error, error.__traceback__)
+        code, text = found
+        sys.stderr.write(f"{text}\n")
+        sys.exit(code)

@@ -1,0 +1,65 @@
+"""The connection of a command to the fleet's Redis: found, opened with short timeouts, and explained when it fails.
+
+A person waits at the other end: every command has its answer, or says that it gets none, within five seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import redis
+
+from coordinator.cli.exits import BadRequest, unreachable, without_password
+from coordinator.client import Client
+from coordinator.home import discover_redis_url
+from coordinator.inbox import Inbox
+from tasks.connect import connect
+from tasks.keys import Keys
+from tasks.settings import Settings
+
+# Two tries of this many seconds; looking for the local fleet before takes one more at most.
+ANSWER_TIMEOUT = 1.7
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What commands ask: the client, and the stream of reports."""
+
+    client: Client
+    redis: redis.Redis
+    url: str
+
+    @property
+    def inbox(self) -> Inbox:
+        return Inbox(self.redis, Keys(self.client.settings.prefix), "command-line")
+
+
+def settings_here() -> Settings:
+    """The settings of this process, with the Redis of the local fleet where none is set."""
+    return Settings().model_copy(update={"redis_url": discover_redis_url()})
+
+
+@contextmanager
+def connected(settings: Settings | None = None) -> Iterator[Connection]:
+    """A connection, closed at the end.
+
+    Raises:
+        Unreachable: the store did not answer, or answered with an error, in the block or before it.
+        BadRequest: the address is not one of a Redis.
+    """
+    settings = settings or settings_here()
+    url = settings.redis_url
+    try:
+        store = connect(url, timeout=ANSWER_TIMEOUT, repeats=1)
+    except ValueError as error:
+        raise BadRequest(
+            f"UNSTUCK_REDIS_URL is not the address of a Redis: {without_password(url)} ({error}). "
+            "Expected: redis://HOST:PORT/0, rediss://… for TLS, or unix:///path"
+        ) from None
+    with Client(settings, redis_client=store) as client:
+        try:
+            yield Connection(client, store, url)
+        except redis.RedisError as error:
+            raise unreachable(url, error) from error

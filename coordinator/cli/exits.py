@@ -1,0 +1,114 @@
+"""Exit codes, and the sentence and code for every error that a user can meet.
+
+The codes are a promise to scripts (DESIGN §13). An error that is not listed here is a bug of ours, and is shown as one.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from urllib.parse import urlsplit
+
+import redis
+
+from tasks.errors import UnstuckError
+
+
+class ExitCode(IntEnum):
+    FINE = 0
+    NOT_WELL = 1  # the awaited job did not finish well, or the fleet did not come up
+    USAGE = 2  # bad usage, spec or settings
+    NO_SUCH_JOB = 3
+    REFUSED = 4  # not in this state
+    UNREACHABLE = 5  # Redis cannot be reached, or will not have us
+    BUG = 70
+    INTERRUPTED = 130
+
+
+class Unreachable(UnstuckError):
+    """Redis cannot be reached, or will not have us; the text names it without its password."""
+
+    code = "REDIS_UNREACHABLE"
+
+
+class BadRequest(UnstuckError):
+    """What was asked for makes no sense here: a value that cannot be read, a setting that is wrong, a missing part."""
+
+    code = "BAD_REQUEST"
+
+
+class Ambiguous(BadRequest):
+    """A shortened job id fits several jobs."""
+
+    code = "AMBIGUOUS"
+
+
+def without_password(url: str) -> str:
+    """``url`` fit to be shown: no password, and no query, which may hold one."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "(an address that cannot be read)"
+    if parts.password is not None or parts.username:
+        host = f"{parts.username or ''}:***@{host}"
+    return f"{parts.scheme}://{host}{port}{parts.path}"
+
+
+def unreachable(url: str, error: redis.RedisError) -> Unreachable:
+    """What an error of the store means to a person at ``url``."""
+    place = without_password(url)
+    said = str(error).strip() or type(error).__name__
+    if isinstance(error, redis.AuthenticationError | redis.NoPermissionError) or "NOAUTH" in said:
+        return Unreachable(
+            f"The Redis at {place} refuses us: {said}. Give the user and password it wants: "
+            "UNSTUCK_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/0"
+        )
+    if isinstance(error, redis.exceptions.ReadOnlyError):
+        return Unreachable(
+            f"The Redis at {place} is a read-only replica. Set UNSTUCK_REDIS_URL to the primary; nothing was changed."
+        )
+    if isinstance(error, redis.BusyLoadingError):
+        return Unreachable(f"The Redis at {place} is still loading its data. Try again in a moment.")
+    if isinstance(error, redis.exceptions.OutOfMemoryError):
+        return Unreachable(f"The Redis at {place} is full: {said}. Give it more memory; nothing was changed.")
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        return Unreachable(
+            f"No Redis answers at {place}: {said}. "
+            "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
+        )
+    return Unreachable(f"The Redis at {place} answered with an error: {said}")
+
+
+def verdict(error: Exception) -> tuple[ExitCode, str] | None:
+    """The exit code and the text for ``error``; None if nobody expected it."""
+    from pydantic import ValidationError
+
+    from coordinator.client import NoSuchJob, NotDurable
+    from coordinator.home import FleetRunning
+
+    if isinstance(error, NoSuchJob):
+        return ExitCode.NO_SUCH_JOB, str(error)
+    if isinstance(error, Unreachable | NotDurable):
+        return ExitCode.UNREACHABLE, str(error)
+    if isinstance(error, FleetRunning):
+        return ExitCode.REFUSED, str(error)
+    if isinstance(error, UnstuckError):
+        # FleetFailed is found by its code: coordinator.local is slow to import, and an error path need not have it.
+        return (ExitCode.NOT_WELL if error.code == "FLEET_FAILED" else ExitCode.USAGE), str(error)
+    if isinstance(error, ValidationError) and error.title == "Settings":
+        return ExitCode.USAGE, _settings_text(error)
+    if isinstance(error, OSError):
+        return ExitCode.USAGE, f"{error.filename or 'a file'}: {error.strerror or error}"
+    return None
+
+
+def _settings_text(error: object) -> str:
+    from pydantic import ValidationError
+
+    assert isinstance(error, ValidationError)
+    lines = []
+    for item in error.errors(include_url=False):
+        name = f"UNSTUCK_{'_'.join(str(part) for part in item['loc']).upper()}"
+        lines.append(f"{name}: {item['msg'].removeprefix('Value error, ')}")
+    return "\n".join(lines)

@@ -1,0 +1,132 @@
+"""The terminal: where words go, how times and states look, and what JSON looks like.
+
+Text that came from a job (errors, labels, reasons) is data: it is never read as markup, and control characters in it
+never reach the terminal.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PIPED_WIDTH = 1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
+BAR = 16
+
+STYLES = {
+    "PENDING": "dim",
+    "WAITING": "dim",
+    "QUEUED": "cyan",
+    "RUNNING": "blue",
+    "RETRYING": "yellow",
+    "BACKOFF": "yellow",
+    "PAUSING": "magenta",
+    "PAUSED": "magenta",
+    "STOPPING": "magenta",
+    "STOPPED": "magenta",
+    "CANCELING": "magenta",
+    "CANCELED": "magenta",
+    "SKIPPED": "dim",
+    "SUCCEEDED": "green",
+    "FINISHED": "green",
+    "FAILED": "bold red",
+}
+
+
+def _console(stderr: bool) -> Console:
+    tty = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(
+        stderr=stderr, markup=False, highlight=False, emoji=False, width=None if tty else PIPED_WIDTH, soft_wrap=not tty
+    )
+
+
+stdout = _console(stderr=False)
+stderr = _console(stderr=True)
+
+
+def voice(as_json: bool) -> Console:
+    """Where sentences for people go: beside the answer, or to standard error where that is JSON."""
+    return stderr if as_json else stdout
+
+
+def can_live(console: Console) -> bool:
+    """True where a display can be redrawn in place."""
+    return console.file.isatty() and not console.is_dumb_terminal
+
+
+def emit(value: Any) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def emit_line(value: Any) -> None:
+    """One JSON document on one line of standard output, at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """``text`` without the characters that a terminal would obey."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def one_line(text: str) -> str:
+    return " ".join(printable(text).split())
+
+
+def coloured(word: str, text: str | None = None) -> Text:
+    """A state or status in its colour."""
+    return Text(word if text is None else text, STYLES.get(word, ""))
+
+
+def bar(done: float, total: float, width: int = BAR) -> str:
+    """``▇▇▇▁▁``: never full before it is, never empty once begun."""
+    share = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
+    filled = round(share * width)
+    if 0 < share < 1:
+        filled = min(max(filled, 1), width - 1)
+    return "▇" * filled + "▁" * (width - filled)
+
+
+def local(at: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
+
+
+def clock(at: float) -> str:
+    """A time as a person here reads it; empty for a time that never was (0)."""
+    return local(at).strftime("%Y-%m-%d %H:%M:%S") if at else ""
+
+
+def iso(at: float | None) -> str | None:
+    """A time as a machine reads it: ISO 8601 with the offset from UTC; None for a time that never was."""
+    return local(at).isoformat(timespec="milliseconds") if at else None
+
+
+def table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """An empty table of plain columns; those in ``right`` hold numbers."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    numbers = set(right)
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
+
+
+def size(count: int) -> str:
+    """Bytes as people read them."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def debugging() -> bool:
+    return os.environ.get("UNSTUCK_DEBUG") == "1"

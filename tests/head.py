@@ -1,0 +1,146 @@
+"""A coordinator for tests: the real parts on a real store, with the broker in the test's own hand.
+
+Hints are kept in ``sent`` instead of going to Celery, so that a test can lose, double or delay them. The worker's side
+is played with the real lease scripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+from conftest import wait_until
+
+from coordinator.act import Coordinator
+from coordinator.assemble import mint
+from coordinator.client import Client
+from coordinator.consumer import Consumer
+from coordinator.inbox import Inbox
+from coordinator.outside import Hands
+from coordinator.queries import JobView
+from coordinator.status import Status
+from coordinator.store import Store
+from coordinator.sweep import Sweep
+from tasks.celery import app
+from tasks.connect import connect
+from tasks.keys import Keys
+from tasks.lease import Claim, FinishAnswer, Lease
+from tasks.report import Failure, Outcome, OutcomeKind
+from tasks.settings import Settings
+from tasks.token import Hint, Token
+
+NOOP = [{"python": "examples.noop:noop"}]
+SUCCEEDED = Outcome(OutcomeKind.SUCCEEDED)
+
+
+class HandsOfTheTest(Hands):
+    """Publishes for real; keeps hints."""
+
+    def __init__(self) -> None:
+        super().__init__(app)
+        self.sent: list[Hint] = []
+        self.before_publish: Callable[[], None] = lambda: None
+
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        self.sent.extend(hint for _, hint in hints)
+
+    def publish(self, state: Any) -> Any:
+        self.before_publish()
+        return super().publish(state)
+
+
+class Head:
+    """One coordinator process, without the process."""
+
+    def __init__(self, url: str, warehouse: Path, client: redis.Redis | None = None, **settings: Any) -> None:
+        self.settings = Settings(redis_url=url, warehouse=str(warehouse), **settings)
+        self.redis = client or connect(url)
+        self.keys = Keys(self.settings.prefix)
+        self.store = Store(
+            self.redis, self.keys, lock_ttl=self.settings.lock_ttl, retention=self.settings.retention
+        )
+        self.hands = HandsOfTheTest()
+        self.coordinator = Coordinator(self.store, self.hands, self.settings, mint)
+        self.sweep = Sweep(self.store, self.coordinator, self.settings)
+        self.inbox = Inbox(self.redis, self.keys, mint())
+        self.inbox.open()
+        self.consumer = Consumer(self.inbox, self.coordinator, self.sweep, self.settings)
+        self.client = Client(self.settings, redis_client=self.redis)
+        self.lease = Lease(self.redis, self.keys, self.settings.lease_ttl)
+
+    @property
+    def sent(self) -> list[Hint]:
+        return self.hands.sent
+
+    def submit(self, *groups: dict[str, Any], name: str = "job", **spec: Any) -> str:
+        """Submit a job of these groups; a group without steps that is no join gets a no-op."""
+        return self.client.submit({"name": name, "groups": list(groups), **spec}).id
+
+    def show(self, job: str) -> JobView:
+        return self.client.show(job)
+
+    def status(self, job: str) -> Status:
+        return self.show(job).job.status
+
+    def events(self, job: str, group: str | None = None) -> list[str]:
+        """Kinds of events, in order."""
+        return [
+            event["kind"]
+            for _, event in self.client.queries.events(job)
+            if group is None or event.get("group") == group
+        ]
+
+    def read(self) -> None:
+        """Apply every report that is in the stream, without sweeping."""
+        while entries := self.inbox.read(500, 0.001):
+            self.consumer.apply(entries)
+
+    def hints(self, job: str | None = None) -> list[Hint]:
+        """Take the hints that were sent, as the broker would hand them out."""
+        mine = [hint for hint in self.sent if job in (None, hint.job)]
+        self.sent[:] = [hint for hint in self.sent if hint not in mine]
+        return mine
+
+    def claim(self, hint: Hint, claimant: str = "runner1") -> Claim:
+        return self.lease.claim(hint, claimant, f"host:{claimant}", f"claim-{hint}-{claimant}")
+
+    def finish(self, token: Token, outcome: Outcome = SUCCEEDED) -> FinishAnswer:
+        return self.lease.finish(token, outcome, f"finish-{token}")
+
+    def work(self, hint: Hint, outcome: Outcome = SUCCEEDED, claimant: str = "runner1") -> FinishAnswer:
+        """Claim and finish one attempt."""
+        assert self.claim(hint, claimant).answer == "CLAIMED"
+        return self.finish(hint.held_by(claimant), outcome)
+
+    def drive(self, job: str, rounds: int = 1000) -> Status:
+        """Work off every hint of the job until it has ended."""
+        for _ in range(rounds):
+            self.read()
+            for hint in self.hints(job):
+                self.work(hint)
+            if self.status(job).terminal:
+                return self.status(job)
+        raise AssertionError(f"job {job} has not ended after {rounds} rounds: {self.show(job)}")
+
+    def due_in(self, job: str) -> float:
+        view = self.show(job)
+        assert view.due is not None
+        return view.due - view.at
+
+    def wait_for(self, job: str, *status: Status, timeout: float = 10) -> None:
+        wait_until(lambda: self.status(job) in status, timeout, f"job {job} to be {status}")
+
+
+def failed(code: str = "STEP_FAILED", *, recoverable: bool = True) -> Outcome:
+    return Outcome(OutcomeKind.FAILED, failure=Failure(code, "it broke", recoverable))
+
+
+def group(name: str, *needs: str, **more: Any) -> dict[str, Any]:
+    """A ``spark: false`` group with a no-op step."""
+    return {"name": name, "needs": list(needs), "spark": False, "steps": NOOP, **more}
+
+
+def join(name: str, *needs: str, rule: Any = "all_succeeded") -> dict[str, Any]:
+    return {"name": name, "needs": list(needs), "join": rule}

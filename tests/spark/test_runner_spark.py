@@ -1,0 +1,251 @@
+"""Groups with Spark on one real worker: one JVM for all tests of this module, as for all attempts of a runner."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fleet
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import redis
+from conftest import RedisServer, wait_until
+
+from tasks.filesystem import Files
+from tasks.group import Collect
+from tasks.marker import read_marker
+from tasks.report import OutcomeKind
+from tasks.token import Hint
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
+    with fleet.worker(
+        redis_server.url,
+        tmp_path_factory.mktemp("worker"),
+        queues="spark",
+        environ={"UNSTUCK_CANCEL_GRACE": "5s", "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"})},
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
+        yield client
+
+
+Offer = Callable[..., Hint]
+
+
+@pytest.fixture
+def offer(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) -> Offer:
+    job = f"job-{os.urandom(4).hex()}"
+
+    def make(name: str, *steps: dict[str, Any], conf: dict[str, str] | None = None, **rest: Any) -> Hint:
+        group = {"name": name, "steps": steps, "conf": conf or {}}
+        return fleet.offer(store, tmp_path / "warehouse", job, group, **rest)
+
+    return make
+
+
+def python(step: str, output: str | None = None, **params: Any) -> dict[str, Any]:
+    return {"python": f"fleet_steps:{step}", "params": params, "output": output}
+
+
+def sql(text: str, output: str | None = None) -> dict[str, Any]:
+    return {"sql": text, "output": output}
+
+
+def done(store: redis.Redis, hint: Hint) -> Any:
+    outcome = fleet.outcome(store, hint, 40)
+    assert outcome.kind is OutcomeKind.SUCCEEDED, outcome.failure
+    return outcome
+
+
+def failure(store: redis.Redis, hint: Hint) -> Any:
+    outcome = fleet.outcome(store, hint, 40)
+    assert outcome.kind is OutcomeKind.FAILED, outcome
+    return outcome.failure
+
+
+def test_a_group_writes_its_output_and_a_marker_that_counts_it(
+    store: redis.Redis, offer: Offer, tmp_path: Path
+) -> None:
+    outcome = done(store, offer("make", python("spark_numbers", "numbers", rows=10)))
+    assert outcome.rows == {"numbers": 10}
+    files = Files(str(tmp_path / "warehouse"))
+    marker = read_marker(files, outcome.staging)
+    assert marker is not None
+    numbers = marker.outputs["numbers"]
+    assert sum(pq.read_metadata(tmp_path / "warehouse" / f.path).num_rows for f in numbers.files) == 10
+    assert all((tmp_path / "warehouse" / f.path).stat().st_size == f.bytes for f in numbers.files)
+    assert [f["name"] for f in json.loads(numbers.schema)["fields"]] == ["n"]
+
+
+def test_sql_reads_the_needed_groups_output_by_either_name_with_parameters_as_markers(
+    store: redis.Redis, offer: Offer
+) -> None:
+    made = done(store, offer("make", python("spark_numbers", "numbers", rows=10)))
+    hint = offer(
+        "pick",
+        sql("CREATE TEMP VIEW big AS SELECT * FROM numbers WHERE n >= 5"),
+        sql("SELECT b.n FROM big b JOIN `make` USING (n) WHERE n > :least -- :not_this", "picked"),
+        params={"least": 7, "unused": {"an": "object"}},
+        inputs={"make": [made.staging]},
+    )
+    assert done(store, hint).rows == {"picked": 2}
+
+
+def test_an_attempt_finds_nothing_that_another_left_behind(store: redis.Redis, offer: Offer) -> None:
+    hint = offer("first", python("spark_numbers", "numbers"))
+    first = done(store, hint)
+    seen = done(store, second := offer("second", python("views"), inputs={"first": [first.staging]})).results
+    assert seen["views"] == ["first", "numbers"]
+    assert seen["partitions"] == "200"
+    assert seen["same"] is True
+    assert [tag.rpartition("/")[0] for tag in seen["tags"]] == [str(second)]
+
+
+def test_frames_of_pandas_and_frames_without_rows_are_outputs_too(
+    store: redis.Redis, offer: Offer, tmp_path: Path
+) -> None:
+    outcome = done(store, offer("g", python("pandas_in_spark"), python("empty", "nothing")))
+    assert outcome.rows == {"small": 2, "nothing": 0}
+    assert outcome.results == {"seen": 2}
+    marker = read_marker(Files(str(tmp_path / "warehouse")), outcome.staging)
+    assert marker is not None
+    types = [(f["name"], f["type"]) for f in json.loads(marker.outputs["small"].schema)["fields"]]
+    assert types == [("n", "long"), ("name", "string")]
+    assert len(marker.outputs["nothing"].files) == 1
+    seen = done(
+        store,
+        offer("after", python("views"), sql("SELECT count(*) AS c FROM nothing", "c"), inputs={"g": [outcome.staging]}),
+    )
+    assert seen.rows == {"c": 1}
+
+
+def test_the_members_of_a_fork_are_read_as_one_dataset(store: redis.Redis, offer: Offer) -> None:
+    step = sql("SELECT explode(sequence(1, :count)) AS n", "part")
+    staged = [
+        done(store, offer("by-part", step, member=f"by-part[{i}]", params={"count": count})).staging
+        for i, count in enumerate([2, 3])
+    ]
+    assert "by-part.1/" in staged[1]
+    outcome = done(store, offer("union", python("union"), inputs={"by-part": staged}))
+    assert outcome.results == {"rows": 5, "sum": 9, "by_group": 5}
+
+
+def test_values_of_a_dynamic_fork_are_collected_from_the_output(store: redis.Redis, offer: Offer) -> None:
+    wanted = [Collect(output="g", column="month"), Collect(output="elsewhere", column="x")]
+    step = sql("SELECT explode(array(3, 1, 2)) AS month", "months")
+    assert done(store, offer("g", step, collect=wanted)).forks == {"g.month": [3, 1, 2]}
+    twice = sql("SELECT explode(array(1, 1)) AS month", "months")
+    broken = failure(store, offer("g", twice, collect=wanted, epoch=2, nonce="n2"))
+    assert (broken.code, broken.recoverable) == ("FORK_VALUES_INVALID", False)
+    distinct = [Collect(output="months", column="month", distinct=True)]
+    assert done(store, offer("g", twice, collect=distinct, epoch=3, nonce="n3")).forks == {"months.month": [1]}
+
+
+@pytest.mark.parametrize(
+    ("steps", "code", "says"),
+    [
+        ([sql("SELEC 1", "x")], "SQL_INVALID", "SELEC"),
+        ([sql("SELECT * FROM no_such_view", "x")], "SQL_INVALID", "no_such_view"),
+        ([sql("SELECT 1 AS a WHERE 1 = :missing", "x")], "SQL_INVALID", "missing"),
+        ([sql("SELECT 1 AS a")], "OUTPUT_INVALID", "output: NAME"),
+        ([sql("SELECT 1 AS a", "x"), sql("SELECT 2 AS a", "x")], "OUTPUT_INVALID", "written twice"),
+        ([python("spark_numbers")], "OUTPUT_INVALID", "output: NAME"),
+        ([python("spark_numbers", "x", row=1)], "BAD_STEP_CALL", "row"),
+        ([python("slow_stage")], "BAD_STEP_CALL", "started"),
+    ],
+)
+def test_what_a_retry_cannot_mend_is_said_and_not_retried(
+    store: redis.Redis, offer: Offer, steps: list[dict[str, Any]], code: str, says: str
+) -> None:
+    what = failure(store, offer("g", *steps))
+    assert (what.code, what.recoverable) == (code, False)
+    assert says in what.text
+
+
+def test_conf_of_a_group_holds_for_it_alone_and_static_conf_is_refused_by_name(
+    store: redis.Redis, offer: Offer
+) -> None:
+    set_here = done(store, offer("g", python("views"), conf={"spark.sql.shuffle.partitions": "7"}))
+    assert set_here.results["partitions"] == "7"
+    assert done(store, offer("h", python("views"))).results["partitions"] == "200"
+    refused = failure(store, offer("i", python("views"), conf={"spark.executor.memory": "3g"}))
+    assert not refused.recoverable
+    assert "spark.executor.memory" in refused.text
+
+
+def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
+    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    hint = offer("g", python("slow_stage", started=str(started)))
+    before = [runner.pid for runner in worker.runners]
+    wait_until(started.exists, 60, "the stage to run")
+    fleet.order(store, hint, "CANCEL")
+    assert fleet.outcome(store, hint, 2).kind is OutcomeKind.CANCELED
+    done(store, offer("h", python("spark_numbers", "numbers")))
+    assert [runner.pid for runner in worker.runners] == before
+
+
+def test_a_warehouse_that_this_worker_does_not_see_is_refused_and_nothing_is_made_there(
+    store: redis.Redis, offer: Offer, tmp_path: Path
+) -> None:
+    hint = offer("g", python("spark_numbers", "numbers"), warehouse_id="0" * 32)
+    assert failure(store, hint).code == "WAREHOUSE_MISMATCH"
+    assert not (tmp_path / "warehouse" / "_staging").exists()
+
+
+def test_the_record_carries_progress_with_the_application_and_its_ui(
+    store: redis.Redis, offer: Offer, tmp_path: Path
+) -> None:
+    hint = offer("g", python("slow_stage", started=str(tmp_path / "started")))
+    progress = wait_until(
+        lambda: json.loads(fleet.attempt(store, hint).get("progress", "{}")).get("app"), 60, "progress"
+    )
+    shown = json.loads(fleet.attempt(store, hint)["progress"])
+    assert (shown["step"], shown["steps"], shown["label"]) == (1, 1, "slow_stage")
+    assert progress.startswith("local-")
+    assert shown["ui"].startswith("http://")
+    fleet.order(store, hint, "CANCEL")
+    fleet.outcome(store, hint)
+
+
+def test_a_jvm_that_died_between_attempts_is_made_anew(
+    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker
+) -> None:
+    done(store, offer("g", python("spark_numbers", "numbers")))
+    (jvm,) = [c for r in worker.runners for c in r.children() if "java" in c.name()]
+    jvm.kill()
+    before = [runner.pid for runner in worker.runners]
+    assert done(store, offer("h", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
+    assert [runner.pid for runner in worker.runners] == before
+
+
+def test_killing_the_runner_takes_the_jvm_and_the_python_workers_along(
+    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    hint = offer("g", python("slow_stage", started=str(started)))
+    wait_until(started.exists, 60, "the stage to run")
+    (runner,) = worker.runners
+    (jvm,) = [c for c in runner.children() if "java" in c.name()]
+    lease = fleet.attempt(store, hint)["lease"]
+    wait_until(lambda: fleet.attempt(store, hint)["lease"] > lease, 10, "a renewal that saw the tree")
+    tree = [p for p in runner.children(recursive=True) if "tasks.watchdog" not in " ".join(p.cmdline())]
+    assert len(tree) >= 3, tree  # the JVM, pyspark.daemon, a Python worker
+    runner.kill()
+    assert fleet.outcome(store, hint, 10).kind is OutcomeKind.LOST
+    wait_until(
+        lambda: not [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], 10, f"{jvm} to be gone"
+    )

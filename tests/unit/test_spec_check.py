@@ -1,0 +1,203 @@
+"""What only the whole spec can show to be wrong: graph, joins, forks, outputs, parameters, bounds."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+from specs import HEAD, A, minimal, told
+
+from coordinator.spec import JobSpec, SpecError
+from tasks.group import GroupSpec
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (A + A, "s.yaml:4:12: groups[1].name: two groups are named 'a', this one and groups[0]"),
+        (
+            A + "  - {name: b, needs: [aa]}\n",
+            "s.yaml:4:23: groups[1].needs[0]: unknown group 'aa'; did you mean 'a'?",
+        ),
+        (
+            A + "  - {name: b, needs: [zebra]}\n",
+            "s.yaml:4:23: groups[1].needs[0]: unknown group 'zebra'; groups: a, b",
+        ),
+        (A + "  - {name: b, needs: [a, b]}\n", "s.yaml:4:26: groups[1].needs[1]: group 'b' needs itself; remove it"),
+        (A + "  - {name: b, needs: [a, a]}\n", "s.yaml:4:26: groups[1].needs[1]: 'a' is needed twice; keep one"),
+        (
+            A + "  - name: b\n",
+            "s.yaml:4:5: groups[1]: group 'b' has neither steps: nor needs:, so there is nothing to do",
+        ),
+        (
+            "  - {name: a, needs: [c]}\n  - {name: b, needs: [a]}\n  - {name: c, needs: [b]}\n",
+            "s.yaml:3:23: groups[0].needs[0]: a cycle, each needs the next: a → c → b → a",
+        ),
+        (
+            "  - {name: a, needs: [b]}\n  - {name: b, needs: [a]}\n",
+            "s.yaml:3:23: groups[0].needs[0]: a cycle, each needs the next: a → b → a",
+        ),
+        (
+            A + "  - {name: b, needs: [a], join: {at_least: 2}}\n",
+            "s.yaml:4:33: groups[1].join: at_least: 2 can never be met by 1 needs",
+        ),
+        (
+            A + "  - {name: b, needs: [a], join: at_least}\n",
+            "s.yaml:4:33: groups[1].join: at_least wants a number, as in join: {at_least: 2}",
+        ),
+        (
+            A + "  - {name: b, needs: [a], join: {rule: all_done, count: 2}}\n",
+            "s.yaml:4:33: groups[1].join: count: has no meaning for all_done; it belongs to at_least",
+        ),
+        (
+            "  - {name: a, join: any_succeeded, steps: [{python: 'm:f'}]}\n",
+            "s.yaml:3:21: groups[0].join: join: any_succeeded on a group without needs: there is nothing to join",
+        ),
+        (
+            "  - {name: a, steps: [{sql: x, output: o}]}\n  - {name: b, steps: [{sql: x, output: o}]}\n",
+            "s.yaml:4:40: groups[1].steps[0].output: output 'o' is made by groups[0].steps[0] too; an output has one"
+            " maker, give one another name",
+        ),
+        (
+            "  - {name: a, steps: [{sql: x, output: o}, {sql: x, output: O}]}\n",
+            "s.yaml:3:61: groups[0].steps[1].output: output 'O' (or 'o': case does not count) is made by"
+            " groups[0].steps[0] too; an output has one maker, give one another name",
+        ),
+        (
+            "  - {name: a, for_each: {m: [1]}, params: {m: 2}, steps: [{python: 'm:f'}]}\n",
+            "s.yaml:3:44: groups[0].params.m: 'm' is the fork's parameter already; remove it here",
+        ),
+        (
+            "  - {name: a, for_each: {m: [1]}, steps: [{python: 'm:f', params: {m: 2}}]}\n",
+            "s.yaml:3:68: groups[0].steps[0].params.m: 'm' is the fork's parameter already; remove it here",
+        ),
+    ],
+)
+def test_a_graph_that_cannot_work_is_refused(groups: str, message: str) -> None:
+    assert told(HEAD + groups) == [message]
+
+
+def test_a_fork_counts_with_its_members() -> None:
+    fork = "  - {name: f, for_each: {m: [1, 2, 3]}, steps: [{python: 'm:f'}]}\n"
+    assert JobSpec.from_text(HEAD + fork + "  - {name: b, needs: [f], join: {at_least: 2}}\n").groups[1].join.count == 2
+
+
+def test_a_long_cycle_and_a_long_chain_are_no_trouble() -> None:
+    def ring(first: int) -> str:
+        chain = "".join(f"  - {{name: g{i}, needs: [g{i - 1}]}}\n" for i in range(1, 3000))
+        return HEAD + f"  - {{name: g0, steps: [{{python: 'm:f'}}], needs: [{f'g{first}' if first else ''}]}}\n" + chain
+
+    assert len(JobSpec.from_text(ring(0)).groups) == 3000
+    (line,) = told(ring(2999))
+    assert "g0 → g2999 → g2998" in line
+    assert "… 2988 more …" in line
+
+
+MAKER = "  - {name: a, steps: [{sql: x, output: o}]}\n"
+PYTHON_MAKER = "  - {name: a, steps: [{python: 'm:f', output: o}]}\n"
+
+
+def forked(source: str, needs: str = "a") -> str:
+    return f"  - {{name: b, needs: [{needs}], for_each: {{m: {{from: {source}}}}}, steps: [{{python: 'm:f'}}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (MAKER + forked("zebra.c"), "no needed group makes 'zebra'; known: a, o"),
+        (MAKER + forked("o.c", ""), "a fork of 'o' must need the group that makes it; add needs:"),
+        (
+            A + MAKER.replace("a,", "c,") + forked("o.c"),
+            "'o' is made by group 'c', which is not among the needs; add it",
+        ),
+        (
+            A + MAKER.replace("a,", "c,") + forked("c.c"),
+            "'c' is made by group 'c', which is not among the needs; add it",
+        ),
+        (A + forked("b.c"), "'b' is made by this group itself"),
+        (
+            "  - {name: a, for_each: {m: [1]}, steps: [{python: 'm:f', output: o}]}\n" + forked("o.c"),
+            "group 'a' is a fork itself",
+        ),
+        (A + "  - {name: j, needs: [a]}\n" + forked("j.c", "j"), "group 'j' has no steps, so it makes no output"),
+        (
+            "  - {name: a, steps: [{sql: x, output: o}, {sql: x, output: p}]}\n" + forked("a.c"),
+            "group 'a' has several outputs; name the one to take: o, p",
+        ),
+        ("  - {name: a, steps: [{sql: x}]}\n" + forked("a.c"), "group 'a' declares no output:; give its SQL step one"),
+    ],
+)
+def test_a_dynamic_fork_without_a_maker_is_refused(groups: str, message: str) -> None:
+    (line,) = told(HEAD + groups)
+    assert ".for_each.m.from: " in line
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        MAKER + forked("o.c"),
+        MAKER + forked("a.c"),
+        A + forked("a.c"),
+        A + forked("anything.c"),  # a Python step may write it
+        PYTHON_MAKER + forked("anything.c"),
+    ],
+)
+def test_a_dynamic_fork_that_may_work_is_left_to_the_run(groups: str) -> None:
+    assert JobSpec.from_text(HEAD + groups).groups[1].fork_from is not None
+
+
+def test_publish_is_checked_where_no_python_step_can_make_the_output() -> None:
+    assert told(HEAD + MAKER + "publish: [o, qq, o]\n") == [
+        "s.yaml:4:14: publish[1]: no group makes an output 'qq'; outputs: o",
+        "s.yaml:4:18: publish[2]: 'o' is listed twice; keep one",
+    ]
+    assert JobSpec.from_text(HEAD + A + "publish: [anything]\n").publish == ("anything",)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            date(2013, 1, 1),
+            "params.p: expected text, a number, true, false, null, a list or a mapping, not a Python date",
+        ),
+        ({"a": [1, {2}]}, "params.p.a[1]: expected text"),
+        (float("nan"), "params.p: nan is no number that JSON can hold"),
+        (2**63, "params.p: a whole number of more than 64 bits; give it as text"),
+        ({1: 2}, "params.p: a key must be text, not the number 1"),
+        ("\ud800", "params.p: not valid Unicode text"),
+        ("x" * 70_000, "params: more than 64 KB of parameters"),
+    ],
+)
+def test_a_parameter_that_json_cannot_carry_is_refused_wherever_it_stands(value: Any, message: str) -> None:
+    step = {"python": "m:f"}
+    for spec, place in [
+        (minimal(params={"p": value}), ""),
+        (minimal(groups=[{"name": "a", "params": {"p": value}, "steps": [step]}]), "groups[0]."),
+        (minimal(groups=[{"name": "a", "steps": [{**step, "params": {"p": value}}]}]), "groups[0].steps[0]."),
+    ]:
+        with pytest.raises(SpecError) as caught:
+            JobSpec.model_validate(spec)
+        assert str(caught.value).startswith(place + message)
+
+
+def test_a_parameter_that_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless += [endless, endless]
+    with pytest.raises(SpecError, match="nested more than 20 levels deep"):
+        JobSpec.model_validate(minimal(params={"p": endless}))
+
+
+def test_a_job_has_bounds() -> None:
+    group = GroupSpec.model_validate(
+        {"name": "a", "for_each": {"m": list(range(10_000))}, "steps": [{"python": "m:f"}]}
+    )
+    forks = tuple(group.model_copy(update={"name": f"f{i}"}) for i in range(11))
+    with pytest.raises(SpecError, match="all forks together have 110,000 values; at most 100,000 are allowed"):
+        JobSpec(name="x", groups=forks)
+    plain = GroupSpec.model_validate({"name": "a", "steps": [{"python": "m:f"}]})
+    many = tuple(plain.model_copy(update={"name": f"g{i}"}) for i in range(10_001))
+    with pytest.raises(SpecError, match="10,001 groups; at most 10,000 are allowed"):
+        JobSpec(name="x", groups=many)
