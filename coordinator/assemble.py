@@ -14,7 +14,7 @@ from coordinator.inbox import Inbox
 from coordinator.outside import Hands
 from coordinator.store import Store
 from coordinator.sweep import Sweep
-from tasks.celery import app as fleet
+from tasks.app import app as fleet
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.settings import Settings

@@ -62,16 +62,21 @@ class _Deciding:
         active = state.active
         for group_id in active if changed is None else [g for g in changed if g in state.groups]:
             self.look_at(group_id)
-        if state.fatal and self.plan.cancel_others:
+        if not self.doomed:
+            self.judge_joins()  # which may find a quorum that can no longer be reached
+        if self.doomed:
             self.cancel_rest()
-        else:
-            self.judge_joins()
-            if self.job.intent is Intent.RUN and self.job.halted is None:
-                self.queue_ready()
+        elif self.job.intent is Intent.RUN and self.job.halted is None:
+            self.queue_ready()
         self.resend_hints()
         if not state.open_groups:
             self.end()
         self.conclude()
+
+    @property
+    def doomed(self) -> bool:
+        """A group failed for good, nothing after it lives with that, and the others are not to go on."""
+        return bool(self.state.fatal) and self.plan.cancel_others
 
     # ---- one group -----------------------------------------------------------------------------------
 

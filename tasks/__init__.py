@@ -5,6 +5,6 @@ settings, the warehouse reader) never imports Spark.
 """
 
 from tasks.errors import Unrecoverable
-from tasks.warehouse import published
+from tasks.published import published
 
 __all__ = ["Unrecoverable", "published"]

@@ -1,75 +1,29 @@
-"""The Celery app of the fleet: ``celery -A tasks worker``.
+"""The fleet: ``celery -A tasks worker``. The one task it knows, and a runner in each of its children.
 
-It carries hints and nothing else: no results, no data, no secrets. A hint is acknowledged when it is received,
-because the claim and the lease carry the guarantee: with late acknowledgement a dropped connection gives every
-running task a second copy at once (measured), and a hint that is lost is simply sent again.
-
-This module must stay light: a coordinator imports it to send hints, so it must never import Spark or the runner
-at its top.
+Celery looks for this module by name. It must never be imported by a coordinator, which sends hints through
+``tasks.app`` alone.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from celery import Celery, signals
-from kombu import Exchange, Queue
+from celery import signals
 
-from tasks.settings import settings
-
-QUEUES = ("spark", "light")
+from tasks.app import app
 
 
-def queue_of(name: str) -> Queue:
-    """The Celery queue ``name``, on the anonymous exchange.
-
-    A message to a *named* exchange whose binding key is gone from Redis vanishes silently (measured).
-    """
-    return Queue(name, exchange=Exchange(""), routing_key=name)
-
-
-app = Celery("unstuck.tasks", broker=settings().redis_url, set_as_current=False)
-# Queues that a worker is given with -Q, or a spec names, are made the same way.
-app.amqp.autoexchange = lambda _name: Exchange("")
-app.conf.update(
-    task_ignore_result=True,
-    task_acks_late=False,
-    task_reject_on_worker_lost=False,
-    task_default_queue="spark",
-    task_queues=[queue_of(name) for name in QUEUES],
-    task_create_missing_queues=True,
-    task_default_exchange="",
-    task_serializer="json",
-    accept_content=["json"],
-    worker_pool="tasks.pool:TaskPool",
-    worker_concurrency=1,
-    worker_prefetch_multiplier=1,
-    worker_disable_prefetch=True,
-    worker_cancel_long_running_tasks_on_connection_loss=False,
-    worker_redirect_stdouts=False,
-    worker_send_task_events=True,
-    task_send_sent_event=False,
-    worker_proc_alive_timeout=60.0,  # a child on a busy host may take long to say that it is up
-    broker_connection_retry_on_startup=True,
-    broker_connection_timeout=5.0,
-    # No retry option here: it would silently switch Producer.batch off (measured).
-    broker_transport_options={
-        "socket_timeout": 30.0,
-        "socket_connect_timeout": 5.0,
-        "socket_keepalive": True,
-        "health_check_interval": 15,
-        "visibility_timeout": 3600,
-    },
-)
+def _worker_half(module: str) -> Any:
+    """A module that only a worker has the packages for. Imported when needed: a coordinator has no Spark."""
+    return import_module(f"tasks.{module}")
 
 
 @app.task(name="tasks.run")  # type: ignore[untyped-decorator]
 def run(hint: str) -> str:
     """Run the attempt that ``hint`` offers, if it can be claimed; answers what became of it, for Celery's log."""
-    from tasks.run import run as run_attempt
-    from tasks.runner import this_runner
-
-    return run_attempt(this_runner(), hint)
+    answer: str = _worker_half("run").run(_worker_half("runner").this_runner(), hint)
+    return answer
 
 
 # Signals are global to a process, and a coordinator's own worker imports this module too: every receiver below
@@ -83,9 +37,7 @@ def _refuse_other_pools(sender: Any, **_: Any) -> None:
         return
     from celery.concurrency import get_implementation
 
-    from tasks.pool import TaskPool
-
-    if get_implementation(sender.pool_cls) is not TaskPool:
+    if get_implementation(sender.pool_cls) is not get_implementation(app.conf.worker_pool):
         raise SystemExit(
             "celery -A tasks worker runs each attempt in a process of its own and needs the prefork pool: "
             "leave out -P/--pool, and give -c/--concurrency for more runners."
@@ -102,14 +54,10 @@ def _count_slots(instance: Any, **_: Any) -> None:
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]
 def _start_runner(**_: Any) -> None:
     if _slots is not None:
-        from tasks.runner import start_runner
-
-        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots)
+        _worker_half("runner").start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots)
 
 
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]
 def _end_runner(**_: Any) -> None:
     if _slots is not None:
-        from tasks.runner import end_runner
-
-        end_runner()
+        _worker_half("runner").end_runner()

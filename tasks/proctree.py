@@ -43,6 +43,8 @@ class Tree:
 
     def __init__(self, root: psutil.Process) -> None:
         self.root = root
+        # A runner leads a group of its own; should that ever not be so, its group is its parent's, and not ours to kill.
+        self._leads = os.getpgid(root.pid) == root.pid
         self._known: set[psutil.Process] = set()
 
     def remember(self) -> None:
@@ -69,22 +71,28 @@ class Tree:
         while True:
             self.remember()
             left = self.living()
+            # The root's group even if nothing of it is known: a child made since the last look is in there, too.
+            _kill_groups(left, {p.pid for p in self._known}, self._root_group())
             if not left or time.monotonic() > end:
                 return left
-            _kill_groups(left, {self.root.pid, *(p.pid for p in self._known)})
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                     process.kill()  # psutil refuses when the pid has been given to somebody else
             psutil.wait_procs(left, timeout=0.1)
 
+    def _root_group(self) -> set[int]:
+        """The group that the root leads, or led: while it has members, its number is given to nobody else."""
+        somebody_else = psutil.pid_exists(self.root.pid) and not self.root.is_running()
+        return {self.root.pid} if self._leads and not somebody_else else set()
 
-def _kill_groups(processes: Iterable[psutil.Process], leaders: set[int]) -> None:
+
+def _kill_groups(processes: Iterable[psutil.Process], leaders: set[int], always: set[int]) -> None:
     """Kill the process groups that members of the tree lead; never the group of whoever started the tree."""
     groups: set[int] = set()
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             groups.add(os.getpgid(process.pid))
-    for group in (groups & leaders) - {os.getpgrp()}:
+    for group in ((groups & leaders) | always) - {os.getpgrp()}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
 

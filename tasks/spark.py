@@ -139,6 +139,7 @@ class Driver:
 
         if self.remote:
             return SparkSession.builder.remote(self._master).getOrCreate()
+        logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every connection it opens and closes
         builder = SparkSession.builder.appName(f"unstuck {os.uname().nodename}:{self._pid}").master(self._master)
         conf = {
             "spark.ui.port": "0",  # any free one: runners share a host

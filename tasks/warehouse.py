@@ -352,24 +352,3 @@ def published_files(warehouse: Warehouse | str, dataset: str, version: int | Non
     """
     place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
     return [place.storage.uri(file.path) for file in place.files(dataset, version)]
-
-
-def published(spark: Any, warehouse: Warehouse | str, dataset: str, version: int | None = None) -> Any:
-    """``dataset`` as a Spark DataFrame: all of one version, whatever is published while it is read.
-
-    Args:
-        spark: a SparkSession, Classic or Connect.
-        warehouse: the warehouse, or its URI.
-        version: of the log; None for the newest.
-
-    Raises:
-        DatasetNotFound: no such dataset, or no such version.
-    """
-    from pyspark.sql.types import StructType
-
-    place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
-    state = place.dataset(dataset, version)
-    schema = StructType.fromJson(json.loads(state.schema))
-    if not state.files:
-        return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*(place.storage.uri(file.path) for file in state.files))

@@ -267,8 +267,13 @@ def main() -> None:
     )
     with open(0, "rb", buffering=0, closefd=False) as runner:
         hello = runner.readline()  # unbuffered: what follows is for the loop to read
-    if hello:
-        Watchdog(json.loads(hello), settings()).watch()
+    if not hello:
+        return
+    try:
+        watchdog = Watchdog(json.loads(hello), settings())
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return  # the runner has gone before it held anything
+    watchdog.watch()
 
 
 if __name__ == "__main__":

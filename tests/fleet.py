@@ -70,7 +70,7 @@ def offer(
 
 def send_hint(client: redis.Redis, hint: Hint, queue: str) -> None:
     """The Celery message, as a coordinator sends it, to the server of ``client``."""
-    from tasks.celery import app
+    from tasks.app import app
 
     where = client.connection_pool.connection_kwargs
     with app.connection_for_write(f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}") as connection:

@@ -54,6 +54,11 @@ def wait_for_cancel(spark: Any, ctx: Any) -> None:
     raise RuntimeError("interrupted")
 
 
+def until(spark: Any, ctx: Any, path: str) -> None:
+    while not Path(path).exists():
+        time.sleep(0.02)
+
+
 def sleep_on(spark: Any, ctx: Any, started: str = "") -> None:
     """Rude: hears nothing; with a child of its own in a process group of its own, as pyspark.daemon has."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)

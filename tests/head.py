@@ -23,7 +23,7 @@ from coordinator.queries import JobView
 from coordinator.status import Status
 from coordinator.store import Store
 from coordinator.sweep import Sweep
-from tasks.celery import app
+from tasks.app import app
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.lease import Claim, FinishAnswer, Lease

@@ -27,7 +27,7 @@ def main() -> None:
         sys.exit(141)
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the last stop: explained, or shown as a bug
         from coordinator.cli.exits import ExitCode, verdict
 
         found = verdict(error)

@@ -58,8 +58,8 @@ def without_password(url: str) -> str:
 def unreachable(url: str, error: redis.RedisError) -> Unreachable:
     """What an error of the store means to a person at ``url``."""
     place = without_password(url)
-    said = str(error).strip() or type(error).__name__
-    if isinstance(error, redis.AuthenticationError | redis.NoPermissionError) or "NOAUTH" in said:
+    said = str(error).strip().rstrip(".") or type(error).__name__
+    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError) or "NOAUTH" in said:
         return Unreachable(
             f"The Redis at {place} refuses us: {said}. Give the user and password it wants: "
             "UNSTUCK_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/0"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -126,7 +125,3 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
-
-
-def debugging() -> bool:
-    return os.environ.get("UNSTUCK_DEBUG") == "1"

@@ -330,6 +330,60 @@ def test_a_hint_twice_is_one_run(worker: fleet.FleetWorker, store: redis.Redis, 
     assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))] == ["claimed", "succeeded"]
 
 
+def test_an_answer_about_the_last_attempt_never_ends_the_next_one(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    """A renewal that crosses the finish is answered STALE, and is heard when the runner holds another attempt."""
+    with fleet.worker(redis_server.url, tmp_path, queues="busy", environ={"UNSTUCK_LEASE_RENEW": "1ms"}) as busy:
+        steps = [{"python": "fleet_steps:my_pid"}]
+        hints = [
+            fleet.offer(
+                store, tmp_path / "w", f"busy{n}", {"name": "g", "spark": False, "queue": "busy", "steps": steps}
+            )
+            for n in range(60)
+        ]
+        outcomes = [fleet.outcome(store, hint) for hint in hints]
+        assert {o.kind for o in outcomes} == {OutcomeKind.SUCCEEDED}, busy.text()[-2000:]
+
+
+def test_an_outcome_waits_for_a_store_that_is_away_and_nothing_is_lost(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    server.start()
+    try:
+        with (
+            redis.Redis.from_url(server.url, decode_responses=True) as store,
+            fleet.worker(server.url, tmp_path, environ={"UNSTUCK_LEASE_TTL": "60s"}) as lonely,
+        ):
+            steps = [{"python": "fleet_steps:until", "params": {"path": str(tmp_path / "go")}}]
+            hint = fleet.offer(store, tmp_path / "w", "away", {"name": "g", "spark": False, "steps": steps})
+            fleet.claimed(store, hint)
+            assert server.process is not None
+            server.process.send_signal(signal.SIGSTOP)
+            (tmp_path / "go").touch()
+            marker = tmp_path / "w" / "_staging" / "away" / "g"
+            wait_until(lambda: list(marker.glob("*/_marker.json")), 10, "the marker, while the store is away")
+            wait_until(lambda: "before_sleep" in lonely.text() or "Retrying" in lonely.text(), 30, "a try to finish")
+            server.process.send_signal(signal.SIGCONT)
+            outcome = fleet.outcome(store, hint, 30)
+            assert outcome.kind is OutcomeKind.SUCCEEDED
+            assert [r["kind"] for r in fleet.reports(store)] == ["claimed", "succeeded"]
+    finally:
+        server.stop()
+
+
+def test_a_worker_told_to_stop_at_once_hands_its_attempt_back(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues="fourth") as fourth:
+        steps = [{"python": "fleet_steps:wait_for_cancel"}]
+        hint = fleet.offer(
+            store, tmp_path / "w", "cold", {"name": "g", "spark": False, "queue": "fourth", "steps": steps}
+        )
+        fleet.claimed(store, hint)
+        fourth.process.send_signal(signal.SIGQUIT)
+        assert fleet.outcome(store, hint, 10).kind is OutcomeKind.RELEASED
+
+
 def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:

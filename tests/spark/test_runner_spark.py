@@ -210,12 +210,14 @@ def test_the_record_carries_progress_with_the_application_and_its_ui(
     store: redis.Redis, offer: Offer, tmp_path: Path
 ) -> None:
     hint = offer("g", python("slow_stage", started=str(tmp_path / "started")))
-    progress = wait_until(
-        lambda: json.loads(fleet.attempt(store, hint).get("progress", "{}")).get("app"), 60, "progress"
-    )
-    shown = json.loads(fleet.attempt(store, hint)["progress"])
+
+    def progress() -> dict[str, Any]:
+        return json.loads(fleet.attempt(store, hint).get("progress", "{}"))
+
+    wait_until(lambda: progress().get("app"), 60, "the application in the progress")
+    shown = progress()
     assert (shown["step"], shown["steps"], shown["label"]) == (1, 1, "slow_stage")
-    assert progress.startswith("local-")
+    assert shown["app"].startswith("local-")
     assert shown["ui"].startswith("http://")
     fleet.order(store, hint, "CANCEL")
     fleet.outcome(store, hint)

@@ -1,0 +1,91 @@
+"""``unstuck datasets``: what is published in the warehouse. Reads the warehouse log alone; needs no Redis."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from coordinator.cli.exits import BadRequest
+from coordinator.cli.terminal import clock, emit, iso, size, stderr, stdout, table
+from tasks.settings import Settings
+from tasks.warehouse import DatasetState, Warehouse
+
+
+def warehouse_at(uri: str) -> Warehouse:
+    """Raises: BadRequest: this cannot be the place of a warehouse."""
+    try:
+        return Warehouse(uri)
+    except (ValueError, ImportError) as error:
+        raise BadRequest(str(error)) from error
+
+
+def datasets(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with its columns.")] = None,
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="As of this version of the warehouse.")
+    ] = None,
+    files: Annotated[bool, typer.Option("--files", help="Name the Parquet files.")] = False,
+    warehouse: Annotated[
+        str | None, typer.Option("--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
+) -> None:
+    """Show what is published: datasets, their version, rows, files, bytes, and the job that made them."""
+    settings = Settings() if warehouse is None else Settings(warehouse=warehouse)
+    place = warehouse_at(settings.warehouse)
+    found = place.state(version) if name is None else {name: place.dataset(name, version)}
+    if as_json:
+        emit([_as_json(place, settings.warehouse, dataset, state, files) for dataset, state in sorted(found.items())])
+        return
+    if not found:
+        stderr.print(f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another warehouse).")
+        return
+    listing = table(
+        "DATASET", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB", right=("VERSION", "ROWS", "FILES")
+    )
+    for dataset, state in sorted(found.items()):
+        listing.add_row(
+            *(dataset, str(state.changed), f"{state.rows:,}", str(len(state.files)), size(_bytes(state))),
+            *(clock(state.at), f"{state.job} ({state.job_name})"),
+        )
+    stdout.print(listing)
+    for state in found.values():
+        if name is not None:
+            stdout.print()
+            columns = table("COLUMN", "TYPE")
+            for column in _columns(state):
+                columns.add_row(column["name"], column["type"])
+            stdout.print(columns)
+        if files:
+            stdout.print()
+            for file in state.files:
+                stdout.print(place.storage.uri(file.path), soft_wrap=True)
+
+
+def _bytes(state: DatasetState) -> int:
+    return sum(file.bytes for file in state.files)
+
+
+def _columns(state: DatasetState) -> list[dict[str, str]]:
+    fields = json.loads(state.schema).get("fields", []) if state.schema else []
+    return [{"name": f["name"], "type": json.dumps(f["type"]).strip('"')} for f in fields]
+
+
+def _as_json(place: Warehouse, uri: str, dataset: str, state: DatasetState, files: bool) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "dataset": dataset,
+        "version": state.changed,
+        "rows": state.rows,
+        "files": len(state.files),
+        "bytes": _bytes(state),
+        "published_at": iso(state.at),
+        "job": state.job,
+        "job_name": state.job_name,
+        "warehouse": uri,
+        "columns": _columns(state),
+    }
+    if files:
+        answer["paths"] = [place.storage.uri(file.path) for file in state.files]
+    return answer

@@ -1,0 +1,169 @@
+"""``unstuck list`` and ``unstuck show``: how jobs stand."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.cli.as_json import job_json, listed_json
+from coordinator.cli.connection import connected
+from coordinator.cli.job_name import resolve
+from coordinator.cli.terminal import clock, coloured, emit, one_line, printable, stderr, stdout, table
+from coordinator.cli.tree import job_tree
+from coordinator.queries import GroupView, JobView, ListedJob
+from coordinator.status import GroupState, Status
+from tasks.duration import format_duration, parse_duration
+from tasks.report import Failure
+
+FAILED_SHOWN = 5  # groups whose errors are written out
+
+
+def list_jobs(
+    status: Annotated[
+        list[Status] | None,
+        typer.Option("--status", case_sensitive=False, help="Only jobs in this status; may be given several times."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="GLOB", help="Only jobs whose name fits.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only jobs submitted since: 2h, 7d, or 2013-12-31T12:00."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
+) -> None:
+    """List jobs, the newest first."""
+    start = None if since is None else since_time(since, time.time())
+    with connected() as connection:
+        jobs = connection.client.jobs(status=status or (), name=name, since=start, limit=limit)
+    if as_json:
+        emit([listed_json(job) for job in jobs])
+        return
+    if not jobs:
+        stderr.print("No jobs." if not (status or name or since) else "No job fits.")
+        return
+    stdout.print(_listing(jobs, time.time()))
+    if len(jobs) == limit:
+        stderr.print(f"These are the newest {limit}; --limit shows more.")
+
+
+def since_time(text: str, now: float) -> float:
+    """Seconds since the epoch of ``2h`` (before ``now``) or of an ISO time (local unless it says otherwise).
+
+    Raises:
+        typer.BadParameter: it is neither.
+    """
+    try:
+        return now - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a duration (2h, 7d) nor an ISO time (2013-12-31T12:00)", param_hint="--since"
+        ) from None
+
+
+def _listing(jobs: list[ListedJob], now: float) -> Table:
+    listing = table("ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", "REASON", right=("DONE", "AGE", "TOOK"))
+    for column in listing.columns[:6]:
+        column.no_wrap = True
+    for job in jobs:
+        took = (job.ended_at or now) - job.started_at if job.started_at else None
+        listing.add_row(
+            job.id,
+            job.name,
+            coloured(job.status),
+            f"{job.done}/{'?' if job.total is None else job.total}",
+            format_duration(max(0.0, now - job.submitted_at)),
+            "" if took is None else format_duration(max(0.0, took)),
+            Text(one_line(job.reason.text) if job.reason and job.status is not Status.FINISHED else ""),
+        )
+    return listing
+
+
+def show(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
+) -> None:
+    """Show all there is to know of one job, and the errors of its groups."""
+    with connected() as connection:
+        view = connection.client.show(resolve(connection.client, job))
+    if as_json:
+        emit(job_json(view))
+        return
+    stdout.print(job_tree(view, view.at, cut=stdout.is_terminal))
+    stdout.print()
+    stdout.print(_facts(view))
+    for text in errors_of(view):
+        stdout.print(text)
+
+
+def _facts(view: JobView) -> Table:
+    job = view.job
+    times = {"submitted": job.submitted_at, "started": job.started_at, "ended": job.ended_at}
+    facts = {
+        **{what: clock(at) for what, at in times.items()},
+        "by": job.submitted_by,
+        "key": job.key,
+        "retry of": job.retry_of,
+        "intent": str(job.intent),
+        "phase": job.phase,
+        "reason": one_line(job.reason.text) if job.reason else "",
+        "looked at": _due(view),
+        "warehouse": job.warehouse,
+        "published": ", ".join(f"{name} ({rows:,} rows)" for name, rows in sorted(job.published.items())),
+        "version": str(job.version or ""),
+    }
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for what, said in facts.items():
+        if said:
+            grid.add_row(Text(what, "dim"), Text(one_line(said), overflow="fold"))
+    return grid
+
+
+def _due(view: JobView) -> str:
+    if view.due is None or view.job.terminal:
+        return ""
+    wait = view.due - view.at
+    return f"again in {format_duration(wait)} at the latest" if wait > 0 else f"again now (due for {-wait:.1f}s)"
+
+
+def errors_of(view: JobView) -> Iterator[Text | Padding]:
+    """First and last error of every group that failed or is recovering, a few of them in full."""
+    troubled = [
+        member
+        for group in view.groups
+        for member in group.members
+        if member.record.last_error and (member.state is GroupState.FAILED or member.record.recovering)
+    ]
+    for member in troubled[:FAILED_SHOWN]:
+        yield Text.assemble(
+            "\n", (member.id, "bold"), " ", coloured(member.state), f" in attempt {member.record.epoch}"
+        )
+        yield from _errors(member)
+    if len(troubled) > FAILED_SHOWN:
+        yield Text(
+            f"\n… and {len(troubled) - FAILED_SHOWN} more groups with errors: unstuck show {view.job.id} --json", "dim"
+        )
+
+
+def _errors(member: GroupView) -> Iterator[Text | Padding]:
+    first, last = member.record.first_error, member.record.last_error
+    if first is not None and first != last:
+        yield from _error("first error", first)
+    if last is not None:
+        yield from _error("last error" if first != last else "error", last)
+
+
+def _error(what: str, failure: Failure) -> Iterator[Text | Padding]:
+    yield Text.assemble((f"  {what}: ", "dim"), (failure.code, "red"), f" {printable(failure.text)}")
+    if failure.traceback:
+        yield Padding(Text(printable(failure.traceback.rstrip()), "dim"), (0, 0, 0, 4))

@@ -1,0 +1,69 @@
+"""``unstuck submit``: store a job, and with ``--wait`` see it through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coordinator.cli.as_json import job_json
+from coordinator.cli.connection import connected, settings_here
+from coordinator.cli.datasets import warehouse_at
+from coordinator.cli.exits import ExitCode
+from coordinator.cli.terminal import emit, stderr, voice
+from coordinator.cli.watch import await_end
+from coordinator.client import Client, Submitted
+from coordinator.spec import JobSpec
+
+
+def submit(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A job spec, YAML or JSON.", show_default=False)],
+    param: Annotated[
+        list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Set a parameter of the spec.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Submitting the same spec under the same key again is the same job.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until the job ends; exit code 1 if it fails.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Answer in JSON; with --wait once the job has ended.")
+    ] = False,
+) -> None:
+    """Submit a job. It runs whether or not anybody watches."""
+    job_spec = JobSpec.from_file(spec, params_of(param or []))
+    settings = settings_here()
+    warehouse_at(settings.warehouse)
+    with connected(settings) as connection:
+        submitted = connection.client.submit(job_spec, key=key)
+        tell(connection.client, job_spec.name, submitted, as_json)
+        code = ExitCode.FINE
+        if wait:
+            code = await_end(connection, submitted.id, voice(as_json))
+        if as_json:
+            answer: dict[str, Any] = {"id": submitted.id, "name": job_spec.name, "new": submitted.new}
+            emit({**job_json(connection.client.show(submitted.id)), **answer} if wait else answer)
+        elif not wait:
+            voice(as_json).print(f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show {submitted.id}")
+    raise typer.Exit(code)
+
+
+def tell(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
+    """Say which job this is, and whether it is new."""
+    out = stderr if as_json else voice(as_json)
+    if submitted.new:
+        out.print(f"Submitted {name}: job {submitted.id}")
+        return
+    status = client.show(submitted.id).job.status
+    out.print(f"The same spec was submitted under this key before: job {submitted.id} of {name}, which is {status}.")
+
+
+def params_of(texts: list[str]) -> dict[str, str]:
+    """``{"year": "2013"}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
+    params = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--param")
+        params[name] = value
+    return params

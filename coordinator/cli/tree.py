@@ -1,0 +1,282 @@
+"""The tree of a job: its groups and the members at work, as lines that ``show`` and ``watch`` both draw.
+
+Pure: a view goes in, lines or something to print come out. It repeats what the record says and adds no judgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.console import Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from coordinator.cli.terminal import BAR, STYLES, bar, coloured, one_line
+from coordinator.queries import ForkView, GroupView, JobView
+from coordinator.status import GroupState, Status
+from tasks.duration import format_duration
+
+SYMBOLS = {
+    "WAITING": "○",
+    "QUEUED": "◌",
+    "RUNNING": "●",
+    "BACKOFF": "↻",
+    "CANCELING": "◍",
+    "SUCCEEDED": "✓",
+    "FAILED": "✗",
+    "CANCELED": "⊘",
+    "SKIPPED": "–",
+}
+MEMBERS = 8  # of one fork, shown at a time
+ACTIVE = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.QUEUED)
+_SHOWN = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.FAILED)
+LONELY = 5.0  # seconds after which a job that nobody has looked at is worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the tree.
+
+    Attributes:
+        done, total: what the bar shows; no bar where ``total`` is 0.
+        elapsed: seconds; None before the group began.
+        where: host and process that run it, or ran it.
+    """
+
+    name: str
+    state: str
+    detail: str = ""
+    done: float = 0
+    total: float = 0
+    elapsed: float | None = None
+    where: str = ""
+    member: bool = False
+
+
+def lines_of(view: JobView, at: float) -> list[Line]:
+    """All lines, in the order of the plan; a fork is one line, with those of its members that need a look below it.
+
+    Args:
+        at: now, in seconds by the clock of the view; may be later than the view.
+    """
+    ended = {group.name for group in view.groups if _all_ended(group)}
+    lines: list[Line] = []
+    for group in view.groups:
+        waits_for = [need for need in group.needs if need not in ended]
+        if _is_fork(group):
+            lines.append(_fork_line(group, at, waits_for))
+            lines.extend(_member_lines(group, at))
+        elif group.members:
+            lines.append(_group_line(group.members[0], at, waits_for))
+        else:
+            lines.append(Line(group.name, GroupState.WAITING, _waiting(waits_for)))
+    return lines
+
+
+def fitted(lines: Sequence[Line], height: int) -> list[Line]:
+    """``lines`` cut to ``height``: what needs no look goes first, and is counted where it stood."""
+    if len(lines) <= height:
+        return list(lines)
+    for dull in ({"SUCCEEDED", "SKIPPED"}, {"SUCCEEDED", "SKIPPED", "WAITING"}):
+        kept: list[Line] = []
+        hidden = 0
+        for line in [*lines, None]:
+            if line is not None and line.state in dull:
+                hidden += 1
+                continue
+            if hidden:
+                kept.append(Line(f"… {hidden} more", "", " or ".join(sorted(dull)).lower()))
+                hidden = 0
+            if line is not None:
+                kept.append(line)
+        if len(kept) <= height:
+            return kept
+    left = len(kept) - max(height - 1, 0)
+    return [*kept[: max(height - 1, 0)], Line(f"… {left} more", "", "unstuck show JOB shows all")]
+
+
+def job_tree(view: JobView, at: float, height: int | None = None, cut: bool = True) -> RenderableType:
+    """The job with its tree.
+
+    Args:
+        height: lines there is room for; None: as many as it takes.
+        cut: shorten details to the width of the terminal, instead of folding them.
+    """
+    head = headline(view, at)
+    lines = lines_of(view, at)
+    if height is not None:
+        lines = fitted(lines, max(3, height - len(head)))
+    return Group(*head, _grid(lines, cut))
+
+
+def headline(view: JobView, at: float) -> list[Text]:
+    """The job in a line, and its reason below where there is one."""
+    job = view.job
+    elapsed = (job.ended_at or at) - (job.started_at or job.submitted_at)
+    first = Text.assemble(
+        (job.name, "bold"),
+        "  ",
+        (job.id, "dim"),
+        "  ",
+        coloured(job.status),
+        f"  {view.done}/{view.total} ",
+        (bar(view.done, view.total), STYLES.get(job.status, "")),
+        f"  {format_duration(max(0.0, elapsed))}",
+    )
+    reason = why(view, at)
+    return [first, Text(f"  {reason}", "red" if job.status is Status.FAILED else "yellow")] if reason else [first]
+
+
+def why(view: JobView, at: float) -> str:
+    """The job's own reason, or what a person should know while it waits; empty where all is well."""
+    job = view.job
+    if job.halted is not None:
+        return f"halted: {one_line(job.halted.text)}"
+    if job.phase == "publishing" and job.reason is None:
+        return "publishing"
+    if job.reason is not None and job.status is not Status.FINISHED:
+        return one_line(job.reason.text)
+    if job.status.terminal:
+        return ""
+    if job.commit == "new" and at - job.submitted_at > LONELY:
+        return "no coordinator has looked at this job yet; start a fleet with `unstuck up`"
+    queued = [m for g in view.groups for m in g.members if m.state is GroupState.QUEUED]
+    started = any(m.state in (GroupState.RUNNING, GroupState.CANCELING) for g in view.groups for m in g.members)
+    if queued and not started and at - min(m.record.since for m in queued) > LONELY:
+        since = format_duration(at - min(m.record.since for m in queued))
+        return f"no worker has taken {queued[0].id} for {since}; is one up that listens to its queue?"
+    return ""
+
+
+def elapsed_of(member: GroupView, at: float) -> float | None:
+    """Seconds that the newest attempt of a group has run, or ran."""
+    record, attempt = member.record, member.attempt
+    if record.state in (GroupState.RUNNING, GroupState.CANCELING):
+        began = (attempt.claimed_at if attempt else 0.0) or record.started_at or record.since
+        return max(0.0, at - began)
+    if record.state.terminal and record.started_at:
+        return max(0.0, record.since - record.started_at)
+    return None
+
+
+def _all_ended(group: ForkView) -> bool:
+    return group.expanded and all(GroupState(state).terminal for state, n in group.census.items() if n)
+
+
+def _is_fork(group: ForkView) -> bool:
+    """Not so where the whole fork has ended as one: skipped, or its values were not found."""
+    return group.forked and not any(member.id == group.name for member in group.members)
+
+
+def _fork_line(group: ForkView, at: float, waits_for: Sequence[str]) -> Line:
+    if not group.expanded:
+        return Line(group.name, GroupState.WAITING, _waiting(waits_for, "its members are not known yet"))
+    counts = {GroupState(state): n for state, n in group.census.items() if n}
+    done = sum(n for state, n in counts.items() if state.terminal)
+    order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED)
+    ended = GroupState.SUCCEEDED if done == group.total else GroupState.WAITING
+    state = next((state for state in order if counts.get(state)), ended)
+    told = [f"{n} {s.lower()}" for s, n in counts.items() if s not in (GroupState.SUCCEEDED, GroupState.WAITING)]
+    detail = ", ".join(told) or (_waiting(waits_for) if not done else "")
+    rows = sum(sum(member.record.rows.values()) for member in group.members)
+    starts = [m.record.started_at for m in group.members if m.record.started_at]
+    end = max((m.record.since for m in group.members), default=at) if done == group.total else at
+    return Line(
+        group.name,
+        state,
+        _joined(detail, _rows(rows)),
+        done,
+        group.total,
+        max(0.0, end - min(starts)) if starts else None,
+    )
+
+
+def _member_lines(group: ForkView, at: float) -> list[Line]:
+    wanted = [member for state in _SHOWN for member in group.members if member.state is state]
+    lines = []
+    for member in wanted[:MEMBERS]:
+        label = f"{member.id} {group.param}={member.value}" if group.param else member.id
+        lines.append(replace(_group_line(member, at, ()), name=one_line(label), member=True))
+    if len(wanted) > MEMBERS:
+        lines.append(Line(f"… {len(wanted) - MEMBERS} more", "", "at work or failed", member=True))
+    return lines
+
+
+def _group_line(member: GroupView, at: float, waits_for: Sequence[str]) -> Line:
+    record, progress = member.record, member.progress
+    state = record.state
+    reason = one_line(record.reason.text) if record.reason else ""
+    line = Line(member.id, state, elapsed=elapsed_of(member, at))
+    if state in (GroupState.RUNNING, GroupState.CANCELING):
+        step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
+        again = f"attempt {record.epoch} after: {one_line(record.last_error.text)}" if record.last_error else ""
+        label = one_line(str(progress.get("label", "")))
+        return replace(
+            line,
+            detail=_joined(_joined(step, label, between=" "), _rows(progress.get("rows")), again),
+            done=progress.get("done") or 0,
+            total=progress.get("total") or 0,
+            where=(member.attempt.worker if member.attempt else "") or record.worker,
+        )
+    if state is GroupState.QUEUED:
+        queued = f"queued for {format_duration(max(0.0, at - record.since))}"
+        return replace(line, detail=_joined(queued, f"attempt {record.epoch}" if record.epoch > 1 else ""))
+    if state is GroupState.BACKOFF:
+        soon = record.next_at - at
+        when = f"in {format_duration(soon)}" if soon > 0 else "now"
+        return replace(line, detail=_joined(f"attempt {record.epoch + 1} {when}", reason))
+    if state is GroupState.WAITING:
+        return replace(line, detail=_joined(_waiting(waits_for), reason))
+    if state is GroupState.SUCCEEDED:
+        return replace(line, detail=_joined(_rows(sum(record.rows.values())), reason), where=record.worker)
+    return replace(line, detail=reason, where=record.worker)
+
+
+def _waiting(waits_for: Sequence[str], otherwise: str = "") -> str:
+    if not waits_for:
+        return otherwise
+    more = f" and {len(waits_for) - 4} more" if len(waits_for) > 4 else ""
+    return f"waits for {', '.join(waits_for[:4])}{more}"
+
+
+def _rows(count: int | None) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}" if count else ""
+
+
+def _joined(*parts: str, between: str = " · ") -> str:
+    return between.join(part for part in parts if part)
+
+
+def _grid(lines: Sequence[Line], cut: bool) -> Table:
+    """The lines as columns. The detail gives way first when the terminal is narrow."""
+    grid = Table.grid(
+        Column(no_wrap=True, overflow="ellipsis", max_width=48 if cut else None),
+        Column(no_wrap=True),
+        Column(no_wrap=True),
+        Column(no_wrap=cut, overflow="ellipsis" if cut else "fold", ratio=1 if cut else None),
+        Column(no_wrap=True, justify="right"),
+        Column(no_wrap=True, overflow="ellipsis", max_width=24 if cut else None),
+        padding=(0, 1, 0, 0),
+        expand=cut,
+    )
+    for number, line in enumerate(lines):
+        last = number + 1 == len(lines) or not lines[number + 1].member
+        branch = ("   └─ " if last else "   ├─ ") if line.member else " "
+        style = STYLES.get(line.state, "dim")
+        grid.add_row(
+            Text.assemble((branch, "dim"), (f"{SYMBOLS.get(line.state, ' ')} ", style), line.name),
+            coloured(line.state, line.state.lower()),
+            _bar_cell(line, style),
+            Text(line.detail, "red" if line.state == GroupState.FAILED else ""),
+            "" if line.elapsed is None else format_duration(line.elapsed),
+            Text(line.where, "dim"),
+        )
+    return grid
+
+
+def _bar_cell(line: Line, style: str) -> Text:
+    if not line.total:
+        # A step that counts without knowing how far still shows that it moves.
+        return Text(f"{line.done:,.10g}" if line.done else "")
+    return Text.assemble((bar(line.done, line.total, BAR // 2), style), f" {line.done:,.10g}/{line.total:,.10g}")

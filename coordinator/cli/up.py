@@ -1,0 +1,30 @@
+"""``unstuck up``: a local fleet in the foreground, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.cli.connection import connected
+from coordinator.cli.exits import ExitCode
+
+
+def up(
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Spark workers.")] = 1,
+    coordinators: Annotated[int, typer.Option("--coordinators", min=1, help="Coordinators.")] = 1,
+    light: Annotated[int, typer.Option("--light", min=0, help="Workers for groups without Spark.")] = 1,
+    home: Annotated[
+        Path | None, typer.Option("--home", help="Where its logs and Valkey's data are kept: .unstuck.")
+    ] = None,
+) -> None:
+    """Run a local fleet in the foreground: an embedded Valkey unless UNSTUCK_REDIS_URL is set. Ctrl-C stops all."""
+    from coordinator.local import LocalFleet
+
+    if os.environ.get("UNSTUCK_REDIS_URL"):
+        with connected() as connection:
+            connection.redis.ping()  # asked here, so that a refusal is explained before anything is started
+    fleet = LocalFleet(workers, coordinators, light, home)
+    raise typer.Exit(ExitCode.NOT_WELL if fleet.run() else ExitCode.FINE)

@@ -1,0 +1,61 @@
+"""The Celery app that carries hints: what the fleet consumes with and coordinators send with.
+
+It carries hints and nothing else: no results, no data, no secrets. A hint is acknowledged when it is received,
+because the claim and the lease carry the guarantee: with late acknowledgement a dropped connection gives every
+running task a second copy at once (measured), and a hint that is lost is simply sent again.
+
+This module must stay light: a coordinator imports it to send hints. What a worker does with them is in
+``tasks.celery``, which no coordinator imports.
+"""
+
+from __future__ import annotations
+
+from celery import Celery
+from kombu import Exchange, Queue
+
+from tasks.settings import settings
+
+QUEUES = ("spark", "light")
+
+
+def queue_of(name: str) -> Queue:
+    """The Celery queue ``name``, on the anonymous exchange.
+
+    A message to a *named* exchange whose binding key is gone from Redis vanishes silently (measured).
+    """
+    return Queue(name, exchange=Exchange(""), routing_key=name)
+
+
+app = Celery("unstuck.tasks", broker=settings().redis_url, set_as_current=False)
+# Queues that a worker is given with -Q, or a spec names, are made the same way.
+app.amqp.autoexchange = lambda _name: Exchange("")
+app.conf.update(
+    task_ignore_result=True,
+    task_acks_late=False,
+    task_reject_on_worker_lost=False,
+    task_default_queue="spark",
+    task_queues=[queue_of(name) for name in QUEUES],
+    task_create_missing_queues=True,
+    task_default_exchange="",
+    task_serializer="json",
+    accept_content=["json"],
+    worker_pool="tasks.pool:TaskPool",
+    worker_concurrency=1,
+    worker_prefetch_multiplier=1,
+    worker_disable_prefetch=True,
+    worker_cancel_long_running_tasks_on_connection_loss=False,
+    worker_redirect_stdouts=False,
+    worker_send_task_events=True,
+    task_send_sent_event=False,
+    worker_proc_alive_timeout=60.0,  # a child on a busy host may take long to say that it is up
+    broker_connection_retry_on_startup=True,
+    broker_connection_timeout=5.0,
+    # No retry option here: it would silently switch Producer.batch off (measured).
+    broker_transport_options={
+        "socket_timeout": 30.0,
+        "socket_connect_timeout": 5.0,
+        "socket_keepalive": True,
+        "health_check_interval": 15,
+        "visibility_timeout": 3600,
+    },
+)

@@ -1,0 +1,217 @@
+"""Promises 5 and 6: what is shown is true, a terminal state is published last, outputs are whole or absent."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from conftest import RedisServer
+from head import SUCCEEDED, Head, group
+
+from coordinator.client import KeyConflict
+from coordinator.spec import SpecError
+from coordinator.status import Status
+from tasks.connect import connect
+from tasks.filesystem import Files
+from tasks.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
+from tasks.report import Outcome
+from tasks.token import Hint
+from tasks.warehouse import Warehouse
+
+
+def staged(head: Head, hint: Hint, output: str, rows: int = 3) -> Outcome:
+    """What a runner leaves behind before it finishes: a data file and the marker that vouches for it."""
+    token = hint.held_by("runner1")
+    files = Files(head.settings.warehouse)
+    path = f"{token.staging}/{output}/part-0.parquet"
+    local = files.local_path(path)
+    assert local is not None
+    local.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.table({"n": list(range(rows))}), local)
+    data = DataFile(path, rows, local.stat().st_size)
+    schema = '{"type":"struct","fields":[{"name":"n","type":"long","nullable":true,"metadata":{}}]}'
+    marker = Marker(str(token), "f", {output: StagedOutput((data,), rows, schema)}, {}, {}, 0.0)
+    write_marker(files, token.staging, marker)
+    return replace(SUCCEEDED, staging=token.staging, rows={output: rows})
+
+
+def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_are_in_place(
+    make_head: Callable[..., Head], redis_server: RedisServer
+) -> None:
+    """GUARANTEES 37: an observer that polls as fast as it can."""
+    head = make_head()
+    jobs: list[str] = []
+    lies: list[str] = []
+    stop = threading.Event()
+    looks = itertools.count()
+
+    def observe() -> None:
+        warehouse = Warehouse(head.settings.warehouse)
+        with connect(redis_server.url) as client:
+            while not stop.is_set():
+                next(looks)
+                for job in list(jobs):
+                    if client.hget(head.keys.of(job).job, "status") != "FINISHED":
+                        continue
+                    record = client.hget(head.keys.of(job).groups, "make")
+                    if record is None or '"SUCCEEDED"' not in record:
+                        lies.append(f"{job}: outcome {record}")
+                    slot = warehouse.find_publish(job, 0)
+                    entry = None if slot is None else warehouse.entry(slot)
+                    if entry is None or entry.kind != "package":
+                        lies.append(f"{job}: FINISHED without a package")
+                    elif read_marker(Files(head.settings.warehouse), entry.tokens[0]) is None:
+                        lies.append(f"{job}: no marker")
+                    jobs.remove(job)
+
+    observer = threading.Thread(target=observe)
+    observer.start()
+    try:
+        for number in range(40):
+            job = head.submit(group("make"), name=f"job{number}")
+            jobs.append(job)
+            head.read()
+            (hint,) = head.hints()
+            head.claim(hint)
+            head.finish(hint.held_by("runner1"), staged(head, hint, f"data{number}"))
+            head.read()
+            assert head.status(job) is Status.FINISHED
+    finally:
+        stop.set()
+        observer.join()
+    assert not lies
+    assert next(looks) > 100
+
+
+def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_followed_by_another(
+    make_head: Callable[..., Head],
+) -> None:
+    """GUARANTEES 4, third case: the coordinator dies in the middle of publishing."""
+
+    class Killed(BaseException):
+        pass
+
+    def die() -> None:
+        raise Killed
+
+    head = make_head(lock_ttl=0.2)
+    job = head.submit(group("make"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
+    head.hands.before_publish = die
+    with pytest.raises(Killed):
+        head.read()
+    view = head.show(job)
+    assert (view.job.status, view.job.phase) == (Status.RUNNING, "publishing")
+    assert view.due is not None, "somebody will look again"
+
+    other = make_head()
+    other.redis.hset(head.keys.of(job).job, "publish_next", "1")  # as if publish_timeout had passed
+    other.coordinator.handle(job)
+
+    assert other.status(job) is Status.FINISHED
+    assert Warehouse(head.settings.warehouse).head() == 1
+    other.coordinator.handle(job)
+    assert Warehouse(head.settings.warehouse).head() == 1, "published once"
+
+
+def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
+    make_head: Callable[..., Head], tmp_path: Path
+) -> None:
+    """A publish whose outcome is unknown is never called FAILED."""
+    head = make_head()
+    job = head.submit(group("make"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
+    warehouse = Path(head.settings.warehouse)
+    away = tmp_path / "away"
+    warehouse.rename(away)
+    head.read()
+    view = head.show(job)
+    assert view.job.status is Status.RUNNING
+    assert view.job.reason is not None
+    assert view.job.publish_tries == 1
+    assert view.job.publish_next > view.at
+
+    away.rename(warehouse)
+    other = make_head()
+    other.redis.hset(head.keys.of(job).job, "publish_next", "1")  # as if its time had come
+    other.coordinator.handle(job)
+    assert other.status(job) is Status.FINISHED
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
+    make_head: Callable[..., Head], seed: int
+) -> None:
+    """GUARANTEES 40, on the real store; the property over the pure core is in tests/unit/test_decide.py."""
+    rng = random.Random(seed)
+    head = make_head()
+    job = head.submit(
+        group("start"), group("wide", "start", for_each={"n": list(range(6))}), group("end", "wide"), name="any"
+    )
+    while not head.status(job).terminal:
+        reports = head.inbox.read(500, 0.001)
+        doubled = [entry for entry in reports for _ in range(rng.choice([0, 1, 1, 2]))]
+        rng.shuffle(doubled)
+        head.consumer.apply(doubled)
+        if rng.random() < 0.5:
+            head.redis.zadd(head.keys.due, {job: 0})
+            head.sweep.run()
+        for hint in head.hints():
+            head.work(hint)
+    assert head.status(job) is Status.FINISHED
+    for name in ("start", *(f"wide[{n}]" for n in range(6)), "end"):
+        assert head.events(job, name) == ["QUEUED", "RUNNING", "SUCCEEDED"]
+
+
+def test_a_bad_spec_stores_nothing(head: Head) -> None:
+    """GUARANTEES 48; the error texts are held by tests/unit/test_spec.py."""
+    before = sorted(head.redis.keys("*"))
+    for groups in (
+        [],
+        [group("a", "a")],
+        [group("a", "ghost")],
+        [group("a", "b"), group("b", "a")],
+        [group("a"), group("a")],
+        [group("../etc")],
+        [group("a", surprise=1)],
+        [group("a", timeout="soon")],
+    ):
+        with pytest.raises(SpecError):
+            head.submit(*groups)
+    assert sorted(head.redis.keys("*")) == before
+
+
+def test_the_same_key_is_the_same_job_and_another_spec_under_it_an_error(head: Head) -> None:
+    spec = {"name": "daily", "params": {"day": 1}, "groups": [group("only")]}
+    first = head.client.submit(spec, key="daily-1")
+    again = head.client.submit(spec, key="daily-1")
+    assert (again.id, first.new, again.new) == (first.id, True, False)
+    with pytest.raises(KeyConflict, match=first.id):
+        head.client.submit(spec, key="daily-1", params={"day": 2})
+    assert len(head.client.jobs()) == 1
+
+
+def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(make_head: Callable[..., Head]) -> None:
+    head = make_head(retention=1)
+    spec = {"name": "daily", "groups": [group("only")]}
+    job = head.client.submit(spec, key="k").id
+    head.drive(job)
+    from conftest import wait_until
+
+    wait_until(lambda: not head.redis.exists(head.keys.of(job).job), 5, "the record to expire", every=0.05)
+    wait_until(lambda: head.sweep.run() == 0 and not head.client.jobs(), 5, "the indexes to forget it", every=0.05)
+    assert not [key for key in head.redis.keys("*") if job in key]
+    assert head.client.submit(spec, key="k").new
