@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -15,6 +16,7 @@ from typing import Protocol
 
 import redis
 
+from coordinator.backoff import BUSY_WAIT, random_wait
 from coordinator.decide import decide
 from coordinator.decision import Decision, PublishResult, World
 from coordinator.job import Reason
@@ -27,6 +29,7 @@ from tasks.token import Hint, split_member
 
 log = logging.getLogger(__name__)
 MAX_ROUNDS = 25
+MAX_BUSY = 100
 CACHE_SECONDS = 1.0
 CACHE_JOBS = 64
 
@@ -117,12 +120,20 @@ def classify(state: JobState, report: Report) -> Applied:
 class Coordinator:
     """Decides jobs, one pass at a time. Safe to use from several threads, processes and hosts at once."""
 
-    def __init__(self, store: JobStore, outside: Outside, settings: Settings, ids: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        outside: Outside,
+        settings: Settings,
+        ids: Callable[[], str],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """``ids`` mints fresh random words; they become commit ids, lock owners and nonces."""
         self._store = store
         self._outside = outside
         self._settings = settings
         self._ids = ids
+        self._sleep = sleep
         self._cache: dict[str, tuple[float, JobState]] = {}
         self._cache_lock = threading.Lock()
         self._slots: tuple[float, dict[str, int]] = (0.0, {})
@@ -135,6 +146,7 @@ class Coordinator:
             redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending, the job stays due.
         """
         published: PublishResult | None = None
+        busy = 0
         while True:
             todo = _Pass()
             try:
@@ -142,10 +154,16 @@ class Coordinator:
             finally:
                 # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
                 self._send(todo)
-            if todo.publish is None:
+            if todo.publish is not None:
+                published = self._outside.publish(todo.publish)
+                reports, due = (), True
+            elif handled is Handled.BUSY and published is not None and busy < MAX_BUSY:
+                # What came of publishing is known to us alone; dropped, it would be found out only by publishing once
+                # more. (test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free)
+                busy += 1
+                self._sleep(random_wait(BUSY_WAIT, busy))
+            else:
                 return handled
-            published = self._outside.publish(todo.publish)
-            reports, due = (), True
 
     def _send(self, todo: _Pass) -> None:
         if todo.hints:

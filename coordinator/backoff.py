@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any, cast
 
-from tenacity import RetryCallState, wait_exponential
+from tenacity import RetryCallState, wait_exponential, wait_random_exponential
+from tenacity.wait import wait_base
 
 from tasks.group import RetryPolicy
 
@@ -13,11 +14,21 @@ from tasks.group import RetryPolicy
 LOSS_BACKOFF = (0.0, 2.0, 10.0)
 
 
+# How long to wait for a lock that somebody else holds, and for a store that is away.
+BUSY_WAIT = wait_random_exponential(multiplier=0.005, max=0.1)
+AWAY_WAIT = wait_random_exponential(multiplier=0.1, max=2.0)
+
+
 class _Attempt:
     """As much of a RetryCallState as a wait strategy reads."""
 
     def __init__(self, number: int) -> None:
         self.attempt_number = number
+
+
+def random_wait(strategy: wait_base, tries: int) -> float:
+    """Seconds to wait after ``tries`` tries. The one wait here that is drawn at random and not from a seed."""
+    return float(strategy(cast(RetryCallState, cast(Any, _Attempt(max(1, tries))))))
 
 
 def backoff(policy: RetryPolicy, failures: int, seed: str) -> float:

@@ -12,12 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
 
 import redis
-from tenacity import RetryCallState, wait_random_exponential
 
 from coordinator.act import Coordinator, Delivered, Handled
+from coordinator.backoff import AWAY_WAIT, BUSY_WAIT, random_wait
 from coordinator.inbox import Entry, Inbox
 from coordinator.sweep import Sweep
 from tasks.errors import Malformed
@@ -26,19 +25,6 @@ from tasks.settings import Settings
 
 log = logging.getLogger(__name__)
 BATCH = 500
-_BUSY_WAIT = wait_random_exponential(multiplier=0.005, max=0.1)
-_AWAY_WAIT = wait_random_exponential(multiplier=0.1, max=2.0)
-
-
-class _Try:
-    """As much of a RetryCallState as a wait strategy reads."""
-
-    def __init__(self, number: int) -> None:
-        self.attempt_number = number
-
-
-def _pause(strategy: Callable[[RetryCallState], float], tries: int) -> float:
-    return float(strategy(cast(RetryCallState, cast(Any, _Try(tries)))))
 
 
 @dataclass(slots=True)
@@ -87,7 +73,7 @@ class Consumer:
                 away += 1
                 if away == 1:
                     log.warning("the store is away, reports wait in it: %s", error)
-                self.stopping.wait(_pause(_AWAY_WAIT, away))
+                self.stopping.wait(random_wait(AWAY_WAIT, away))
             except redis.ResponseError as error:
                 if "NOGROUP" not in str(error):
                     raise
@@ -138,7 +124,7 @@ class Consumer:
         handled = self._coordinator.handle(job, reports, due=len(reports) < len(entries))
         if handled is Handled.BUSY:
             tries += 1
-            self._busy[job] = _Busy(entries, tries, self._clock() + _pause(_BUSY_WAIT, tries))
+            self._busy[job] = _Busy(entries, tries, self._clock() + random_wait(BUSY_WAIT, tries))
             return
         woke = [entry for entry in entries if _only_wakes(entry)]
         self._inbox.ack(woke)

@@ -10,8 +10,11 @@ import os
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
+
+from tasks.proctree import Seen, look
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +22,14 @@ class Surroundings:
     """The process as it was before an attempt."""
 
     threads: frozenset[int]
-    children: frozenset[psutil.Process]
+    children: frozenset[int]
     folder: str
 
     @classmethod
     def now(cls) -> Surroundings:
         return cls(
             frozenset(thread.ident or 0 for thread in threading.enumerate()),
-            frozenset(psutil.Process().children()),
+            frozenset(_children()),
             os.getcwd(),
         )
 
@@ -39,9 +42,9 @@ class Surroundings:
         for thread in threading.enumerate():
             if thread.ident not in self.threads and not thread.daemon and thread.is_alive():
                 left.append(f"the thread {thread.name!r}")
-        for child in set(psutil.Process().children()) - self.children:
-            if child.pid not in known and child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
-                left.append(f"the process {child.pid}")
+        for pid in sorted(_children() - self.children - set(known)):
+            if _lives(pid):
+                left.append(f"the process {pid}")
         try:
             folder = os.getcwd()
         except FileNotFoundError:
@@ -50,3 +53,21 @@ class Surroundings:
             left.append(f"the working directory {folder}")
             os.chdir(self.folder)
         return left
+
+
+def _children() -> set[int]:
+    """The pids of this process's children. Asks the kernel for them: psutil reads every process there is."""
+    try:
+        lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    except OSError:
+        lists = []
+    if not lists:  # no Linux, or a kernel without these files
+        return {child.pid for child in psutil.Process().children()}
+    return {int(pid) for text in lists for pid in text.split()}
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return look(psutil.Process(pid)) is not Seen.GONE
+    except psutil.NoSuchProcess:
+        return False

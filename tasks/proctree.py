@@ -39,11 +39,11 @@ def look(process: psutil.Process) -> Seen:
 
 
 class Tree:
-    """``root`` and its descendants, without the process that watches (and what that one started)."""
+    """``root`` and its descendants, without the process that watches (a child of the root itself)."""
 
     def __init__(self, root: psutil.Process) -> None:
         self.root = root
-        # A runner leads a group of its own; should that ever not be so, its group is its parent's, and not ours to kill.
+        # A runner leads a group of its own. Were it ever otherwise, its group would be its parent's, not ours to kill.
         self._leads = os.getpgid(root.pid) == root.pid
         self._known: set[psutil.Process] = set()
 
@@ -53,9 +53,7 @@ class Tree:
         for process in (self.root, *known):
             with contextlib.suppress(psutil.NoSuchProcess):
                 known.update(process.children(recursive=True))
-        own = psutil.Process()
-        mine = {own, *own.children(recursive=True)}
-        self._known = {process for process in known if process not in mine and process != self.root}
+        self._known = known - {self.root, psutil.Process()}
 
     def living(self) -> list[psutil.Process]:
         """Everything of the tree that still lives, the root first. Call ``remember`` before."""

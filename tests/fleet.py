@@ -93,6 +93,16 @@ def claimed(client: redis.Redis, hint: Hint, timeout: float = 30) -> dict[str, A
     return wait_until(held, timeout, f"a runner to claim {hint}")
 
 
+def runner_of(client: redis.Redis, hint: Hint, timeout: float = 30) -> psutil.Process:
+    """The process that holds the attempt, once one does."""
+    return psutil.Process(int(claimed(client, hint, timeout)["worker"].rpartition(":")[2]))
+
+
+def gone(pid: int) -> bool:
+    """True if there is no such process any more; a zombie is gone."""
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
 def outcome(client: redis.Redis, hint: Hint, timeout: float = 20) -> Outcome:
     """What is on the record when the attempt has ended."""
     wait_until(lambda: attempt(client, hint).get("outcome"), timeout, f"the outcome of {hint}")

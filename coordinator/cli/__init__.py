@@ -10,21 +10,28 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import NoReturn, TextIO
 
 
 def main() -> None:
     """The entry point ``unstuck``. Leaves through ``sys.exit`` with one of ``exits.ExitCode``."""
-    from coordinator.cli.commands import app
-
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? and not a traceback
+    out = sys.stdout
     try:
-        app(prog_name="unstuck")
+        from coordinator.cli.commands import app
+
+        try:
+            app(prog_name="unstuck")
+        finally:
+            out.flush()  # here, and not at exit, where nobody could explain an error
+    except SystemExit:
+        if sys.stdout is not out:  # how typer leaves when the reader has gone; its code 1 means something else here
+            _reader_has_gone(out)
+        raise
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        _reader_has_gone(out)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the last stop: explained, or shown as a bug
@@ -40,3 +47,9 @@ def main() -> None:
         code, text = found
         sys.stderr.write(f"{text}\n")
         sys.exit(code)
+
+
+def _reader_has_gone(out: TextIO) -> NoReturn:
+    """``head`` or ``less`` has seen enough. Python would complain once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+    sys.exit(141)  # as a shell shows a process that SIGPIPE has ended

@@ -107,4 +107,4 @@ def events(
                 times = {key: iso(event[key]) for key in ("at", "next_at") if key in event}
                 emit_line({"entry": entry, **event, **times})
             else:
-                stdout.print(event_text(event))
+                stdout.print(event_text(event), soft_wrap=True)

@@ -174,10 +174,10 @@ def _fork_line(group: ForkView, at: float, waits_for: Sequence[str]) -> Line:
         return Line(group.name, GroupState.WAITING, _waiting(waits_for, "its members are not known yet"))
     counts = {GroupState(state): n for state, n in group.census.items() if n}
     done = sum(n for state, n in counts.items() if state.terminal)
-    order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED)
+    order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED, GroupState.SKIPPED)
     ended = GroupState.SUCCEEDED if done == group.total else GroupState.WAITING
-    state = next((state for state in order if counts.get(state)), ended)
-    told = [f"{n} {s.lower()}" for s, n in counts.items() if s not in (GroupState.SUCCEEDED, GroupState.WAITING)]
+    state = next((s for s in order if counts.get(s) and s is not GroupState.SKIPPED), ended)
+    told = [f"{counts[state]} {state.lower()}" for state in order if counts.get(state)]
     detail = ", ".join(told) or (_waiting(waits_for) if not done else "")
     rows = sum(sum(member.record.rows.values()) for member in group.members)
     starts = [m.record.started_at for m in group.members if m.record.started_at]

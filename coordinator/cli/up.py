@@ -24,7 +24,7 @@ def up(
     from coordinator.local import LocalFleet
 
     if os.environ.get("UNSTUCK_REDIS_URL"):
-        with connected() as connection:
-            connection.redis.ping()  # asked here, so that a refusal is explained before anything is started
+        with connected():
+            pass  # asked here, so that a refusal is explained before anything is started
     fleet = LocalFleet(workers, coordinators, light, home)
     raise typer.Exit(ExitCode.NOT_WELL if fleet.run() else ExitCode.FINE)

@@ -58,7 +58,7 @@ def await_end(connection: Connection, job_id: str, console: Console, footer: Foo
         console.print(f"You have left; job {job_id} goes on. Come back with: unstuck watch {job_id}")
         return ExitCode.INTERRUPTED
     for text in conclusion(view):
-        console.print(text)
+        console.print(text, soft_wrap=True)
     return ExitCode.FINE if view.job.status is Status.FINISHED else ExitCode.NOT_WELL
 
 
@@ -146,5 +146,5 @@ def _lines(connection: Connection, job_id: str, console: Console) -> JobView:
     connection.client.show(job_id)  # an error now is an answer, and later an outage to wait out
     ask = Patience(console.print).ask
     for _, event in EventLines(connection.client, job_id, ask).follow(EVERY):
-        console.print(event_text(event))
+        console.print(event_text(event), soft_wrap=True)
     return ask(lambda: connection.client.show(job_id))

@@ -282,9 +282,7 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(head: Head) ->
 def test_everything_is_right_without_the_lock(make_head: Callable[..., Head]) -> None:
     """Rule 8: the lock saves work and proves nothing. Deleted all the time, commits still decide who wins."""
     heads = [make_head() for _ in range(3)]
-    job = heads[0].submit(
-        group("start"), group("wide", "start", for_each={"n": list(range(40))}), group("end", "wide")
-    )
+    job = heads[0].submit(group("start"), group("wide", "start", for_each={"n": list(range(40))}), group("end", "wide"))
     stop = threading.Event()
 
     def delete_locks() -> None:

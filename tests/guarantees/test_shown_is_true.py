@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -215,3 +216,25 @@ def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(make_
     wait_until(lambda: head.sweep.run() == 0 and not head.client.jobs(), 5, "the indexes to forget it", every=0.05)
     assert not [key for key in head.redis.keys("*") if job in key]
     assert head.client.submit(spec, key="k").new
+
+
+def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free(
+    make_head: Callable[..., Head], redis_server: RedisServer
+) -> None:
+    """The package stands; recording that must not wait until somebody publishes once more."""
+    head = make_head()
+    job = head.submit(group("make"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
+    lock = head.keys.of(job).lock
+
+    def somebody_takes_the_lock() -> None:
+        head.redis.set(lock, "another coordinator", px=300)
+
+    head.hands.before_publish = somebody_takes_the_lock
+    began = time.monotonic()
+    head.read()
+    assert head.status(job) is Status.FINISHED
+    assert time.monotonic() - began < 1.0

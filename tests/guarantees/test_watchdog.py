@@ -57,14 +57,6 @@ def offer(store: redis.Redis, tmp_path: Path) -> Offer:
     return make
 
 
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-def the_runner(worker: fleet.FleetWorker, store: redis.Redis, hint: Hint) -> psutil.Process:
-    return psutil.Process(int(fleet.claimed(store, hint)["worker"].rpartition(":")[2]))
-
-
 def ready_again(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
     """The worker takes new work."""
     hint = offer("my_pid", job=f"after-{os.urandom(3).hex()}")
@@ -171,7 +163,7 @@ def test_a_runner_killed_in_the_middle_of_a_step_is_reported_lost_with_its_tree_
 ) -> None:
     started = tmp_path / "started"
     hint = offer("sleep_on", step_params={"started": str(started)})
-    runner = the_runner(worker, store, hint)
+    runner = fleet.runner_of(store, hint)
     wait_until(lambda: started.exists() and started.read_text(), 10, "the step to run")
     child = int(started.read_text())
     # When: the watchdog has seen the child (one renewal), the runner alone is killed.
@@ -184,13 +176,13 @@ def test_a_runner_killed_in_the_middle_of_a_step_is_reported_lost_with_its_tree_
     assert outcome.kind is OutcomeKind.LOST
     assert outcome.failure is not None
     assert outcome.failure.code == "WORKER_LOST"
-    wait_until(lambda: gone(child), 5, "the step's own child to be gone")
+    wait_until(lambda: fleet.gone(child), 5, "the step's own child to be gone")
     ready_again(worker, store, offer)
 
 
 def test_a_cancel_reaches_a_polite_step_at_once(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
     hint = offer("wait_for_cancel")
-    runner = the_runner(worker, store, hint)
+    runner = fleet.runner_of(store, hint)
     fleet.order(store, hint, "CANCEL")
     assert fleet.outcome(store, hint, 3).kind is OutcomeKind.CANCELED
     ready_again(worker, store, offer)
@@ -208,10 +200,10 @@ def test_a_step_that_ignores_a_cancel_is_killed_after_the_grace_and_was_canceled
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:
     hint = offer("sleep_on")
-    runner = the_runner(worker, store, hint)
+    runner = fleet.runner_of(store, hint)
     fleet.order(store, hint, "CANCEL")
     assert fleet.outcome(store, hint, 6).kind is OutcomeKind.CANCELED
-    wait_until(lambda: gone(runner.pid), 5, "the runner to be gone")
+    wait_until(lambda: fleet.gone(runner.pid), 5, "the runner to be gone")
     ready_again(worker, store, offer)
 
 
@@ -232,7 +224,7 @@ def test_a_timeout_of_a_polite_step_costs_no_runner(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:
     hint = offer("wait_for_cancel", timeout="500ms")
-    runner = the_runner(worker, store, hint)
+    runner = fleet.runner_of(store, hint)
     failure = fleet.outcome(store, hint, 5).failure
     assert failure is not None
     assert failure.code == "TIMEOUT"
@@ -256,7 +248,7 @@ def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_l
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:
     hint = offer("sleep_on")
-    runner = the_runner(worker, store, hint)
+    runner = fleet.runner_of(store, hint)
     runner.send_signal(signal.SIGSTOP)
     wait_until(lambda: runner.status() == psutil.STATUS_STOPPED, 5, "the runner to be stopped")
 
@@ -267,7 +259,7 @@ def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_l
     wait_until(lapsed, LEASE_TTL + 2, "the lease to lapse")
     offer("sleep_on", epoch=2, nonce="n2", send=False)
     runner.send_signal(signal.SIGCONT)
-    wait_until(lambda: gone(runner.pid), 6, "the thawed runner to be gone")
+    wait_until(lambda: fleet.gone(runner.pid), 6, "the thawed runner to be gone")
     assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))] == ["claimed"]
     ready_again(worker, store, offer)
 
@@ -299,7 +291,7 @@ def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:
     hint = offer("wait_for_cancel")
-    runner = the_runner(worker, store, hint)
+    runner = fleet.runner_of(store, hint)
     (watchdog,) = worker.watchdogs
     watchdog.kill()
     wait_until(lambda: worker.watchdogs and worker.watchdogs[0].pid != watchdog.pid, 10, "another watchdog")
@@ -318,7 +310,7 @@ def test_a_runner_with_foreign_threads_is_replaced_without_any_task_being_lost(
     assert outcome.kind is OutcomeKind.SUCCEEDED
     after = fleet.outcome(store, offer("my_pid", job=f"next-{os.urandom(3).hex()}"))
     assert after.results["pid"] != outcome.results["pid"]
-    wait_until(lambda: gone(outcome.results["pid"]), 10, "the old runner to be gone")
+    wait_until(lambda: fleet.gone(outcome.results["pid"]), 10, "the old runner to be gone")
     assert "WorkerLostError" not in worker.text()[before:]
 
 
@@ -330,67 +322,13 @@ def test_a_hint_twice_is_one_run(worker: fleet.FleetWorker, store: redis.Redis, 
     assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))] == ["claimed", "succeeded"]
 
 
-def test_an_answer_about_the_last_attempt_never_ends_the_next_one(
-    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
-) -> None:
-    """A renewal that crosses the finish is answered STALE, and is heard when the runner holds another attempt."""
-    with fleet.worker(redis_server.url, tmp_path, queues="busy", environ={"UNSTUCK_LEASE_RENEW": "1ms"}) as busy:
-        steps = [{"python": "fleet_steps:my_pid"}]
-        hints = [
-            fleet.offer(
-                store, tmp_path / "w", f"busy{n}", {"name": "g", "spark": False, "queue": "busy", "steps": steps}
-            )
-            for n in range(60)
-        ]
-        outcomes = [fleet.outcome(store, hint) for hint in hints]
-        assert {o.kind for o in outcomes} == {OutcomeKind.SUCCEEDED}, busy.text()[-2000:]
-
-
-def test_an_outcome_waits_for_a_store_that_is_away_and_nothing_is_lost(tmp_path: Path) -> None:
-    server = RedisServer(tmp_path)
-    server.start()
-    try:
-        with (
-            redis.Redis.from_url(server.url, decode_responses=True) as store,
-            fleet.worker(server.url, tmp_path, environ={"UNSTUCK_LEASE_TTL": "60s"}) as lonely,
-        ):
-            steps = [{"python": "fleet_steps:until", "params": {"path": str(tmp_path / "go")}}]
-            hint = fleet.offer(store, tmp_path / "w", "away", {"name": "g", "spark": False, "steps": steps})
-            fleet.claimed(store, hint)
-            assert server.process is not None
-            server.process.send_signal(signal.SIGSTOP)
-            (tmp_path / "go").touch()
-            marker = tmp_path / "w" / "_staging" / "away" / "g"
-            wait_until(lambda: list(marker.glob("*/_marker.json")), 10, "the marker, while the store is away")
-            wait_until(lambda: "before_sleep" in lonely.text() or "Retrying" in lonely.text(), 30, "a try to finish")
-            server.process.send_signal(signal.SIGCONT)
-            outcome = fleet.outcome(store, hint, 30)
-            assert outcome.kind is OutcomeKind.SUCCEEDED
-            assert [r["kind"] for r in fleet.reports(store)] == ["claimed", "succeeded"]
-    finally:
-        server.stop()
-
-
-def test_a_worker_told_to_stop_at_once_hands_its_attempt_back(
-    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
-) -> None:
-    with fleet.worker(redis_server.url, tmp_path, queues="fourth") as fourth:
-        steps = [{"python": "fleet_steps:wait_for_cancel"}]
-        hint = fleet.offer(
-            store, tmp_path / "w", "cold", {"name": "g", "spark": False, "queue": "fourth", "steps": steps}
-        )
-        fleet.claimed(store, hint)
-        fourth.process.send_signal(signal.SIGQUIT)
-        assert fleet.outcome(store, hint, 10).kind is OutcomeKind.RELEASED
-
-
 def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:
     import json
 
     hint = offer("wait_for_cancel")
-    runner = the_runner(worker, store, hint)
+    runner = fleet.runner_of(store, hint)
 
     def shown() -> dict[str, object]:
         lines = [json.loads(line) for line in store.hvals(fleet.KEYS.runners)]
@@ -401,38 +339,3 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     assert store.zscore(fleet.KEYS.runners_seen, line["id"])
     fleet.order(store, hint, "CANCEL")
     fleet.outcome(store, hint)
-
-
-def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_lost(
-    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
-) -> None:
-    with fleet.worker(redis_server.url, tmp_path, queues="other") as other:
-        steps = [{"python": "fleet_steps:sleep_on"}]
-        hint = fleet.offer(
-            store, tmp_path / "w", "orphan", {"name": "g", "spark": False, "queue": "other", "steps": steps}
-        )
-        runner = the_runner(other, store, hint)
-        (watchdog,) = other.watchdogs
-        os.kill(other.process.pid, signal.SIGKILL)
-        assert fleet.outcome(store, hint, LEASE_TTL).kind is OutcomeKind.LOST
-        wait_until(lambda: gone(runner.pid) and gone(watchdog.pid), 10, "runner and watchdog to be gone")
-
-
-def test_a_worker_stopped_gently_leaves_no_process_and_no_line_in_the_fleet_list(
-    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
-) -> None:
-    with fleet.worker(redis_server.url, tmp_path, queues="third") as third:
-        (watchdog,) = wait_until(lambda: third.watchdogs, 10, "the watchdog")
-        (runner,) = third.runners
-        wait_until(lambda: [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i], 5, "its line")
-        assert fleet.stop_gently(third) == 0
-        wait_until(lambda: gone(watchdog.pid) and gone(runner.pid), 10, "its processes to be gone")
-        assert not [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i]
-
-
-def test_a_pool_without_processes_is_refused_with_the_reason(redis_server: RedisServer, tmp_path: Path) -> None:
-    with (
-        pytest.raises(AssertionError, match="needs the prefork pool"),
-        fleet.worker(redis_server.url, tmp_path, arguments=["-P", "threads"]),
-    ):
-        raise RuntimeError("the worker started")

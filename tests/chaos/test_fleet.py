@@ -1,0 +1,284 @@
+"""A whole local fleet, real processes and real signals: jobs run end to end and survive the loss of any process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet
+import pytest
+import redis
+from conftest import free_port, wait_until
+
+from coordinator.client import Client
+from coordinator.local import LocalFleet
+from coordinator.status import GroupState, Status
+from examples.flights_truth import disagreements, truth
+from tasks.settings import Settings
+from tasks.warehouse import published_files
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    home = tmp_path_factory.mktemp("fleet")
+    patch = pytest.MonkeyPatch()
+    patch.delenv("UNSTUCK_REDIS_URL", raising=False)
+    patch.setenv("UNSTUCK_WAREHOUSE", str(home / "warehouse"))
+    patch.setenv("UNSTUCK_LEASE_TTL", "6s")
+    patch.setenv("UNSTUCK_LEASE_RENEW", "1s")
+    patch.setenv("UNSTUCK_DISPATCH_TIMEOUT", "5s")
+    patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+    try:
+        with LocalFleet(workers=1, coordinators=2, light=1, home=home) as fleet:
+            fleet.wait_ready()
+            yield fleet
+    finally:
+        patch.undo()
+
+
+@pytest.fixture
+def client(fleet: LocalFleet) -> Iterator[Client]:
+    # The settings of this process may have been read before the fleet was there.
+    warehouse = str(fleet.logs.parent / "warehouse")
+    with Client(Settings(redis_url=fleet.redis_url, warehouse=warehouse)) as client:
+        yield client
+
+
+def kinds(client: Client, job: str) -> dict[str, list[str]]:
+    """Kinds of events, in order, per group."""
+    found: dict[str, list[str]] = {}
+    for _, event in client.queries.events(job):
+        if "group" in event:
+            found.setdefault(event["group"], []).append(event["kind"])
+    return found
+
+
+def runner_of(client: Client, job: str, group: str) -> dict[str, Any]:
+    def find() -> dict[str, Any] | None:
+        for runner in client.queries.runners():
+            if runner.get("job") == job and runner.get("group") == group:
+                return runner
+        return None
+
+    return wait_until(find, 60, f"{group} to run")  # type: ignore[return-value]
+
+
+def until_step(tmp_path: Path, name: str = "hold", **more: Any) -> tuple[dict[str, Any], Path]:
+    """A ``spark: false`` group that runs until a file appears, and that file."""
+    gate = tmp_path / "gate"
+    step = {"python": "fleet_steps:until", "params": {"path": str(gate)}}
+    return {"name": name, "spark": False, "steps": [step], **more}, gate
+
+
+def test_200_groups_between_a_fork_and_a_join_are_queued_run_and_done_exactly_once(client: Client) -> None:
+    job = client.submit(EXAMPLES / "wide.yaml").id
+    assert client.wait(job, 60).job.status is Status.FINISHED
+    events = kinds(client, job)
+    assert len(events) == 202
+    assert events.pop("end") == ["SUCCEEDED"], "a join visits no worker"
+    assert {tuple(group) for group in events.values()} == {("QUEUED", "RUNNING", "SUCCEEDED")}
+
+
+def test_the_flights_pipeline_publishes_what_is_true_without_spark_although_its_runner_is_killed(
+    client: Client,
+) -> None:
+    job = client.submit(EXAMPLES / "flights.yaml").id
+
+    def a_month_runs() -> bool:
+        return any(
+            member.state is GroupState.RUNNING
+            for group in client.show(job).groups
+            if group.name == "by_month"
+            for member in group.members
+        )
+
+    wait_until(a_month_runs, 120, "a month to run")
+    (victim,) = [runner for runner in client.queries.runners() if runner.get("job") == job]
+    jvms = [child for child in psutil.Process(victim["pid"]).children(recursive=True) if child.name() == "java"]
+    assert jvms
+    os.kill(victim["pid"], signal.SIGKILL)
+
+    view = client.wait(job, 200)
+    assert view.job.status is Status.FINISHED, view.job.reason
+    _, alive = psutil.wait_procs(jvms, timeout=10)
+    assert not alive, "the killed runner's JVM is gone"
+    losses = [kind for group in kinds(client, job).values() for kind in group if kind == "BACKOFF"]
+    assert len(losses) == 1, "the one attempt that was killed ran again, nothing else did"
+
+    assert view.job.version == 1
+    true = truth()
+    for name in ("report", "flights_by_carrier", "flights_by_origin", "monthly", "weather_delays"):
+        rows = pyarrow.parquet.read_table(published_files(view.job.warehouse, name)).to_pylist()
+        assert disagreements(name, rows, true[name]) == []
+
+
+def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_again(
+    client: Client, tmp_path: Path
+) -> None:
+    group, gate = until_step(tmp_path)
+    job = client.submit({"name": "kill-worker", "groups": [group]}).id
+    worker_pid = runner_of(client, job, "hold")["worker_pid"]
+    children = psutil.Process(worker_pid).children(recursive=True)
+    os.kill(worker_pid, signal.SIGKILL)
+    gate.touch()
+
+    view = client.wait(job, 60)
+    assert view.job.status is Status.FINISHED, view.job.reason
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive, "nothing of the killed worker is left"
+    assert kinds(client, job)["hold"] in (
+        ["QUEUED", "RUNNING", "BACKOFF", "QUEUED", "RUNNING", "SUCCEEDED"],
+        ["QUEUED", "RUNNING", "SUCCEEDED"],  # the gate opened before the orphaned runner was ended
+    )
+
+
+def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(client: Client, tmp_path: Path) -> None:
+    """GUARANTEES 16, without Spark."""
+    group, gate = until_step(tmp_path)
+    job = client.submit({"name": "freeze", "groups": [group]}).id
+    frozen = runner_of(client, job, "hold")
+    os.kill(frozen["pid"], signal.SIGSTOP)
+    try:
+        wait_until(lambda: "BACKOFF" in kinds(client, job)["hold"], 40, "the frozen runner's lease to lapse")
+        gate.touch()
+        view = client.wait(job, 60)
+    finally:
+        if psutil.pid_exists(frozen["pid"]):
+            os.kill(frozen["pid"], signal.SIGCONT)
+    assert view.job.status is Status.FINISHED
+    record = view.groups[0].members[0].record
+    assert (record.epoch, record.losses, record.failures) == (2, 0, 0)
+    assert record.first_error is not None
+    assert record.first_error.code == "LEASE_LAPSED"
+    commit = view.job.commit
+    wait_until(lambda: _idle_or_gone(client, frozen["id"]), 30, "the thawed runner to let go or end itself")
+    assert client.show(job).job.commit == commit
+
+
+def _idle_or_gone(client: Client, runner: str) -> bool:
+    return all(not found.get("job") for found in client.queries.runners() if found["id"] == runner)
+
+
+def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_other(
+    client: Client, fleet: LocalFleet
+) -> None:
+    spec = {
+        "name": "kill-coordinator",
+        "groups": [
+            {
+                "name": "w",
+                "spark": False,
+                "for_each": {"n": list(range(300))},
+                "steps": [{"python": "examples.noop:noop"}],
+            },
+            {"name": "end", "needs": ["w"]},
+        ],
+    }
+    job = client.submit(spec).id
+    wait_until(lambda: client.show(job).done > 40, 60, "some groups to be done")
+    (victim, *_) = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if "coordinator" in process.cmdline() and "worker" in process.cmdline()
+    ]
+    victim.kill()
+    assert client.wait(job, 90).job.status is Status.FINISHED
+    events = kinds(client, job)
+    assert len(events) == 301
+    doubled = {name: found for name, found in events.items() if max(Counter(found).values()) > 1}
+    assert not doubled, "no event twice, no group run twice"
+
+
+def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(client: Client, fleet: LocalFleet) -> None:
+    """GUARANTEES 9: hints are sent again."""
+    spec = {
+        "name": "broker-keys",
+        "groups": [
+            {
+                "name": "w",
+                "spark": False,
+                "for_each": {"n": list(range(120))},
+                "steps": [{"python": "examples.noop:noop"}],
+            }
+        ],
+    }
+    job = client.submit(spec).id
+    wait_until(lambda: client.show(job).done > 5, 60, "some groups to be done")
+    with redis.Redis.from_url(fleet.redis_url, decode_responses=True) as store:
+        mine = [key for key in store.scan_iter("*", count=1000) if not key.startswith("unstuck:")]
+        assert "light" in mine or "unacked" in mine or "_kombu.binding.celery.pidbox" in mine
+        store.delete(*mine)
+    assert client.wait(job, 90).job.status is Status.FINISHED
+    assert {tuple(found) for found in kinds(client, job).values()} == {("QUEUED", "RUNNING", "SUCCEEDED")}
+
+
+def test_an_app_with_nothing_of_ours_installed_submits_through_celery(client: Client, fleet: LocalFleet) -> None:
+    code = (
+        "import sys; from celery import Celery; app = Celery(broker=sys.argv[1]); "
+        "app.send_task('coordinator.submit', kwargs={'spec': {'name': 'foreign', 'groups': [{'name': 'g', "
+        "'spark': False, 'steps': [{'python': 'examples.noop:start'}]}]}, 'key': 'foreign-1'}, queue='control')"
+    )
+    subprocess.run([sys.executable, "-c", code, fleet.redis_url], check=True, cwd="/", timeout=60)
+    found = wait_until(lambda: client.jobs(name="foreign"), 20, "the job to be submitted")
+    assert client.wait(found[0].id, 60).job.status is Status.FINISHED
+
+
+def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet) -> None:
+    env = {**os.environ, "UNSTUCK_REDIS_URL": fleet.redis_url}
+    ping = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "tasks", "inspect", "ping", "--timeout", "5", "--json"],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    nodes = json.loads(ping.stdout.splitlines()[-1])
+    assert {name.split("@")[0].rstrip("0123456789-") for name in nodes} >= {"worker", "light", "coordinator"}, nodes
+
+    port = free_port()
+    flower = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "tasks", "flower", f"--port={port}", "--address=127.0.0.1"],
+        env={**env, "FLOWER_UNAUTHENTICATED_API": "1"},
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+
+        def seen() -> set[str]:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers?refresh=1", timeout=20) as answer:
+                    return set(json.loads(answer.read()))
+            except OSError:
+                return set()
+
+        wait_until(lambda: seen() >= set(nodes), 60, "Flower to see the fleet", every=0.5)
+    finally:
+        flower.terminate()
+        flower.wait(20)
+
+
+def test_no_beat_at_all_makes_no_difference(client: Client, fleet: LocalFleet) -> None:
+    """GUARANTEES 10, last: the fixture's beat is frozen for the rest of this file."""
+    (beat,) = [process for process in psutil.Process().children(recursive=True) if "beat" in process.cmdline()]
+    beat.suspend()
+    try:
+        job = client.submit(EXAMPLES / "dynamic.yaml").id
+        assert client.wait(job, 90).job.status is Status.FINISHED
+    finally:
+        beat.resume()
+    assert len(kinds(client, job)) > 16

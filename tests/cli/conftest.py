@@ -1,0 +1,138 @@
+"""The command line as a user has it: real processes against a real Valkey, and a fleet that is played by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from coordinator.act import Coordinator, Handled
+from coordinator.assemble import mint, store_of
+from coordinator.client import Client
+from coordinator.outside import Hands
+from coordinator.queries import JobView
+from coordinator.spec import JobSpec
+from tasks.celery import app
+from tasks.keys import Keys
+from tasks.lease import Lease
+from tasks.report import Failure, Outcome, OutcomeKind
+from tasks.settings import Settings
+from tasks.token import Hint, Token
+from tests.conftest import RedisServer
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = (sys.executable, "-m", "coordinator.cli")
+
+
+class _NoHints(Hands):
+    """Publishes as ever; the hints are lost, as any hint may be, since the tests claim by hand."""
+
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        pass
+
+
+class ByHand:
+    """A coordinator and workers, one step at a time."""
+
+    def __init__(self, url: str, store: redis.Redis, folder: Path) -> None:
+        self.settings = Settings(redis_url=url, warehouse=str(folder / "warehouse"))
+        self.client = Client(self.settings, redis_client=store)
+        self._coordinator = Coordinator(store_of(self.settings, store), _NoHints(app), self.settings, mint)
+        self._lease = Lease(store, Keys(self.settings.prefix), self.settings.lease_ttl)
+
+    def submit(self, *groups: dict[str, Any], name: str = "job", **more: Any) -> str:
+        """A job of these groups; those without steps get one that is never run here."""
+        full = [{"steps": [{"python": "some.where:step"}], "spark": False, **group} for group in groups]
+        spec = JobSpec.model_validate({"name": name, "groups": full, **more})
+        return self.client.submit(spec, by="tester").id
+
+    def decide(self, job: str) -> None:
+        assert self._coordinator.handle(job, due=True) is Handled.DONE
+
+    def claim(self, job: str, group: str, worker: str = "host-1:4242") -> Token:
+        record = next(m for g in self.view(job).groups for m in g.members if m.id == group).record
+        hint = record.hint(job, group)
+        assert self._lease.claim(hint, "me", worker, mint()).order is not None
+        self.decide(job)
+        return hint.held_by("me")
+
+    def progress(self, token: Token, **value: Any) -> None:
+        self._lease.renew(token, "host-1:4242", json.dumps(value))
+
+    def finish(self, token: Token, outcome: Outcome) -> None:
+        self._lease.finish(token, outcome, mint())
+        self.decide(token.job)
+
+    def succeed(self, job: str, group: str, **outcome: Any) -> None:
+        self.finish(self.claim(job, group), Outcome(OutcomeKind.SUCCEEDED, **outcome))
+
+    def fail(self, job: str, group: str, text: str, *, recoverable: bool = False, traceback: str = "") -> None:
+        failure = Failure("USER_ERROR", text, recoverable, traceback)
+        self.finish(self.claim(job, group), Outcome(OutcomeKind.FAILED, failure=failure))
+
+    def finished(self, name: str = "job") -> str:
+        """A job that has ended well."""
+        job = self.submit({"name": "only"}, name=name)
+        self.decide(job)
+        self.succeed(job, "only")
+        assert self.view(job).job.terminal
+        return job
+
+    def view(self, job: str) -> JobView:
+        return self.client.show(job)
+
+
+class Cli:
+    """``unstuck``, run as a process in a folder of its own."""
+
+    def __init__(self, url: str | None, folder: Path) -> None:
+        self.folder = folder
+        self.env = {key: value for key, value in os.environ.items() if not key.startswith("UNSTUCK_")}
+        self.env |= {"UNSTUCK_WAREHOUSE": str(folder / "warehouse"), "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+        if url is not None:
+            self.env["UNSTUCK_REDIS_URL"] = url
+
+    def __call__(self, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run to the end. What no user should ever see is looked for in every answer."""
+        done = subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            cwd=self.folder,
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        if "UNSTUCK_DEBUG" not in env:
+            assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        assert "\x1b" not in done.stdout + done.stderr, "colours in a pipe"
+        return done
+
+    def json(self, *arguments: str | Path) -> Any:
+        """The answer to a command that must succeed, read from its standard output alone."""
+        done = self(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def start(self, *arguments: str | Path, **more: Any) -> subprocess.Popen[str]:
+        """Run in the background; the test ends it."""
+        settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
+        return subprocess.Popen([*COMMAND, *map(str, arguments)], cwd=self.folder, env=self.env, **settings)
+
+
+@pytest.fixture
+def hand(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> ByHand:
+    return ByHand(redis_server.url, client, tmp_path)
+
+
+@pytest.fixture
+def cli(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Cli:
+    return Cli(redis_server.url, tmp_path)

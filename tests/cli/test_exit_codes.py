@@ -1,0 +1,253 @@
+"""Exit codes are a promise to scripts, and an error that was to be expected shows no traceback (``Cli`` looks)."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from coordinator.cli.exits import without_password
+from tests.cli.conftest import COMMAND, ByHand, Cli
+from tests.conftest import RedisServer, free_port
+
+GOOD = """\
+name: good
+params: {year: 2013}
+groups:
+  - name: only
+    spark: false
+    steps: [{python: "some.where:step"}]
+"""
+BAD = """\
+name: bad
+groups:
+  - name: first
+    needs: [nobody]
+    steps: [{python: "some.where:step"}]
+    tiemout: 3s
+"""
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    path = tmp_path / "bad.yaml"
+    path.write_text(BAD)
+    return path
+
+
+# -- 0 and 1 --------------------------------------------------------------------------------------------------
+
+
+def test_watching_a_job_that_finished_is_0_and_one_that_failed_is_1(cli: Cli, hand: ByHand) -> None:
+    fine = hand.finished()
+    broken = hand.submit({"name": "only"})
+    hand.decide(broken)
+    hand.fail(broken, "only", "no such column")
+    assert cli("watch", fine).returncode == 0
+    done = cli("watch", broken)
+    assert done.returncode == 1
+    assert "no such column" in done.stdout
+    assert f"unstuck show {broken}" in done.stdout
+
+
+# -- 2 --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["submit", "validate"])
+def test_a_wrong_spec_is_2_with_file_line_and_column_and_nothing_is_stored(
+    cli: Cli, bad: Path, client: redis.Redis, command: str
+) -> None:
+    done = cli(command, bad)
+    assert done.returncode == 2
+    assert f"{bad}:6:5: groups[0].tiemout" in done.stderr
+    assert "did you mean 'timeout'" in done.stderr
+    assert client.dbsize() == 0
+
+
+def test_validate_in_json_gives_every_problem_with_its_place(cli: Cli, bad: Path) -> None:
+    done = cli("validate", bad, "--json")
+    assert done.returncode == 2
+    answer = json.loads(done.stdout)
+    assert answer["ok"] is False
+    problem = next(p for p in answer["problems"] if p["path"] == "groups[0].tiemout")
+    assert (problem["file"], problem["line"], problem["column"]) == (str(bad), 6, 5)
+
+
+def test_validate_needs_neither_redis_nor_a_warehouse(cli: Cli, good: Path) -> None:
+    cli.env["UNSTUCK_REDIS_URL"] = f"redis://127.0.0.1:{free_port()}/0"
+    done = cli("validate", good)
+    assert done.returncode == 0
+    assert done.stdout.startswith("OK: ")
+    assert "1 groups" in done.stdout
+    assert not (cli.folder / "warehouse").exists()
+
+
+def test_validate_prints_the_schema(cli: Cli) -> None:
+    done = cli("validate", "--schema")
+    assert done.returncode == 0
+    assert "groups" in json.loads(done.stdout)["properties"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("no-such-command",), "no-such-command"),
+        (("list", "--status", "SLEEPING"), "SLEEPING"),
+        (("list", "--since", "yesterday-ish"), "2h"),
+        (("submit", "nowhere.yaml"), "nowhere.yaml"),
+        (("submit", "good.yaml", "--param", "year"), "NAME=VALUE"),
+        (("submit", "good.yaml", "--param", "yaer=2014"), "year"),
+        (("datasets", "nothing"), "nothing"),
+        (("validate",), "--schema"),
+    ],
+)
+def test_bad_usage_is_2_and_says_what_was_expected(
+    cli: Cli, good: Path, client: redis.Redis, arguments: tuple[str, ...], said: str
+) -> None:
+    done = cli(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert client.dbsize() == 0
+
+
+def test_a_key_that_belongs_to_another_spec_is_2_and_names_the_job(cli: Cli, good: Path) -> None:
+    first = cli.json("submit", good, "--key", "k1")
+    done = cli("submit", good, "--key", "k1", "--param", "year=2014")
+    assert done.returncode == 2
+    assert first["id"] in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("UNSTUCK_LEASE_TTL", "soon"), ("UNSTUCK_REDIS_URL", "http://:secret@host/")]
+)
+def test_a_setting_that_cannot_be_read_is_2_and_is_named(cli: Cli, name: str, value: str) -> None:
+    done = cli("list", **{name: value})
+    assert done.returncode == 2
+    assert name in done.stderr
+    assert "secret" not in done.stderr
+
+
+def test_a_shortened_id_that_fits_several_jobs_is_2_and_lists_them(cli: Cli, hand: ByHand) -> None:
+    jobs = [hand.submit({"name": "only"}), hand.submit({"name": "only"})]
+    done = cli("show", jobs[0][:8])
+    assert done.returncode == 2
+    assert all(job in done.stderr for job in jobs)
+
+
+# -- 3 --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["show", "watch", "events", "logs"])
+@pytest.mark.parametrize("job", ["20130101T000000-aaaaaaaa", "zzz", "last"])
+def test_no_such_job_is_3(cli: Cli, command: str, job: str) -> None:
+    done = cli(command, job)
+    assert done.returncode == 3
+    assert "job" in done.stderr
+    assert done.stdout == ""
+
+
+# -- 5 --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and never answers: a frozen Redis."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_redis_that_is_not_there_is_5_and_says_what_to_do_without_the_password(cli: Cli) -> None:
+    url = f"redis://someone:hunter2@127.0.0.1:{free_port()}/0"
+    done = cli("list", UNSTUCK_REDIS_URL=url)
+    assert done.returncode == 5
+    assert "hunter2" not in done.stderr
+    assert "someone:***@127.0.0.1" in done.stderr
+    assert "unstuck up" in done.stderr
+    assert "UNSTUCK_REDIS_URL" in done.stderr
+
+
+def test_redis_that_never_answers_is_5_within_five_seconds(cli: Cli, good: Path, silent_port: int) -> None:
+    for arguments in (("list",), ("submit", str(good))):
+        began = time.monotonic()
+        done = cli(*arguments, UNSTUCK_REDIS_URL=f"redis://127.0.0.1:{silent_port}/0")
+        assert done.returncode == 5
+        assert time.monotonic() - began < 5.0 + 2.0  # the two are for starting Python on a busy machine
+
+
+def test_a_wrong_or_missing_password_is_5_and_says_so(cli: Cli, redis_server: RedisServer, client: redis.Redis) -> None:
+    client.config_set("requirepass", "right")
+    try:
+        for url in (redis_server.url, redis_server.url.replace("//", "//:hunter2@")):
+            done = cli("list", UNSTUCK_REDIS_URL=url)
+            assert done.returncode == 5
+            assert "refuses us" in done.stderr
+            assert "PASSWORD" in done.stderr
+            assert "hunter2" not in done.stderr
+        assert cli("list", UNSTUCK_REDIS_URL=redis_server.url.replace("//", "//:right@")).returncode == 0
+    finally:
+        client.auth("right")
+        client.config_set("requirepass", "")
+
+
+def test_a_read_only_replica_is_5_and_says_so(cli: Cli, good: Path, tmp_path: Path, redis_server: RedisServer) -> None:
+    replica = RedisServer(tmp_path)
+    replica.start()
+    try:
+        with redis.Redis.from_url(replica.url) as control:
+            control.replicaof("127.0.0.1", redis_server.port)
+        done = cli("submit", good, UNSTUCK_REDIS_URL=replica.url)
+        assert done.returncode == 5, done.stderr
+        assert "read-only" in done.stderr
+    finally:
+        replica.stop()
+
+
+# -- the rest -------------------------------------------------------------------------------------------------
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(cli: Cli) -> None:
+    done = cli("list", UNSTUCK_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0", UNSTUCK_DEBUG="1")
+    assert done.returncode == 5
+    assert "Traceback" in done.stderr
+    assert "ConnectionError" in done.stderr
+
+
+def test_help_imports_neither_spark_nor_what_only_workers_need(cli: Cli) -> None:
+    code = (
+        "import sys, coordinator.cli.commands as c\n"
+        "try: c.app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('pyspark', 'pyarrow', 'pandas', 'coordinator.local') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [COMMAND[0], "-c", code], cwd=cli.folder, env=cli.env, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "submit" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+        ("redis://:secret@h:1/0", "redis://:***@h:1/0"),
+        ("rediss://u:secret@h/2?password=secret", "rediss://u:***@h/2"),
+        ("unix:///run/redis.sock?password=secret", "unix:///run/redis.sock"),
+        ("redis://h:secret", "(an address that cannot be read)"),
+    ],
+)
+def test_no_address_is_shown_with_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown

@@ -1,0 +1,364 @@
+"""What ``list``, ``show``, ``events``, ``logs``, ``datasets`` and ``dead`` answer, for people and for scripts."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import redis
+
+from coordinator.inbox import Inbox
+from tasks.attempt_log import AttemptLog
+from tasks.filesystem import Files
+from tasks.keys import Keys
+from tasks.marker import DataFile
+from tasks.report import Outcome, OutcomeKind
+from tasks.token import Token
+from tasks.warehouse import Change, Entry, Warehouse
+from tests.cli.conftest import ByHand, Cli
+from tests.conftest import wait_until
+
+SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})
+
+
+# -- list -----------------------------------------------------------------------------------------------------
+
+
+def test_list_in_json_has_stable_names_and_times_with_an_offset(cli: Cli, hand: ByHand) -> None:
+    old = hand.finished(name="nightly")
+    new = hand.submit({"name": "a"}, {"name": "b", "needs": ["a"]})
+    first, second = cli.json("list")
+    assert (first["id"], second["id"]) == (new, old)
+    assert set(second) == {
+        *("id", "name", "status", "submitted_at", "started_at", "ended_at"),
+        *("done", "total", "groups", "version", "reason"),
+    }
+    assert (second["status"], second["done"], second["total"], second["groups"]) == ("FINISHED", 1, 1, {"SUCCEEDED": 1})
+    assert datetime.datetime.fromisoformat(second["ended_at"]).utcoffset() is not None
+    assert (first["status"], first["started_at"], first["total"]) == ("PENDING", None, 2)
+
+
+def test_list_filters_by_status_name_time_and_number(cli: Cli, hand: ByHand) -> None:
+    finished = hand.finished(name="nightly-1")
+    pending = [hand.submit({"name": "a"}, name=name) for name in ("nightly-2", "hourly")]
+
+    def ids(*arguments: str) -> list[str]:
+        return [job["id"] for job in cli.json("list", *arguments)]
+
+    assert ids("--status", "finished") == [finished]
+    assert set(ids("--status", "FINISHED", "--status", "PENDING")) == {finished, *pending}
+    assert set(ids("--name", "nightly-*")) == {finished, pending[0]}
+    assert ids("--limit", "1") == [pending[1]]
+    assert len(ids("--since", "1h")) == 3
+    assert ids("--since", "2999-01-01T00:00:00Z") == []
+
+
+def test_list_for_people_shows_where_each_job_stands_and_why(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "a"}, name="nightly")
+    hand.decide(job)
+    hand.fail(job, "a", "the file is gone")
+    done = cli("list")
+    (line,) = [line for line in done.stdout.splitlines() if job in line]
+    assert "nightly" in line
+    assert "FAILED" in line
+    assert "1/1" in line
+    assert "the file is gone" in line
+
+
+def test_an_empty_list_is_an_empty_list(cli: Cli) -> None:
+    assert cli.json("list") == []
+    done = cli("list")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "No jobs.\n")
+
+
+# -- the name of a job ----------------------------------------------------------------------------------------
+
+
+def test_a_job_may_be_named_last_or_by_the_beginning_of_either_part_of_its_id(cli: Cli, hand: ByHand) -> None:
+    hand.submit({"name": "a"}, name="first")
+    job = hand.submit({"name": "a"}, name="second")
+    for word in ("last", job, job[:-1], job.partition("-")[2][:5]):
+        assert cli.json("show", word)["id"] == job
+
+
+# -- show -----------------------------------------------------------------------------------------------------
+
+
+def test_show_in_json_tells_everything_of_a_fork_and_its_members(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "start"}, {"name": "month", "needs": ["start"], "for_each": {"m": [7, 8, 9]}})
+    hand.decide(job)
+    hand.succeed(job, "start", rows={"start": 12})
+    token = hand.claim(job, "month[1]", "host-9:77")
+    hand.progress(token, step=1, steps=2, label="counting", done=3, total=10)
+    shown = cli.json("show", job)
+    assert (shown["status"], shown["intent"], shown["done"], shown["total"]) == ("RUNNING", "run", 1, 4)
+    assert shown["submitted_by"] == "tester"
+    start, month = shown["groups"]
+    assert start["members"][0]["rows"] == {"start": 12}
+    assert (month["forked"], month["needs"], month["total"]) == (True, ["start"], 3)
+    assert month["states"] == {"RUNNING": 1, "QUEUED": 2}
+    member = next(m for m in month["members"] if m["id"] == "month[1]")
+    assert (member["value"], member["attempt"], member["worker"]) == (8, 1, "host-9:77")
+    assert (member["progress"]["done"], member["progress"]["total"]) == (3, 10)
+
+
+def test_show_draws_forks_running_members_and_what_waits(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit(
+        {"name": "month", "for_each": {"m": [7, 8, 9, 10]}},
+        {"name": "report", "needs": ["month"]},
+    )
+    hand.decide(job)
+    hand.succeed(job, "month[0]", rows={"month": 5})
+    hand.progress(
+        hand.claim(job, "month[1]", "host-9:77"), step=1, steps=2, label="counting", rows=1234, done=3, total=10
+    )
+    lines = cli("show", job).stdout.splitlines()
+    fork = next(line for line in lines if "month" in line and "1/4" in line)
+    assert "▇▇▁▁▁▁▁▁" in fork
+    assert "1 running, 2 queued" in fork
+    member = next(line for line in lines if "month[1]" in line)
+    for part in ("m=8", "step 1/2 counting", "1,234 rows", "3/10", "host-9:77"):
+        assert part in member
+    assert "month[0]" not in "\n".join(lines)  # what has succeeded needs no look
+    assert "waits for month" in next(line for line in lines if "report" in line)
+
+
+def test_show_gives_the_first_and_the_last_error_and_no_markup_or_control_character_of_them_is_obeyed(
+    cli: Cli, hand: ByHand
+) -> None:
+    job = hand.submit({"name": "only", "retry": {"max": 1, "backoff": "0s"}})
+    hand.decide(job)
+    hand.fail(job, "only", "[red]first[/red] \x1b[31mtrouble", recoverable=True, traceback="first.py line 1")
+    wait_until(lambda: hand.decide(job) or hand.view(job).groups[0].members[0].state == "QUEUED", what="the retry")
+    hand.fail(job, "only", "second trouble", traceback="second.py line 2")
+    out = cli("show", job).stdout  # Cli looks for escapes
+    assert "first error: USER_ERROR [red]first[/red]" in out
+    assert "last error: USER_ERROR second trouble" in out
+    assert "first.py line 1" in out
+    assert "second.py line 2" in out
+    (member,) = cli.json("show", job)["groups"][0]["members"]
+    assert member["first_error"]["text"].startswith("[red]")
+    assert member["last_error"]["traceback"] == "second.py line 2"
+
+
+def test_show_says_when_a_retry_comes_and_why(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "only", "retry": {"max": 3, "backoff": "60s"}})
+    hand.decide(job)
+    hand.fail(job, "only", "flaky network", recoverable=True)
+    out = cli("show", job).stdout
+    assert "RETRYING" in out
+    line = next(line for line in out.splitlines() if "backoff" in line)
+    assert "attempt 2 in " in line
+    assert "flaky network (retry 1 of 3" in line
+
+
+def test_a_job_that_nobody_looks_at_says_so(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+    job = hand.submit({"name": "only"})
+    assert "unstuck up" not in cli("show", job).stdout
+    key = Keys(hand.settings.prefix).of(job).job
+    client.hset(key, "submitted_at", float(client.hget(key, "submitted_at") or 0) - 60)
+    assert "no coordinator has looked at this job yet; start a fleet with `unstuck up`" in cli("show", job).stdout
+
+
+# -- events ---------------------------------------------------------------------------------------------------
+
+
+def test_events_are_in_order_one_line_each_and_one_object_each_in_json(cli: Cli, hand: ByHand) -> None:
+    job = hand.finished()
+    kinds = [line.split()[2] for line in cli("events", job).stdout.splitlines()]
+    assert kinds[0] == "SUBMITTED"
+    assert kinds[-1] == "FINISHED"
+    assert kinds.index("QUEUED") < kinds.index("RUNNING") < kinds.index("SUCCEEDED")
+    found = [json.loads(line) for line in cli("events", job, "--json").stdout.splitlines()]
+    assert [event["kind"] for event in found] == kinds
+    running = next(event for event in found if event["kind"] == "RUNNING")
+    assert (running["group"], running["epoch"], running["worker"]) == ("only", 1, "host-1:4242")
+    assert datetime.datetime.fromisoformat(running["at"]).utcoffset() is not None
+
+
+def test_following_events_shows_each_as_it_comes_and_ends_with_the_job(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "only"})
+    with cli.start("events", job, "-f", "--json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["kind"] == "SUBMITTED"
+        hand.decide(job)
+        assert json.loads(process.stdout.readline())["kind"] == "QUEUED"
+        hand.succeed(job, "only")
+        kinds = [json.loads(line)["kind"] for line in process.stdout]
+        assert kinds[0] == "RUNNING"
+        assert kinds[-1] == "FINISHED"
+    assert process.returncode == 0
+
+
+def test_leaving_what_follows_is_quiet(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "only"})
+    with cli.start("events", job, "-f") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 130
+
+
+# -- logs -----------------------------------------------------------------------------------------------------
+
+
+def write_log(hand: ByHand, token: Token, *lines: str) -> Path:
+    """Lines in the log of an attempt, where the attempt's own log is."""
+    path = AttemptLog(Files(hand.settings.warehouse), token.staging).path
+    assert path is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def logged(hand: ByHand) -> str:
+    job = hand.submit({"name": "clean"}, {"name": "month", "for_each": {"m": [7, 8]}})
+    for group, epoch, text in (
+        *(("clean", 1, "first try"), ("clean", 2, "second try"), ("clean", 10, "tenth try")),
+        *(("month[0]", 1, "july"), ("month[1]", 1, "august")),
+    ):
+        write_log(hand, Token(job, group, epoch, "n", "c"), text)
+    return job
+
+
+def test_logs_show_the_newest_attempt_of_each_group_and_all_when_asked(cli: Cli, logged: str) -> None:
+    assert cli("logs", logged).stdout.splitlines() == [
+        *("clean#10 | tenth try", "month[0]#1 | july", "month[1]#1 | august"),
+    ]
+    assert cli("logs", logged, "clean").stdout == "tenth try\n"
+    assert cli("logs", logged, "clean", "--all").stdout.splitlines() == [
+        *("clean#1 | first try", "clean#2 | second try", "clean#10 | tenth try"),
+    ]
+    assert cli("logs", logged, "month").stdout.splitlines() == ["month[0]#1 | july", "month[1]#1 | august"]
+    assert cli("logs", logged, "month[1]").stdout == "august\n"
+    entry = json.loads(cli("logs", logged, "month[1]", "--json").stdout)
+    assert (entry["group"], entry["attempt"], entry["line"]) == ("month[1]", 1, "august")
+    assert Path(entry["file"]).read_text() == "august\n"
+
+
+def test_logs_of_a_group_that_the_job_does_not_have_are_2_and_name_those_it_has(cli: Cli, logged: str) -> None:
+    done = cli("logs", logged, "claen")
+    assert done.returncode == 2
+    assert "clean, month" in done.stderr
+
+
+def test_no_logs_yet_is_said_and_is_no_error(cli: Cli, hand: ByHand) -> None:
+    done = cli("logs", hand.submit({"name": "only"}))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "No logs" in done.stderr
+    assert "PENDING" in done.stderr
+
+
+def test_following_logs_shows_whole_lines_as_they_come_and_the_unfinished_last_one_at_the_end(
+    cli: Cli, hand: ByHand
+) -> None:
+    job = hand.submit({"name": "only"})
+    hand.decide(job)
+    token = hand.claim(job, "only")
+    path = write_log(hand, token, "one")
+    with cli.start("logs", job, "-f") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "only#1 | one\n"
+        with path.open("a") as file:
+            file.write("two\nthr")
+            file.flush()
+            assert process.stdout.readline() == "only#1 | two\n"
+            file.write("ee")
+
+        hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
+        assert process.stdout.read() == "only#1 | three\n"
+    assert process.returncode == 0
+
+
+def test_a_reader_that_leaves_early_is_no_error(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "only"})
+    write_log(hand, Token(job, "only", 1, "n", "c"), *("a line" for _ in range(100_000)))
+    with cli.start("logs", job) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "only#1 | a line\n"
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+def test_an_answer_that_nobody_reads_is_no_error(cli: Cli, hand: ByHand) -> None:
+    hand.finished()
+    reader, writer = os.pipe()
+    os.close(reader)
+    with cli.start("list", "--json", stdout=writer) as process:
+        os.close(writer)
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+# -- datasets -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def published(cli: Cli) -> Warehouse:
+    """Two versions of one dataset, and another one."""
+    warehouse = Warehouse(cli.env["UNSTUCK_WAREHOUSE"])
+    warehouse.ensure_id()
+    one, two = (DataFile(f"_staging/j/{n}.parquet", n, 1000 * n) for n in (1, 2))
+    for n, datasets in (
+        (1, {"monthly": Change("replace", [one], [], 1, SCHEMA)}),
+        (2, {"monthly": Change("append", [two], [], 2, SCHEMA), "report": Change("replace", [one], [], 1, SCHEMA)}),
+    ):
+        assert warehouse.create_entry(n, Entry(n, n - 1, f"job{n}", "package", f"job{n}", "flights", 1e9, {}, datasets))
+    return warehouse
+
+
+def test_datasets_are_shown_without_redis(cli: Cli, published: Warehouse) -> None:
+    cli.env["UNSTUCK_REDIS_URL"] = "redis://127.0.0.1:1/0"
+    monthly, report = cli.json("datasets")
+    assert (monthly["dataset"], monthly["version"], monthly["rows"], monthly["files"]) == ("monthly", 2, 3, 2)
+    assert (monthly["bytes"], monthly["job"], monthly["columns"]) == (3000, "job2", [{"name": "n", "type": "long"}])
+    assert report["dataset"] == "report"
+    out = cli("datasets").stdout
+    assert "job2 (flights)" in next(line for line in out.splitlines() if line.startswith("monthly"))
+
+
+def test_a_dataset_at_an_older_version_with_its_files(cli: Cli, published: Warehouse) -> None:
+    (old,) = cli.json("datasets", "monthly", "--version", "1", "--files")
+    assert old["paths"] == [published.storage.uri("_staging/j/1.parquet")]
+    out = cli("datasets", "monthly", "--files").stdout
+    assert published.storage.uri("_staging/j/2.parquet") in out.splitlines()
+
+
+def test_a_warehouse_without_datasets_is_said_and_named(cli: Cli, tmp_path: Path) -> None:
+    assert cli.json("datasets", "--warehouse", "elsewhere") == []
+    done = cli("datasets", "--warehouse", "elsewhere")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert str(tmp_path / "elsewhere") in done.stderr
+
+
+# -- dead -----------------------------------------------------------------------------------------------------
+
+
+def test_dead_reports_are_listed_with_their_reason_and_what_they_said(cli: Cli, client: redis.Redis) -> None:
+    assert cli.json("dead", "list") == []
+    keys = Keys()
+    inbox = Inbox(client, keys, "tester")
+    inbox.open()
+    client.xadd(keys.reports, {"v": "1", "kind": "succeeded", "token": "gone/a/1/n/c"})
+    assert inbox.park(inbox.read(1, 1.0), "no such job: gone", "UNKNOWN_JOB") == 1
+    (report,) = cli.json("dead", "list")
+    assert (report["reason"], report["report"]["token"]) == ("no such job: gone", "gone/a/1/n/c")
+    assert "no such job: gone" in cli("dead", "list").stdout
+
+
+def test_colours_are_for_terminals_only_and_json_has_none_even_when_they_are_forced(cli: Cli, hand: ByHand) -> None:
+    hand.finished()
+    done = cli("list", "--json", FORCE_COLOR="1")
+    assert json.loads(done.stdout)[0]["status"] == "FINISHED"
+    assert os.linesep in done.stdout

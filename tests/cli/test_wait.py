@@ -1,0 +1,285 @@
+"""Waiting for a job: live on a terminal, line by line elsewhere, and left with Ctrl-C without harm to the job."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import termios
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from tasks.report import Outcome, OutcomeKind
+from tests.cli.conftest import ByHand, Cli
+from tests.conftest import RedisServer, wait_until
+
+SPEC = """\
+name: waited
+groups:
+  - name: first
+    spark: false
+    steps: [{python: "some.where:step"}]
+  - name: second
+    needs: [first]
+    spark: false
+    steps: [{python: "some.where:step"}]
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "waited.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+def the_job(hand: ByHand) -> str:
+    """The id of the job that the command has submitted."""
+    return wait_until(lambda: hand.client.jobs(), 20, "the job to be submitted")[0].id
+
+
+# -- without a terminal ---------------------------------------------------------------------------------------
+
+
+def test_submit_prints_the_job_and_what_to_do_next(cli: Cli, hand: ByHand, spec: Path) -> None:
+    done = cli("submit", spec)
+    job = the_job(hand)
+    assert done.returncode == 0
+    assert f"Submitted waited: job {job}" in done.stdout
+    assert f"unstuck watch {job}" in done.stdout
+
+
+def test_the_same_key_is_the_same_job_and_that_is_said(cli: Cli, spec: Path) -> None:
+    first = cli.json("submit", spec, "--key", "today")
+    assert first["new"] is True
+    again = cli("submit", spec, "--key", "today")
+    assert again.returncode == 0
+    assert f"submitted under this key before: job {first['id']}" in again.stdout
+    assert "PENDING" in again.stdout
+    assert cli.json("submit", spec, "--key", "today") == {**first, "new": False}
+
+
+def test_params_reach_the_job(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("params: {year: 2013}\n" + SPEC)
+    job = cli.json("submit", path, "--param", "year=2014")["id"]
+    assert cli.json("show", job)["params"] == {"year": 2014}
+
+
+def test_waiting_in_a_pipe_prints_one_line_per_change_and_ends_with_the_job(cli: Cli, hand: ByHand, spec: Path) -> None:
+    with cli.start("submit", spec, "--wait") as process:
+        job = the_job(hand)
+        hand.decide(job)
+        hand.succeed(job, "first", rows={"first": 1200})
+        hand.succeed(job, "second")
+        assert process.stdout is not None
+        lines = process.stdout.read().splitlines()
+    assert process.returncode == 0
+    for group in ("first", "second"):
+        changes = [line.split()[2] for line in lines if line.split()[3:4] == [group]]
+        assert changes == ["QUEUED", "RUNNING", "SUCCEEDED"]
+    assert any("1,200 rows" in line for line in lines)
+    assert f"waited {job} FINISHED after" in lines[-1]
+
+
+def test_waiting_for_a_job_that_fails_is_1_with_its_reason(cli: Cli, hand: ByHand, spec: Path) -> None:
+    with cli.start("submit", spec, "--wait", "--json") as process:
+        job = the_job(hand)
+        hand.decide(job)
+        hand.fail(job, "first", "no such table")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        answer = json.loads(process.stdout.read())  # what people read is elsewhere
+        assert "FAILED" in process.stderr.read()
+    assert process.returncode == 1
+    assert (answer["id"], answer["status"], answer["new"]) == (job, "FAILED", True)
+    assert "no such table" in answer["reason"]["text"]
+
+
+def test_ctrl_c_while_waiting_leaves_the_job_running_and_says_how_to_come_back(
+    cli: Cli, hand: ByHand, spec: Path
+) -> None:
+    with cli.start("submit", spec, "--wait") as process:
+        job = the_job(hand)
+        hand.decide(job)
+        token = hand.claim(job, "first")
+        assert process.stdout is not None
+        wait_until(lambda: "RUNNING" in process.stdout.readline(), 20, "the command to show RUNNING")
+        process.send_signal(signal.SIGINT)
+        said = process.stdout.read()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 130
+    assert f"job {job} goes on" in said
+    assert f"unstuck watch {job}" in said
+    # Then: the job knows nothing of it, and ends as ever.
+    assert hand.view(job).job.intent == "run"
+
+    hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
+    hand.succeed(job, "second")
+    assert cli("watch", job).returncode == 0
+
+
+def test_a_watcher_outlives_a_restart_of_redis(cli: Cli, tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, aof=True)
+    server.start()
+    try:
+        cli.env["UNSTUCK_REDIS_URL"] = server.url
+        with redis.Redis.from_url(server.url, decode_responses=True) as store:
+            hand = ByHand(server.url, store, tmp_path)
+            job = hand.submit({"name": "only"})
+            assert store.waitaof(1, 0, 5000)[0] == 1
+            with cli.start("watch", job) as process:
+                assert process.stdout is not None
+                assert "SUBMITTED" in process.stdout.readline()
+                server.stop()
+                assert "Redis does not answer" in process.stdout.readline()
+                server.start()
+                hand.decide(job)
+                hand.succeed(job, "only")
+                assert "FINISHED" in process.stdout.read().splitlines()[-1]
+            assert process.returncode == 0
+    finally:
+        server.stop()
+
+
+# -- on a terminal --------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A command on a terminal of its own, with what it has drawn so far."""
+
+    def __init__(self, cli: Cli, *arguments: str, columns: int = 120, rows: int = 24) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.process = cli.start(*arguments, stdin=slave, stdout=slave, stderr=slave, text=False)
+        os.close(slave)
+        self.drawn = ""
+
+    def read(self, timeout: float = 0.05) -> bool:
+        """Take in what was drawn; False once the terminal is closed."""
+        if not select.select([self._master], [], [], timeout)[0]:
+            return True
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            return False
+        self.drawn += data.decode(errors="replace")
+        return bool(data)
+
+    def shows(self, pattern: str, timeout: float = 20.0) -> str:
+        """Wait until something drawn since the last call fits ``pattern``."""
+        end = time.monotonic() + timeout
+        while not (match := re.search(pattern, self.plain)):
+            assert time.monotonic() < end, f"waited for {pattern!r}; drawn: {self.plain!r}"
+            if not self.read() and not re.search(pattern, self.plain):
+                raise AssertionError(f"ended without {pattern!r}; drawn: {self.plain!r}")
+        self.drawn = ""
+        return match[0]
+
+    @property
+    def plain(self) -> str:
+        """Without colours and cursor movements."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.drawn)
+
+    def end(self) -> int:
+        while self.read(1.0):
+            pass
+        return self.process.wait(10)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._master)
+
+
+def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "month", "for_each": {"m": [7, 8]}}, {"name": "report", "needs": ["month"]})
+    hand.decide(job)
+    terminal = Terminal(cli, "watch", job)
+    try:
+        terminal.shows(r"◌ month +queued +▁▁▁▁▁▁▁▁ 0/2 +2 queued")
+        terminal.shows(r"○ report +waiting +waits for month")
+        token = hand.claim(job, "month[0]", "host-9:77")
+        hand.progress(token, step=1, steps=2, label="counting", rows=1200, done=3, total=12)
+        terminal.shows(
+            r"└─ ● month\[0\] m=7 +running +▇▇▁▁▁▁▁▁ 3/12 +step 1/2 counting · 1,200 rows +\d+\.\ds host-9:77"
+        )
+        hand.progress(token, step=2, steps=2, label="writing", done=1, total=2)
+        terminal.shows(r"▇▇▇▇▁▁▁▁ 1/2 +step 2/2 writing")
+
+        hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
+        terminal.shows(r"month +queued +▇▇▇▇▁▁▁▁ 1/2")
+        hand.succeed(job, "month[1]")
+        hand.succeed(job, "report")
+        terminal.shows(r"FINISHED after")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+
+
+def test_ctrl_c_on_a_terminal_gives_the_cursor_back(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "only"})
+    terminal = Terminal(cli, "watch", "last")
+    try:
+        terminal.shows(r"○ only +waiting")
+        terminal.process.send_signal(signal.SIGINT)
+        code = terminal.end()
+        assert f"job {job} goes on" in terminal.plain
+        assert terminal.drawn.rfind("\x1b[?25h") > terminal.drawn.rfind("\x1b[?25l")
+        assert code == 130
+    finally:
+        terminal.close()
+
+
+def test_a_job_wider_than_the_terminal_is_cut_to_it_and_what_needs_a_look_stays(cli: Cli, hand: ByHand) -> None:
+    names = [f"g{n:02d}" for n in range(40)]
+    job = hand.submit(*({"name": name} for name in names))
+    hand.decide(job)
+    for name in names[:30]:
+        hand.succeed(job, name)
+    hand.claim(job, "g35")
+    terminal = Terminal(cli, "watch", job, rows=16)
+    try:
+        shown = terminal.shows(r"(?s)30/40.*● g35 +running")
+        assert "… 30 more" in shown
+        assert len(shown.splitlines()) <= 16
+        assert "✓ g00" not in shown
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+    finally:
+        terminal.close()
+
+
+def test_colours_are_left_out_on_a_terminal_that_wants_none(cli: Cli, hand: ByHand) -> None:
+    job = hand.finished()
+    for wanted, env in ((True, {}), (False, {"NO_COLOR": "1"})):
+        cli.env.update(env)
+        terminal = Terminal(cli, "list")
+        try:
+            assert terminal.end() == 0
+            assert job in terminal.plain
+            assert ("\x1b[32m" in terminal.drawn) is wanted
+        finally:
+            terminal.close()
+
+
+def test_a_dumb_terminal_gets_lines(cli: Cli, hand: ByHand) -> None:
+    job = hand.finished()
+    cli.env["TERM"] = "dumb"
+    terminal = Terminal(cli, "watch", job)
+    try:
+        assert terminal.end() == 0
+        assert "\x1b" not in terminal.drawn
+        assert re.search(r"RUNNING +only +attempt 1 on host-1:4242", terminal.drawn)
+    finally:
+        terminal.close()

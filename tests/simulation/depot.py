@@ -1,0 +1,59 @@
+"""The warehouse: markers in staging folders, and the log with one slot per package, created only if absent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tasks.token import Token
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMarker:
+    """What stands beside the staged files of an attempt that finished."""
+
+    token: Token
+    fingerprint: str
+    outputs: dict[str, int]
+    forks: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    publish_id: str
+    kind: Literal["package", "abort"]
+    outputs: dict[str, int] = field(default_factory=dict)
+    stagings: tuple[str, ...] = ()
+    code: str = ""
+
+
+class Depot:
+    """One warehouse, on a file system that never forgets."""
+
+    def __init__(self) -> None:
+        self.markers: dict[str, ModelMarker] = {}
+        self.log: list[LogEntry] = []
+
+    def head(self) -> int:
+        return len(self.log)
+
+    def create(self, slot: int, entry: LogEntry) -> bool:
+        """Create-if-absent: False if the slot is taken."""
+        if slot <= len(self.log):
+            return False
+        assert slot == len(self.log) + 1, "a log has no gaps"
+        self.log.append(entry)
+        return True
+
+    def find(self, publish_id: str, after: int) -> int | None:
+        for slot in range(after + 1, len(self.log) + 1):
+            if self.log[slot - 1].publish_id == publish_id:
+                return slot
+        return None
+
+    def standing(self, job: str, group: str, fingerprint: str) -> str | None:
+        """The folder of an earlier attempt that did this very work."""
+        for staging, marker in self.markers.items():
+            if (marker.token.job, marker.token.group, marker.fingerprint) == (job, group, fingerprint):
+                return staging
+        return None

@@ -1,0 +1,206 @@
+"""The fleet: runners and their watchdogs, as small state machines that speak to the model of the store.
+
+A runner dies and freezes at every boundary of an attempt; its watchdog dies with it (a lost host) or tells of its
+death. A frozen runner that thaws goes on as if nothing had happened: it is the zombie that the fences are for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from coordinator.plan import PlannedGroup
+from tasks.group import FrozenInputs
+from tasks.lease import ClaimAnswer, RenewAnswer
+from tasks.report import Failure, Outcome, OutcomeKind
+from tasks.token import Hint, Token, split_member
+
+from .broker import Broker
+from .depot import Depot, ModelMarker
+from .jobs import SimulatedJob
+from .model import ModelStore
+from .stage import Actor, Killed, Life, Routine, Stage
+from .trouble import Fault, Trouble
+
+T = TypeVar("T")
+Told = Generator[float, None, T]
+RENEW = 3.0
+
+
+class Host:
+    """One machine with one runner and its watchdog. A runner that dies is replaced."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        trouble: Trouble,
+        store: ModelStore,
+        broker: Broker,
+        depot: Depot,
+        jobs: dict[str, SimulatedJob],
+        name: str,
+        queues: tuple[str, ...],
+    ) -> None:
+        self._stage, self._trouble, self._store = stage, trouble, store
+        self._broker, self._depot, self._jobs = broker, depot, jobs
+        self.name = name
+        self.queues = queues
+        self._held: Token | None = None
+        self._ordered = ""
+        self._idle = False
+        self._runner: Actor
+        self._watchdog: Actor
+        self._start(0.0)
+
+    # ---- the processes -------------------------------------------------------------------------------
+
+    def _start(self, delay: float) -> None:
+        self._held, self._ordered, self._idle = None, "", False
+        self._runner = Routine(self._stage, self.name, self._run(), delay)
+        self._watchdog = Routine(self._stage, f"{self.name}/dog", self._watch(), delay + RENEW / 2)
+
+    @property
+    def listening(self) -> bool:
+        return not self._runner.dead and self._runner.frozen_until <= self._stage.now
+
+    def pushed(self, queue: str, at: float) -> None:
+        """A hint came in: the broker wakes who blocks on it."""
+        if queue in self.queues and self._idle:
+            self._runner.wake(at + self._stage.rng.uniform(0.0, 0.01))
+
+    def _die(self, why: str) -> None:
+        """The runner's process is gone; its watchdog says so, or is gone with it."""
+        rng, token = self._stage.rng, self._held
+        self._stage.log(self.name, f"DIES {why}" + (f" holding {token}" if token else ""))
+        self._watchdog.kill()
+        if token is not None and rng.random() < 0.5:
+            Routine(self._stage, f"{self.name}/dog", self._obituary(token), rng.uniform(0.05, 1.0))
+        self._start(rng.uniform(0.5, 5.0))
+
+    def _boundary(self, where: str) -> Life:
+        """A place where the runner may die, or stop for a while and go on none the wiser."""
+        trouble = self._trouble
+        if trouble.chance(trouble.runner_dies):
+            self._die(where)
+            raise Killed
+        if trouble.chance(trouble.runner_freezes):
+            until = trouble.freeze_until()
+            # A stopped machine; a partition, in which the runner works on; a long call, in which only the dog lives.
+            what = self._stage.rng.choice(("host", "host", "dog", "runner"))
+            self._stage.log(self.name, f"FREEZES ({what}) {where} for {until - self._stage.now:.1f}s")
+            if what != "runner":
+                self._watchdog.freeze(until)
+            if what != "dog":
+                self._runner.freeze(until)
+        yield self._stage.rng.uniform(0.0, 0.005)
+
+    def _call(self, what: str, effect: Callable[[], T]) -> Told[T]:
+        """One script, repeated until its reply comes (always with the same arguments)."""
+        while True:
+            yield from self._boundary(f"before {what}")
+            fault = self._trouble.of_call()
+            if fault is Fault.REQUEST_LOST:
+                yield self._stage.rng.uniform(0.1, 2.0)
+                continue
+            answer = effect()
+            self._stage.log(self.name, f"{what}: {getattr(answer, 'answer', answer)}")
+            if fault in (Fault.REPLY_LOST, Fault.REPEATED):
+                self._stage.log(self.name, f"{what}: reply lost, asks again")
+                yield self._stage.rng.uniform(0.1, 2.0)
+                continue
+            yield from self._boundary(f"after {what}")
+            return answer
+
+    # ---- the watchdog --------------------------------------------------------------------------------
+
+    def _watch(self) -> Life:
+        while True:
+            token = self._held
+            if token is not None and self._trouble.of_call() is not Fault.REQUEST_LOST:
+                answer = self._store.renew(token, self.name)
+                if answer is not RenewAnswer.CONTINUE:
+                    self._ordered = str(answer)
+            if token is not None and self._trouble.chance(self._trouble.drains):
+                self._ordered = self._ordered or "DRAIN"
+            yield RENEW
+
+    def _obituary(self, token: Token) -> Life:
+        outcome = Outcome(OutcomeKind.LOST, failure=Failure("RUNNER_DIED", f"{self.name} died"))
+        answer = self._store.finish(token, outcome, self._stage.mint())
+        self._stage.log(f"{self.name}/dog", f"finish {token} lost: {answer}")
+        yield 0.0
+
+    # ---- the runner ----------------------------------------------------------------------------------
+
+    def _run(self) -> Life:
+        while True:
+            hint = self._broker.pop(self.queues)
+            if hint is None:
+                self._idle = True
+                at = self._broker.next_at(self.queues)
+                yield 3600.0 if at is None else max(0.0, at - self._stage.now)
+                self._idle = False
+                continue
+            yield from self._attempt(hint)
+
+    def _attempt(self, hint: Hint) -> Life:
+        stage, claimant, event = self._stage, self._stage.mint(), self._stage.mint()
+        claim = yield from self._call(f"claim {hint}", lambda: self._store.claim(hint, claimant, self.name, event))
+        if claim.answer is not ClaimAnswer.CLAIMED:
+            return
+        token = hint.held_by(claimant)
+        self._held, self._ordered = token, ""
+        outcome = yield from self._work(token, claim.inputs, claim.member)
+        if outcome is not None:
+            said = stage.mint()
+            yield from self._call(f"finish {token} {outcome.kind}", lambda: self._store.finish(token, outcome, said))
+        self._held = None
+
+    def _work(self, token: Token, inputs: str, member: str) -> Told[Outcome | None]:
+        """Run the steps, or find that they were run before; then the marker."""
+        stage, job = self._stage, self._jobs[token.job]
+        name, _ = split_member(token.group)
+        fingerprint = hashlib.sha256(f"{name} {inputs} {member}".encode()).hexdigest()
+        yield from self._boundary("at the start")
+        standing = self._depot.standing(token.job, token.group, fingerprint)
+        if standing is not None:
+            return _success(standing, self._depot.markers[standing], adopted=True)
+        self._read(token, inputs)
+        behaviour = job.behaviour(name)
+        runs = job.runs.get(token.group, 0)
+        job.runs[token.group] = runs + 1
+        for _ in range(3):
+            yield behaviour.seconds / 3 * stage.rng.uniform(0.8, 1.2)
+            yield from self._boundary("in a step")
+            if self._ordered:
+                return Outcome(OutcomeKind.RELEASED) if self._ordered == "DRAIN" else None
+        if behaviour.kind == "kills":
+            self._die("of its step")
+            raise Killed
+        if behaviour.fails(runs):
+            fatal = behaviour.kind == "fatal"
+            return Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", f"run {runs + 1}", recoverable=not fatal))
+        marker = self._marker(token, job.plan.groups[name], fingerprint, behaviour.silent)
+        yield from self._boundary("before the marker")
+        self._depot.markers[token.staging] = marker
+        stage.log(self.name, f"marker of {token}")
+        yield from self._boundary("after the marker")
+        return _success(token.staging, marker)
+
+    def _read(self, token: Token, inputs: str) -> None:
+        for need, folders in FrozenInputs.model_validate_json(inputs).inputs.items():
+            for folder in folders:
+                assert folder in self._depot.markers, f"{token} is to read {folder} of {need}, which has no marker"
+
+    def _marker(self, token: Token, planned: PlannedGroup, fingerprint: str, silent: bool) -> ModelMarker:
+        # Other values at every run: what was frozen or adopted must not be mixed with them.
+        values: list[Any] = list(range(self._stage.rng.randint(0, 3)))
+        forks = {} if silent else {wanted.key: values for wanted in planned.collect}
+        return ModelMarker(token, fingerprint, {planned.name: self._stage.rng.randint(0, 9)}, forks)
+
+
+def _success(staging: str, marker: ModelMarker, *, adopted: bool = False) -> Outcome:
+    return Outcome(
+        OutcomeKind.SUCCEEDED, staging=staging, adopted=adopted, rows=marker.outputs, forks=dict(marker.forks)
+    )

@@ -1,0 +1,363 @@
+"""The coordinators: the real consumer, sweep and ``act``, in threads that hand over their turn at every call.
+
+A coordinator dies or freezes before or after any call to the store, the broker or the warehouse; it loses requests
+and replies. It is started again a little later, with nothing of what it knew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import redis
+
+from coordinator.act import Coordinator
+from coordinator.consumer import Consumer
+from coordinator.decision import Decision, PublishResult
+from coordinator.inbox import Entry, Inbox
+from coordinator.job import Reason
+from coordinator.state import JobState
+from coordinator.status import GroupState
+from coordinator.store import Acks, Begun, CommitAnswer, EndAnswer, Store
+from coordinator.sweep import Sweep
+from tasks.settings import Settings
+from tasks.token import Hint
+
+from .broker import Broker
+from .depot import Depot, LogEntry
+from .model import ModelStore
+from .stage import Killed, Stage, Turn
+from .stream import ReportStream
+from .trouble import Fault, Trouble
+
+T = TypeVar("T")
+
+
+class Line:
+    """The connection of one process: every call may be where it dies, freezes, or does not hear the answer."""
+
+    def __init__(self, stage: Stage, trouble: Trouble, die: Callable[[], None]) -> None:
+        self.stage, self.trouble, self._die = stage, trouble, die
+
+    def call(self, actor: Turn, what: str, effect: Callable[[], T], lost: type[Exception] = redis.ConnectionError) -> T:
+        rng = self.stage.rng
+        actor.check()
+        fault = self.trouble.of_call()
+        if fault is Fault.NONE:
+            if rng.random() < 0.4:
+                actor.pause(rng.uniform(0.0, 0.004))
+            return effect()
+        self.stage.log(actor.name, f"{fault.upper()}: {what}")
+        if fault is Fault.DIE_BEFORE:
+            self._die()
+            raise Killed
+        if fault is Fault.FREEZE_BEFORE:
+            self._freeze(actor)
+        if fault is Fault.REQUEST_LOST:
+            actor.pause(rng.uniform(0.0, 2.0))
+            raise lost("the request was lost")
+        answer = effect()
+        if fault is Fault.DIE_AFTER:
+            self._die()
+            raise Killed
+        if fault is Fault.FREEZE_AFTER:
+            self._freeze(actor)
+        if fault is Fault.REPLY_LOST:
+            actor.pause(rng.uniform(0.0, 2.0))
+            raise lost("the reply was lost")
+        if fault is Fault.REPEATED:
+            actor.pause(rng.uniform(0.0, 2.0))
+            answer = effect()
+        return answer
+
+    def _freeze(self, actor: Turn) -> None:
+        actor.freeze(self.trouble.freeze_until())
+        actor.pause(0.0)
+
+
+class StoreAtHand:
+    """The store as a coordinator sees it: ``act.JobStore`` and what the sweep asks for."""
+
+    def __init__(self, line: Line, core: ModelStore, broker: Broker, slots: Callable[[], dict[str, int]]) -> None:
+        self._line, self._core, self._broker, self._slots = line, core, broker, slots
+
+    def _call(self, what: str, effect: Callable[[], T]) -> T:
+        actor = current()
+        return self._line.call(actor, what, effect)
+
+    def begin(self, job: str, owner: str) -> Begun:
+        return self._call(f"begin {job}", lambda: self._core.begin(job, owner))
+
+    def end(self, job: str, owner: str) -> EndAnswer:
+        return self._call(f"end {job}", lambda: self._core.end(job, owner))
+
+    def load(self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None) -> JobState | None:
+        if cached is not None and self._call(f"look {job}", lambda: self._core.commit_id(job)) == cached.job.commit:
+            wanted = list(cached.active if changed is None else changed)
+            for name, attempt in self._call(f"read {job}", lambda: self._core.attempts_of(job, wanted)).items():
+                if attempt is None:
+                    cached.attempts.pop(name, None)
+                else:
+                    cached.attempts[name] = attempt
+            return cached
+        return self._call(f"load {job}", lambda: self._core.load(job))
+
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
+        assert summary
+        moves = ", ".join(f"{e.get('group', '')}→{e['kind']}" for e in decision.events)
+
+        def effect() -> CommitAnswer:
+            answer = self._core.commit(decision, commit_id, due_seen, acks)
+            self._line.stage.log(current().name, f"commit {decision.old.id}: {answer} [{moves}]")
+            return answer
+
+        return self._call(f"commit {decision.old.id} {moves}", effect)
+
+    def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
+        self._call(f"settle {job}", lambda: self._core.settle(job, due, due_seen, acks))
+
+    def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
+        self._call(f"halt {job} {reason.text}", lambda: self._core.halt(job, reason, commit_id, now))
+
+    def slots(self, now: float, max_age: float) -> dict[str, int]:
+        return self._call("slots", self._slots)
+
+    def resend_allowance(self, queues: Sequence[str], slots: Mapping[str, int]) -> dict[str, int]:
+        def left(queue: str) -> int:
+            if not slots.get(queue) and self._broker.length(queue) >= 64:
+                return 0
+            return max(0, max(8, 2 * slots.get(queue, 0)) - self._core.resend_used(queue))
+
+        return self._call("allowance", lambda: {queue: left(queue) for queue in queues})
+
+    def note_resent(self, resent: Mapping[str, int], dispatch_timeout: float) -> None:
+        self._call("note resent", lambda: self._core.note_resent(resent, dispatch_timeout))
+
+    def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
+        return self._call("tick", lambda: self._core.tick(period, lease_ttl))
+
+    def due(self, now: float, limit: int) -> list[str]:
+        return self._call("due", lambda: self._core.due_by(now, limit))
+
+    def silence(self) -> float:
+        return self._call("silence", lambda: self._core.now - self._core.alive_at)
+
+    def forget_ended(self, now: float) -> int:
+        return 0
+
+
+class InboxAtHand:
+    """The report stream as one consumer sees it."""
+
+    def __init__(self, line: Line, stream: ReportStream, name: str) -> None:
+        self._line, self._stream, self._name = line, stream, name
+
+    def _call(self, what: str, effect: Callable[[], T]) -> T:
+        return self._line.call(current(), what, effect)
+
+    def open(self) -> None:
+        self._call("open the inbox", lambda: None)
+
+    def read(self, count: int, block: float) -> list[Entry]:
+        actor, stage = current(), self._line.stage
+        at = self._stream.next_at()
+        if at is None or at > stage.now:
+            actor.pause(min(block, block if at is None else max(0.0, at - stage.now)))
+        return self._call("read reports", lambda: self._stream.read(self._name, count))
+
+    def claim_idle(self, idle: float, count: int) -> list[Entry]:
+        return self._call("claim idle reports", lambda: self._stream.claim_idle(self._name, idle, count))
+
+    def park(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
+        return self._call("park", lambda: self._stream.park(entries, reason))
+
+    def ack(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            self._call("ack", lambda: self._stream.ack([entry.id for entry in entries]))
+
+    def trim(self) -> int:
+        return 0
+
+
+class HandsAtHand:
+    """Hints into the broker, packages into the warehouse log: as in ``outside`` and ``publish``, call by call."""
+
+    def __init__(self, line: Line, broker: Broker, depot: Depot, wrote: Callable[[LogEntry], None]) -> None:
+        self._line, self._broker, self._depot, self._wrote = line, broker, depot, wrote
+
+    def _io(self, what: str, effect: Callable[[], T]) -> T:
+        return self._line.call(current(), what, effect, lost=OSError)
+
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        try:
+            for queue, hint in hints:
+                self._io(f"send {hint}", lambda queue=queue, hint=hint: self._broker.push(queue, hint))  # type: ignore[misc]
+        except OSError:
+            return  # the rest of the batch is lost with it
+
+    def head(self, warehouse: str) -> int | None:
+        if self._line.trouble.chance(self._line.trouble.blind):
+            return None
+        try:
+            return self._io("head of the log", self._depot.head)
+        except OSError:
+            return None
+
+    def publish(self, state: JobState) -> PublishResult:
+        if self._line.trouble.chance(self._line.trouble.blind):
+            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
+        try:
+            return self._publish(state)
+        except OSError as error:
+            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", str(error)))
+
+    def _publish(self, state: JobState) -> PublishResult:
+        job, base = state.job.id, state.job.base or 0
+        slot = self._io(f"find {job} in the log", lambda: self._depot.find(job, base))
+        while slot is None:
+            entry = self._io(f"collect {job}", lambda: package_of(state, self._depot))
+            if entry.kind == "package" and not entry.outputs:
+                return PublishResult()
+            free = self._io("head of the log", self._depot.head) + 1
+            if self._io(f"create slot {free} for {job} ({entry.kind})", lambda: self._create(free, entry)):
+                slot = free
+            else:
+                slot = self._io(f"find {job} in the log", lambda: self._depot.find(job, base))
+        entry = self._depot.log[slot - 1]
+        if entry.kind == "abort":
+            return PublishResult(failed=Reason(entry.code, "the package can never be"))
+        return PublishResult(version=slot, rows=entry.outputs)
+
+    def _create(self, slot: int, entry: LogEntry) -> bool:
+        created = self._depot.create(slot, entry)
+        if created:
+            self._wrote(entry)
+        return created
+
+
+def package_of(state: JobState, depot: Depot) -> LogEntry:
+    """What a job whose groups are all done publishes."""
+    plan = state.plan
+    made: dict[str, tuple[int, tuple[str, ...]]] = {}
+    for name in plan.groups:
+        if plan.publish is None and name not in plan.default_publish:
+            continue
+        for member in state.members(name):
+            record = state.record(member)
+            if record.state is not GroupState.SUCCEEDED or not record.staging:
+                continue
+            marker = depot.markers.get(record.staging)
+            if marker is None:
+                return LogEntry(state.job.id, "abort", code="MARKER_GONE")
+            for output, rows in marker.outputs.items():
+                total, folders = made.get(output, (0, ()))
+                made[output] = (total + rows, (*folders, record.staging))
+    wanted = list(made) if plan.publish is None else list(plan.publish)
+    if any(output not in made for output in wanted):
+        return LogEntry(state.job.id, "abort", code="OUTPUT_MISSING")
+    return LogEntry(
+        state.job.id,
+        "package",
+        {output: made[output][0] for output in wanted},
+        tuple(folder for output in wanted for folder in made[output][1]),
+    )
+
+
+class _Stopping:
+    """The consumer's stop flag, whose wait takes virtual time."""
+
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, seconds: float) -> bool:
+        current().pause(seconds)
+        return False
+
+
+_turns: dict[int, Turn] = {}
+
+
+def current() -> Turn:
+    """Whose turn it is: the actor of the calling thread."""
+    return _turns[threading.get_ident()]
+
+
+class Office:
+    """One coordinator process: a consumer thread and, where beat fires, a sweeping thread. It is always restarted."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        trouble: Trouble,
+        core: ModelStore,
+        stream: ReportStream,
+        broker: Broker,
+        depot: Depot,
+        settings: Settings,
+        slots: Callable[[], dict[str, int]],
+        wrote: Callable[[LogEntry], None],
+        name: str,
+        *,
+        beaten: bool,
+    ) -> None:
+        self._stage, self._settings, self._beaten = stage, settings, beaten
+        self._stream, self._broker, self._depot = stream, broker, depot
+        self._core, self._slots, self._wrote, self._trouble = core, slots, wrote, trouble
+        self.name = name
+        self._lives = 0
+        self._threads: list[Turn] = []
+        self._start(0.0)
+
+    def _start(self, delay: float) -> None:
+        self._lives += 1
+        line = Line(self._stage, self._trouble, self._die)
+        store = StoreAtHand(line, self._core, self._broker, self._slots)
+        hands = HandsAtHand(line, self._broker, self._depot, self._wrote)
+        coordinator = Coordinator(store, hands, self._settings, self._stage.mint)
+        sweep = Sweep(cast(Store, store), coordinator, self._settings)
+        inbox = InboxAtHand(line, self._stream, f"{self.name}.{self._lives}")
+        consumer = Consumer(cast(Inbox, inbox), coordinator, sweep, self._settings, clock=lambda: self._stage.now)
+        consumer.stopping = cast(Any, _Stopping())
+        self._threads = [Turn(self._stage, self.name, _life(consumer.run), delay)]
+        if self._beaten:
+            self._threads.append(Turn(self._stage, f"{self.name}/beat", _life(self._beat(sweep)), delay))
+
+    def _beat(self, sweep: Sweep) -> Callable[[], None]:
+        def life() -> None:
+            while True:
+                try:
+                    sweep.run()
+                except redis.ConnectionError:
+                    pass  # the task fails; beat fires the next
+                current().pause(self._settings.sweep_every)
+
+        return life
+
+    def report_added(self, at: float) -> None:
+        """The stream has something: XREADGROUP returns, unless its process is frozen."""
+        consumer = self._threads[0]
+        if not consumer.dead:
+            consumer.wake(at)
+
+    def _die(self) -> None:
+        """The process is gone with all its threads; another is started."""
+        mine = current()
+        for thread in self._threads:
+            thread.dead = True
+            if thread is not mine:
+                thread.ready_at = self._stage.now  # to unwind
+        delay = self._stage.rng.uniform(0.2, 8.0)
+        self._stage.log(self.name, f"DIES; another starts in {delay:.1f}s")
+        self._start(delay)
+
+
+def _life(body: Callable[[], None]) -> Callable[[Turn], None]:
+    def life(turn: Turn) -> None:
+        _turns[threading.get_ident()] = turn
+        try:
+            body()
+        finally:
+            del _turns[threading.get_ident()]
+
+    return life

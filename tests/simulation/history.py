@@ -1,0 +1,136 @@
+"""One history: a seed becomes jobs, processes and trouble, and is played to its end."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tasks.settings import Settings
+
+from .broker import Broker
+from .depot import Depot
+from .fleet import Host
+from .head import Office
+from .jobs import QUEUES, SimulatedJob, random_job
+from .model import ModelStore
+from .promises import FORGOTTEN, Broken, Promises
+from .stage import Life, Routine, Stage
+from .stream import ReportStream
+from .trouble import Trouble
+
+SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
+BOUND = 400.0  # virtual seconds from the end of all trouble by which every job has ended; measured: see the README
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How a history ended."""
+
+    seed: int
+    promise: str = ""
+    text: str = ""
+    trace: list[str] = field(default_factory=list)
+    steps: int = 0
+    claims: int = 0
+    commits: int = 0
+    calm_for: float = 0.0  # virtual seconds from the end of all trouble to the end of the last job
+    statuses: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> bool:
+        return not self.promise
+
+
+def simulate(seed: int, *, store: type[ModelStore] = ModelStore, keep_all: bool = False) -> Verdict:
+    """Play the history of ``seed`` on a store of the given kind."""
+    global_dice = random.getstate()
+    random.seed(seed)  # the pauses of the real consumer are drawn from the global dice
+    logging.disable(logging.CRITICAL)
+    try:
+        return _play(seed, store, keep_all)
+    finally:
+        logging.disable(logging.NOTSET)
+        random.setstate(global_dice)
+
+
+def _play(seed: int, store: type[ModelStore], keep_all: bool) -> Verdict:
+    stage = Stage(seed, keep_all=keep_all)
+    rng = stage.rng
+    trouble = Trouble(rng, lambda: stage.now, ends=stage.now + rng.uniform(20.0, 60.0))
+    settings = SETTINGS.model_copy(update={"dispatch_window": rng.choice((None, None, 1, 3))})
+    stream = ReportStream(stage, trouble)
+    broker, depot = Broker(stage, trouble), Depot()
+    core = store(lambda: stage.now, stream, lock_ttl=settings.lock_ttl, lease_ttl=settings.lease_ttl)
+    promises = Promises(stage, core, depot, settings)
+    core.watching = promises
+    jobs = {job.record.id: job for job in (random_job(rng, n) for n in range(1, rng.randint(1, 3) + 1))}
+    hosts = [
+        Host(stage, trouble, core, broker, depot, jobs, f"worker{n}", QUEUES if n == 0 else (rng.choice(QUEUES),))
+        for n in range(rng.randint(1, 3))
+    ]
+
+    def slots() -> dict[str, int]:
+        return {queue: sum(host.listening and queue in host.queues for host in hosts) for queue in QUEUES}
+
+    beat = rng.choice((0, 0, 1, 2))  # which coordinators beat reaches; 0: none, the consumers sweep by themselves
+    offices = [
+        Office(
+            stage, trouble, core, stream, broker, depot, settings, slots, promises.wrote, f"head{n}", beaten=n < beat
+        )
+        for n in range(rng.randint(1, 2))
+    ]
+    broker.pushed = lambda queue, at: [host.pushed(queue, at) for host in hosts] and None
+    stream.added = lambda at: [office.report_added(at) for office in offices] and None
+    for job in jobs.values():
+        Routine(stage, "client", _submit(stage, core, job), job.submit_at)
+
+    verdict = Verdict(seed)
+    try:
+        _run(stage, trouble, core, jobs, promises)
+    except Broken as broken:
+        verdict.promise, verdict.text = broken.promise, str(broken)
+    finally:
+        stage.close()
+    verdict.trace = stage.lines()
+    verdict.steps, verdict.claims, verdict.commits = stage.steps, promises.claims, promises.commits
+    verdict.calm_for = max(0.0, stage.now - trouble.ends)
+    verdict.statuses = {job_id: str(job.record.status) for job_id, job in core.jobs.items()}
+    return verdict
+
+
+def _submit(stage: Stage, core: ModelStore, job: SimulatedJob) -> Life:
+    stage.log("client", f"submits {job.record.id}")
+    core.submit(job.record)
+    return
+    yield
+
+
+def _run(
+    stage: Stage, trouble: Trouble, core: ModelStore, jobs: dict[str, SimulatedJob], promises: Promises
+) -> None:
+    calm = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_ttl  # leases and graces from the storm are over
+
+    def done() -> bool:
+        promises.every_job_is_due()
+        if stage.now > calm:
+            promises.nothing_lies_about()
+        return len(core.jobs) == len(jobs) and all(job.record.terminal for job in core.jobs.values())
+
+    if not stage.run(done, until=trouble.ends + BOUND):
+        left = {job_id: str(job.record.status) for job_id, job in core.jobs.items() if not job.record.terminal}
+        promises.broken(FORGOTTEN, f"{BOUND:.0f}s after the last trouble these jobs have not ended: {left}")
+    _afterwards(stage, core, trouble, promises)
+
+
+def _afterwards(stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises) -> None:
+    """All jobs have ended: time goes on, zombies thaw, late messages arrive, and nothing changes any more."""
+    ended = {job_id: job.record for job_id, job in core.jobs.items()}
+    stage.run(lambda: False, until=max(stage.now, trouble.ends) + 2 * SETTINGS.lease_ttl)
+    for job_id, record in ended.items():
+        if core.jobs[job_id].record != record:
+            promises.broken("5. A terminal state is final", f"{job_id} changed after it had ended")
+
+
+Simulation = Callable[[int], Verdict]

@@ -1,0 +1,105 @@
+"""Random job specs, and how their steps will behave when somebody runs them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.job import JobRecord
+from coordinator.plan import Plan, PlannedGroup, plan_of
+from coordinator.spec import JobSpec
+
+QUEUES = ("spark", "heavy")
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """What a run of a group does, given how many runs of it went before.
+
+    Attributes:
+        kind: ``ok``, ``flaky`` (fails ``times`` times first), ``fails``, ``fatal`` (unrecoverable) or ``kills``.
+        silent: of a flaky fork source: it does not make the column that a fork waits for.
+    """
+
+    kind: str = "ok"
+    times: int = 0
+    seconds: float = 1.0
+    silent: bool = False
+
+    def fails(self, runs: int) -> bool:
+        return self.kind in ("fails", "fatal") or (self.kind == "flaky" and runs < self.times)
+
+
+@dataclass(slots=True)
+class SimulatedJob:
+    """A job of one history."""
+
+    record: JobRecord
+    plan: Plan
+    behaviours: dict[str, Behaviour]
+    submit_at: float
+    runs: dict[str, int] = field(default_factory=dict)  # group id → times that user code was run
+
+    def behaviour(self, group: str) -> Behaviour:
+        return self.behaviours[group]
+
+
+def random_job(rng: random.Random, number: int) -> SimulatedJob:
+    """One job: two to seven groups, with every kind of join, fork, policy and failure."""
+    groups: list[dict[str, Any]] = []
+    for index in range(rng.randint(2, 7)):
+        groups.append(_group(rng, index, groups))
+    spec: dict[str, Any] = {"name": f"job{number}", "groups": groups, "on_failure": rng.choice(_ON_FAILURE)}
+    if rng.random() < 0.4:
+        spec["max_parallel"] = rng.randint(1, 3)
+    outputs = [group["name"] for group in groups if group.get("steps")]
+    if rng.random() < 0.4:
+        spec["publish"] = rng.sample(outputs, rng.randint(0, min(2, len(outputs))))
+    text = JobSpec.model_validate(spec).to_json()
+    plan = plan_of(text)
+    record = JobRecord(f"job{number}", f"job{number}", text, "new", warehouse="model", warehouse_id="w")
+    calm = rng.random() < 0.3
+    behaviours = {name: _behaviour(rng, planned, calm) for name, planned in plan.groups.items()}
+    return SimulatedJob(record, plan, behaviours, submit_at=rng.uniform(0.0, 15.0))
+
+
+_ON_FAILURE = ("cancel_others", "finish_others")
+
+
+def _group(rng: random.Random, index: int, before: list[dict[str, Any]]) -> dict[str, Any]:
+    name = f"g{index}"
+    group: dict[str, Any] = {"name": name}
+    count = min(len(before), rng.choice((0, 1, 1, 2, 2, 3)))
+    needs = [g["name"] for g in rng.sample(before, count)]
+    if needs:
+        group["needs"] = needs
+        group["join"] = rng.choice(
+            ("all_succeeded", "all_succeeded", "all_done", "any_succeeded", "none_failed", {"at_least": 1})
+        )
+        if rng.random() < 0.2:
+            group["join"] = {"at_least": rng.randint(1, len(needs))}
+        if rng.random() < 0.2:
+            return group  # a join without steps
+    group["steps"] = [{"python": "model.steps:run", "output": name}]
+    group["queue"] = rng.choice(QUEUES)
+    group["retry"] = {"max": rng.randint(0, 3), "backoff": rng.choice((0, 0.5, 2.0)), "max_backoff": 6.0}
+    group["worker_losses"] = rng.randint(1, 4)
+    makers = [g["name"] for g in before if g["name"] in needs and g.get("steps") and "for_each" not in g]
+    drawn = rng.random()
+    if drawn < 0.25:
+        group["for_each"] = {"part": list(range(rng.choice((0, 1, 2, 3, 4))))}
+    elif drawn < 0.45 and makers:
+        group["for_each"] = {"part": {"from": f"{rng.choice(makers)}.part"}}
+    return group
+
+
+def _behaviour(rng: random.Random, planned: PlannedGroup, calm: bool) -> Behaviour:
+    seconds = rng.choice((0.05, 0.5, 2.0, 6.0))
+    silent = rng.random() < 0.1
+    drawn = rng.random()
+    if calm or drawn < 0.65:
+        return Behaviour(seconds=seconds, silent=silent)
+    if drawn < 0.85:
+        return Behaviour("flaky", rng.randint(1, planned.retry.max + 1), seconds, silent)
+    return Behaviour(rng.choice(("fails", "fatal", "kills")), 0, seconds)

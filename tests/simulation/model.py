@@ -1,0 +1,311 @@
+"""The model of the store: what the scripts in ``tasks/lua`` and ``coordinator/lua`` do, on Python values.
+
+Every method is one script and happens at once. It must hold no logic of its own: ``test_model.py`` runs the same
+calls against this and against the scripts on a real Valkey, and compares every answer and every record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from coordinator.decision import Decision, Guard
+from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from coordinator.plan import plan_of
+from coordinator.state import JobState
+from coordinator.status import Status
+from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
+from tasks.lease import ClaimAnswer, FinishAnswer, RenewAnswer
+from tasks.report import Outcome
+from tasks.token import Hint, Token, split_member
+
+Fields = dict[str, str]
+
+
+@dataclass(slots=True)
+class StoredJob:
+    """The keys of one job."""
+
+    record: JobRecord
+    groups: dict[str, GroupRecord] = field(default_factory=dict)
+    collected: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    outcome_ids: dict[str, str] = field(default_factory=dict)
+    frozen: dict[str, str] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    lock: tuple[str, float] = ("", 0.0)
+    dirty_until: float = 0.0
+    begun_at: float = 0.0  # for the promises: when somebody last began a pass
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    answer: ClaimAnswer
+    inputs: str = "{}"
+    member: str = "{}"
+
+
+class Reports(Protocol):
+    """As much of the report stream as the scripts touch."""
+
+    def add(self, fields: Fields) -> None: ...
+    def ack(self, ids: Iterable[str]) -> None: ...
+    def count(self, counts: Iterable[tuple[str, int]]) -> None: ...
+
+
+class Watching(Protocol):
+    """Who is told of every write: the promises."""
+
+    def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> None: ...
+    def claimed(self, token: Token) -> None: ...
+    def finished(self, token: Token, outcome: Outcome) -> None: ...
+    def halted(self, before: StoredJob, reason: Reason) -> None: ...
+    def due_set(self, job: str) -> None: ...
+
+
+class ModelStore:
+    """All jobs, the due index, the sweep's heartbeat."""
+
+    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_ttl: float, lease_ttl: float) -> None:
+        self._clock = clock
+        self._stream = stream
+        self.lock_ttl = lock_ttl
+        self.lease_ttl = lease_ttl
+        self.jobs: dict[str, StoredJob] = {}
+        self.due: dict[str, float] = {}
+        self.alive_at = 0.0
+        self.grace_until = 0.0
+        self.period = 1.0
+        self.resent: dict[str, tuple[int, float]] = {}
+        self.watching: Watching | None = None
+
+    @property
+    def now(self) -> float:
+        """Seconds in microseconds' precision, as the scripts print them."""
+        return round(self._clock(), 6)
+
+    # ---- tasks/lua -----------------------------------------------------------------------------------
+
+    def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claimed:
+        job = self.jobs.get(hint.job)
+        if job is None:
+            return Claimed(ClaimAnswer.UNKNOWN_JOB)
+        attempt = job.attempts.get(hint.group)
+        if job.record.terminal or attempt is None:
+            return Claimed(ClaimAnswer.STALE)
+        if (attempt.epoch, attempt.nonce) != (hint.epoch, hint.nonce) or attempt.outcome is not None:
+            return Claimed(ClaimAnswer.STALE)
+        if attempt.claimant and attempt.claimant != claimant:
+            return Claimed(ClaimAnswer.STALE)
+        inputs = job.frozen.get(split_member(hint.group)[0])
+        member = job.frozen.get(hint.group)
+        if inputs is None and member is None:
+            return Claimed(ClaimAnswer.STALE)
+        answer = Claimed(ClaimAnswer.CLAIMED, inputs or "{}", member or "{}")
+        if attempt.claimant:
+            return answer
+        if job.record.intent != "run" or job.record.halted is not None:
+            return Claimed(ClaimAnswer.HELD)
+        now = self.now
+        job.attempts[hint.group] = replace(
+            attempt, claimant=claimant, worker=worker, claimed_at=now, lease=now + self.lease_ttl
+        )
+        token = hint.held_by(claimant)
+        self._report(event, token, "claimed")
+        self._due_earlier(hint.job, now)
+        if self.watching:
+            self.watching.claimed(token)
+        return answer
+
+    def renew(self, token: Token, worker: str) -> RenewAnswer:
+        job = self.jobs.get(token.job)
+        attempt = job.attempts.get(token.group) if job is not None else None
+        if job is None or job.record.terminal or attempt is None:
+            return RenewAnswer.STALE
+        if (attempt.epoch, attempt.nonce) != (token.epoch, token.nonce) or attempt.outcome is not None:
+            return RenewAnswer.STALE
+        if attempt.claimant and attempt.claimant != token.claimant:
+            return RenewAnswer.STALE
+        now = self.now
+        if not attempt.claimant:
+            attempt = replace(attempt, claimant=token.claimant, worker=worker, claimed_at=now)
+        job.attempts[token.group] = replace(attempt, lease=now + self.lease_ttl)
+        return RenewAnswer.CONTINUE
+
+    def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
+        job = self.jobs.get(token.job)
+        if job is None:
+            self._report(event, token, str(outcome.kind))
+            return FinishAnswer.UNKNOWN_JOB
+        attempt = job.attempts.get(token.group)
+        if job.record.terminal or attempt is None or not self._holds(attempt, token):
+            return FinishAnswer.STALE
+        if attempt.outcome is not None:
+            return FinishAnswer.DUPLICATE if job.outcome_ids.get(token.group) == event else FinishAnswer.STALE
+        now = self.now
+        job.attempts[token.group] = replace(attempt, outcome=outcome, outcome_at=now)
+        job.outcome_ids[token.group] = event
+        self._report(event, token, str(outcome.kind))
+        self._due_earlier(token.job, now)
+        if self.watching:
+            self.watching.finished(token, outcome)
+        return FinishAnswer.APPLIED
+
+    def _holds(self, attempt: Attempt, token: Token) -> bool:
+        return (attempt.epoch, attempt.nonce, attempt.claimant) == (token.epoch, token.nonce, token.claimant)
+
+    def _report(self, event: str, token: Token, kind: str) -> None:
+        self._stream.add({"v": "1", "id": event, "token": str(token), "kind": kind, "at": f"{self.now:.6f}"})
+
+    # ---- coordinator/lua -----------------------------------------------------------------------------
+
+    def submit(self, record: JobRecord) -> None:
+        now = self.now
+        self.jobs[record.id] = StoredJob(replace(record, submitted_at=now))
+        self.due[record.id] = now
+        self._stream.add({"v": "1", "kind": "due", "job": record.id})
+
+    def begin(self, job_id: str, owner: str) -> Begun:
+        job, now = self.jobs.get(job_id), self.now
+        if job is None:
+            self.due.pop(job_id, None)
+            return Begun(BeginAnswer.MISSING, now)
+        holder, until = job.lock
+        held = holder if until > now else ""
+        if held != owner:
+            if held:
+                job.dirty_until = now + 60.0
+                return Begun(BeginAnswer.BUSY, now)
+            job.lock = (owner, now + self.lock_ttl)
+        job.dirty_until = 0.0
+        job.begun_at = now
+        self.due[job_id] = round(now + self.lock_ttl, 6)
+        return Begun(BeginAnswer.LOCKED, now, f"{self.due[job_id]:.6f}", self.alive_at, self.grace_until)
+
+    def end(self, job_id: str, owner: str) -> EndAnswer:
+        job, now = self.jobs.get(job_id), self.now
+        if job is None or job.lock[0] != owner or job.lock[1] <= now:
+            return EndAnswer.LOST
+        if job.dirty_until > now:
+            job.dirty_until = 0.0
+            job.lock = (owner, now + self.lock_ttl)
+            return EndAnswer.AGAIN
+        job.lock = ("", 0.0)
+        return EndAnswer.RELEASED
+
+    def commit_id(self, job_id: str) -> str | None:
+        job = self.jobs.get(job_id)
+        return None if job is None else job.record.commit
+
+    def attempts_of(self, job_id: str, groups: Iterable[str]) -> dict[str, Attempt | None]:
+        job = self.jobs.get(job_id)
+        return {group: job.attempts.get(group) if job else None for group in groups}
+
+    def load(self, job_id: str) -> JobState | None:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return None
+        return JobState(plan_of(job.record.spec), job.record, job.groups, job.collected, dict(job.attempts), job.frozen)
+
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks) -> CommitAnswer:
+        job = self.jobs.get(decision.old.id)
+        if job is None:
+            return CommitAnswer.MISSING
+        if job.record.commit == commit_id:
+            return CommitAnswer.APPLIED
+        if self._conflicts(job, decision):
+            return CommitAnswer.CONFLICT
+        if not all(self._stands(job, guard) for guard in decision.guards):
+            return CommitAnswer.GUARDED
+        before = replace(
+            job,
+            groups=dict(job.groups),
+            attempts=dict(job.attempts),
+            frozen=dict(job.frozen),
+            collected=dict(job.collected),
+        )
+        old, new = decision.old, decision.job
+        changed = {name: getattr(new, name) for name in new.changed_fields(old)}
+        job.record = replace(job.record, **{**changed, "commit": commit_id})
+        for name, record in decision.groups.items():
+            job.groups[name] = GroupRecord.from_json(record.to_json())
+        job.frozen.update(decision.frozen)
+        job.collected.update(decision.collected)
+        for group in decision.dropped:
+            job.attempts.pop(group, None)
+        for group, attempt in decision.offered.items():
+            job.attempts[group] = Attempt(attempt.epoch, attempt.nonce)
+            job.outcome_ids.pop(group, None)
+        job.events.extend(decision.events)
+        self._stream.ack(acks.ids)
+        self._stream.count(acks.counts.items())
+        self._set_due(old.id, decision.due, due_seen)
+        if self.watching:
+            self.watching.committed(before, job, decision)
+            self.watching.due_set(old.id)
+        return CommitAnswer.APPLIED
+
+    def _conflicts(self, job: StoredJob, decision: Decision) -> bool:
+        return job.record.commit != decision.old.commit
+
+    def _stands(self, job: StoredJob, guard: Guard) -> bool:
+        attempt, now = job.attempts.get(guard.group), self.now
+        if attempt is None or (attempt.epoch, attempt.nonce) != (guard.epoch, guard.nonce) or attempt.outcome:
+            return False
+        if guard.kind == "unclaimed":
+            return not attempt.claimant
+        return attempt.lease < now and now > self.grace_until and now - self.alive_at <= 3 * self.period
+
+    def settle(self, job_id: str, due: float | None, due_seen: str, acks: Acks) -> None:
+        self._stream.ack(acks.ids)
+        self._stream.count(acks.counts.items())
+        if due is None or job_id in self.due:
+            self._set_due(job_id, due, due_seen)
+        if self.watching:
+            self.watching.due_set(job_id)
+
+    def _set_due(self, job_id: str, due: float | None, due_seen: str) -> None:
+        """Later only if it still is what was set when the pass began, and its term has not run out; earlier always."""
+        if due is None:
+            self.due.pop(job_id, None)
+            return
+        due, now = round(due, 6), self.now
+        if f"{self.due.get(job_id, -1.0):.6f}" == due_seen and now < float(due_seen):
+            self.due[job_id] = due
+        else:
+            self.due[job_id] = min(due, self.due.get(job_id, due))
+
+    def _due_earlier(self, job_id: str, at: float) -> None:
+        if job_id in self.due:
+            self.due[job_id] = min(self.due[job_id], at)
+
+    def halt(self, job_id: str, reason: Reason, commit_id: str, now: float) -> None:
+        job = self.jobs[job_id]
+        if self.watching:
+            self.watching.halted(job, reason)
+        job.record = replace(job.record, halted=reason, status=Status.PAUSED, commit=commit_id)
+        self.due[job_id] = round(now + HALTED_LOOK, 6)
+
+    def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
+        now = self.now
+        gap = now - self.alive_at
+        if gap > 3 * period or gap < 0:
+            self.grace_until = now + lease_ttl
+        self.alive_at, self.period = now, period
+        return now, gap
+
+    def due_by(self, now: float, limit: int) -> list[str]:
+        found = sorted((at, job) for job, at in self.due.items() if at <= now)
+        return [job for _, job in found[:limit]]
+
+    def resend_used(self, queue: str) -> int:
+        used, until = self.resent.get(queue, (0, 0.0))
+        return used if until > self.now else 0
+
+    def note_resent(self, resent: Mapping[str, int], term: float) -> None:
+        for queue, count in resent.items():
+            used, until = self.resent.get(queue, (0, 0.0))
+            if until <= self.now:
+                used, until = 0, self.now + term
+            self.resent[queue] = (used + count, until)

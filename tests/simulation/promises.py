@@ -1,0 +1,310 @@
+"""The promises, checked after every write against what really happened, and named when one is broken.
+
+What really happened is known here and nowhere else: who wrote which marker, whose lease had run out, what stood in
+the log when a status was shown. The rules are written down a second time, as plainly as can be, so that a mistake in
+``decide`` does not hide behind itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NoReturn
+
+from coordinator.decision import Decision
+from coordinator.job import Attempt, GroupRecord, Reason
+from coordinator.plan import PlannedGroup
+from coordinator.status import LEGAL_MOVES, GroupState, Status, derive
+from tasks.group import FrozenInputs
+from tasks.report import Outcome, OutcomeKind
+from tasks.settings import Settings
+from tasks.token import Token, split_member
+
+from .depot import Depot, LogEntry
+from .head import package_of
+from .model import ModelStore, StoredJob
+from .stage import Stage
+
+S = GroupState
+FORGOTTEN = "1. Nothing is forgotten"
+ONE = "2. One at a time"
+WORD = "3. The user's word is final"
+WAIT = "4. Every wait has an end and a reason"
+SHOWN = "5. A state that was shown is true, and a terminal one is final"
+WHOLE = "6. Outputs are whole or absent"
+ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
+
+
+class Broken(BaseException):
+    """A promise was broken. Not an Exception, so that no code under test takes it for a fault of its own."""
+
+    def __init__(self, promise: str, text: str) -> None:
+        super().__init__(f"{promise}: {text}")
+        self.promise = promise
+
+
+class Promises:
+    """Watches every write to the store and to the warehouse log."""
+
+    def __init__(self, stage: Stage, core: ModelStore, depot: Depot, settings: Settings) -> None:
+        self._stage, self._core, self._depot, self._settings = stage, core, depot, settings
+        self._events: set[tuple[str, str, int, str]] = set()
+        self._nonces: set[tuple[str, str, str]] = set()
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._losses: Counter[tuple[str, str]] = Counter()
+        self._published: set[str] = set()
+        self.claims = 0
+        self.commits = 0
+
+    def broken(self, promise: str, text: str) -> NoReturn:
+        raise Broken(promise, text)
+
+    # ---- every step ----------------------------------------------------------------------------------
+
+    def every_job_is_due(self) -> None:
+        for job_id, job in self._core.jobs.items():
+            if not job.record.terminal and job_id not in self._core.due:
+                self.broken(WAIT, f"{job_id} is {job.record.status} and has no due time: nobody will look at it again")
+
+    def nothing_lies_about(self) -> None:
+        """When all is well again: what has ended or lapsed is taken in within a few sweeps."""
+        settings, now = self._settings, self._stage.now
+        patience = settings.lock_ttl + 4 * settings.sweep_every
+        for job_id, job in self._core.jobs.items():
+            for group, attempt in job.attempts.items():
+                where = f"{job_id}/{group} attempt {attempt.epoch}"
+                if attempt.outcome is not None and now - attempt.outcome_at > patience:
+                    self.broken(FORGOTTEN, f"{where} ended {now - attempt.outcome_at:.1f}s ago, nobody took it in")
+                if attempt.claimant and not attempt.outcome and now - attempt.lease > patience:
+                    self.broken(FORGOTTEN, f"{where}: the lease lapsed {now - attempt.lease:.1f}s ago, no new attempt")
+
+    # ---- the worker's writes -------------------------------------------------------------------------
+
+    def claimed(self, token: Token) -> None:
+        self.claims += 1
+
+    def finished(self, token: Token, outcome: Outcome) -> None:
+        record = self._core.jobs[token.job].groups.get(token.group)
+        if record is None or (record.epoch, record.nonce) != (token.epoch, token.nonce):
+            self.broken(ONE, f"{token} put its outcome on the record, and is not the group's current attempt")
+        if outcome.kind is OutcomeKind.SUCCEEDED and outcome.staging not in self._depot.markers:
+            self.broken(WHOLE, f"{token} succeeded, and {outcome.staging} has no marker")
+
+    # ---- the warehouse log ---------------------------------------------------------------------------
+
+    def wrote(self, entry: LogEntry) -> None:
+        job = self._core.jobs[entry.publish_id]
+        if entry.publish_id in self._published:
+            self.broken(WHOLE, f"{entry.publish_id} stands in the log twice")
+        self._published.add(entry.publish_id)
+        if job.record.terminal:
+            self.broken(WHOLE, f"{entry.publish_id} was {job.record.status} already when its {entry.kind} was written")
+        state = self._core.load(entry.publish_id)
+        assert state is not None
+        if entry != package_of(state, self._depot):
+            self.broken(WHOLE, f"the package of {entry.publish_id} is not what its groups made: {entry}")
+
+    # ---- commits -------------------------------------------------------------------------------------
+
+    def halted(self, before: StoredJob, reason: Reason) -> None:
+        self.broken(WAIT, f"{before.record.id} was given up: {reason.text}")
+
+    def due_set(self, job_id: str) -> None:
+        """A wake-up is never swallowed: what has ended is due at the latest when the term of the last pass ends."""
+        job, due = self._core.jobs[job_id], self._core.due.get(job_id)
+        if job.record.terminal:
+            return
+        for group, attempt in job.attempts.items():
+            latest = max(attempt.outcome_at, job.begun_at) + self._settings.lock_ttl + 0.01
+            if attempt.outcome is not None and (due is None or due > latest):
+                when = "never" if due is None else f"in {due - self._stage.now:.1f}s"
+                self.broken(FORGOTTEN, f"{job_id}/{group} has ended, but the job is due {when}: its wake-up was lost")
+
+    def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
+        self.commits += 1
+        job = before.record
+        if job.terminal:
+            self.broken(SHOWN, f"{job.id} was {job.status}, and was changed: {[e['kind'] for e in decision.events]}")
+        if after.record.intent != job.intent:
+            self.broken(WORD, f"{job.id}: intent {job.intent} became {after.record.intent}")
+        if len([e for e in decision.events if "group" in e]) > 500:
+            self.broken(FORGOTTEN, f"{job.id}: a commit with {len(decision.events)} transitions")
+        self._moved(before, after, decision)
+        self._froze(before, after, decision)
+        self._limits(after)
+        self._status(after)
+        if after.record.terminal:
+            self._ended(after)
+
+    def _moved(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
+        job_id = before.record.id
+        paths: dict[str, list[dict[str, Any]]] = {group: [] for group in decision.groups}
+        for event in decision.events:
+            group = event.get("group")
+            if group is None:
+                continue
+            key = (job_id, group, int(event.get("epoch", 0)), event["kind"])
+            if key in self._events:
+                self.broken(SHOWN, f"{job_id}/{group}: a second event {event['kind']} of attempt {key[2]}")
+            self._events.add(key)
+            paths.setdefault(group, []).append(event)
+        for group, events in paths.items():
+            old, new = before.groups.get(group, GroupRecord()), after.groups[group]
+            state, epoch = old.state, old.epoch
+            for event in events:
+                target = S(event["kind"])
+                if target not in LEGAL_MOVES[state]:
+                    self.broken(SHOWN, f"{job_id}/{group} moved from {state} to {target}")
+                if target is S.QUEUED:
+                    epoch += 1
+                    self._may_start(before, after, group, state)
+                elif state in (S.QUEUED, S.RUNNING):
+                    self._may_end(before, group, target)
+                elif state is S.WAITING:
+                    self._may_end_unstarted(after, group, target)
+                state = target
+            if (state, epoch) != (new.state, new.epoch):
+                self.broken(SHOWN, f"{job_id}/{group} is {new.state} {new.epoch}; its events say {state} {epoch}")
+            if new.epoch != old.epoch:
+                if (job_id, group, new.nonce) in self._nonces:
+                    self.broken(ONE, f"{job_id}/{group}: the nonce {new.nonce} was used before")
+                self._nonces.add((job_id, group, new.nonce))
+
+    def _may_start(self, before: StoredJob, after: StoredJob, group: str, state: GroupState) -> None:
+        where, now = f"{before.record.id}/{group}", self._core.now
+        if state is S.WAITING and not self._rule_holds(after, group):
+            self.broken(SHOWN, f"{where} was started, and its join rule does not hold")
+        old = before.groups.get(group)
+        if state is S.BACKOFF and old is not None and old.state is S.BACKOFF and old.next_at > now + 0.001:
+            self.broken(SHOWN, f"{where} was to start again in {old.next_at - now:.1f}s, and was started now")
+
+    def _may_end(self, before: StoredJob, group: str, target: GroupState) -> None:
+        """An attempt ended: was that so, and was it charged to the right budget?"""
+        where, key = f"{before.record.id}/{group}", (before.record.id, group)
+        attempt = before.attempts.get(group)
+        planned = self._plan(before, group)
+        if target is S.RUNNING:
+            if attempt is None or not attempt.claimant:
+                self.broken(SHOWN, f"{where} is shown RUNNING, and nobody has claimed it")
+        elif target is S.SUCCEEDED:
+            self._may_succeed(where, group, attempt)
+            self._failures[key] = self._losses[key] = 0
+        elif target in (S.BACKOFF, S.FAILED):
+            self._may_fail(where, key, attempt, planned, target)
+
+    def _may_succeed(self, where: str, group: str, attempt: Attempt | None) -> None:
+        outcome = None if attempt is None else attempt.outcome
+        if attempt is None or outcome is None or outcome.kind is not OutcomeKind.SUCCEEDED:
+            self.broken(ONE, f"{where} is shown SUCCEEDED, and no attempt on record says so")
+        marker = self._depot.markers.get(outcome.staging)
+        if marker is None or marker.token.group != group:
+            self.broken(WHOLE, f"{where} is shown SUCCEEDED with {outcome.staging}, which has no marker of this group")
+        mine = (attempt.epoch, attempt.nonce, attempt.claimant)
+        token = marker.token
+        if not outcome.adopted and (token.epoch, token.nonce, token.claimant) != mine:
+            self.broken(ONE, f"{where}: the output of {token} was believed, and the attempt was {mine}")
+
+    def _may_fail(
+        self, where: str, key: tuple[str, str], attempt: Attempt | None, planned: PlannedGroup, target: GroupState
+    ) -> None:
+        core, failed = self._core, target is S.FAILED
+        outcome = None if attempt is None else attempt.outcome
+        if outcome is not None and outcome.kind is OutcomeKind.RELEASED:
+            if failed:
+                self.broken(FORGOTTEN, f"{where} failed for being handed back")
+        elif outcome is not None and outcome.kind is OutcomeKind.FAILED:
+            self._failures[key] += 1
+            self._losses[key] = 0
+            unrecoverable = outcome.failure is not None and not outcome.failure.recoverable
+            spent = unrecoverable or self._failures[key] > planned.retry.max
+            if spent != failed:
+                self.broken(FORGOTTEN, f"{where} is {target} at failure {self._failures[key]} of {planned.retry}")
+        elif outcome is not None and outcome.kind is not OutcomeKind.LOST:
+            self.broken(ONE, f"{where} became {target} although its attempt says {outcome.kind}")
+        else:
+            alive = core.now - core.alive_at <= 3 * core.period and core.now > core.grace_until
+            if outcome is None and (attempt is None or attempt.lease >= core.now or not alive):
+                text = "none on record" if attempt is None else f"its lease runs for {attempt.lease - core.now:.1f}s"
+                self.broken(ONE, f"{where} was taken from its worker without a reason ({text}, sweep alive: {alive})")
+            self._losses[key] += 1
+            if (self._losses[key] >= planned.spec.worker_losses) != failed:
+                self.broken(FORGOTTEN, f"{where} is {target} at loss {self._losses[key]} in a row")
+
+    def _may_end_unstarted(self, after: StoredJob, group: str, target: GroupState) -> None:
+        where = f"{after.record.id}/{group}"
+        if target is S.SUCCEEDED and not (self._plan(after, group).spec.is_join and self._rule_holds(after, group)):
+            self.broken(SHOWN, f"{where} is shown SUCCEEDED, and its join rule does not hold")
+        if target is S.CANCELED and not any(record.state is S.FAILED for record in after.groups.values()):
+            self.broken(SHOWN, f"{where} was canceled, and nothing has failed")
+
+    def _rule_holds(self, job: StoredJob, group: str) -> bool:
+        """The join rule, by definition: over the members of everything it needs."""
+        state = self._core.load(job.record.id)
+        assert state is not None
+        spec = state.plan.groups[split_member(group)[0]].spec
+        states = [state.record(member).state for need in spec.needs for member in state.members(need)]
+        succeeded, done = states.count(S.SUCCEEDED), all(s.terminal for s in states)
+        if spec.join.rule in ("any_succeeded", "at_least"):
+            return succeeded >= max(1, spec.join.count)
+        if spec.join.rule == "all_done":
+            return done
+        if spec.join.rule == "none_failed":
+            return all(s in (S.SUCCEEDED, S.SKIPPED) for s in states)
+        return succeeded == len(states)
+
+    def _plan(self, job: StoredJob, group: str) -> PlannedGroup:
+        from coordinator.plan import plan_of
+
+        return plan_of(job.record.spec).groups[split_member(group)[0]]
+
+    def _froze(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
+        for name, text in decision.frozen.items():
+            where = f"{before.record.id}/{name}"
+            if name in before.frozen:
+                self.broken(ONE, f"{where}: its inputs were fixed before, and were fixed again")
+            for need, folders in FrozenInputs.model_validate_json(text).inputs.items():
+                state = self._core.load(before.record.id)
+                assert state is not None
+                made = [r.staging for m in state.members(need) if (r := state.record(m)).state is S.SUCCEEDED]
+                if list(folders) != [staging for staging in made if staging]:
+                    self.broken(WHOLE, f"{where} is to read {folders} of {need}, which made {made}")
+
+    def _limits(self, after: StoredJob) -> None:
+        from coordinator.plan import plan_of
+
+        plan = plan_of(after.record.spec)
+        active = sum(1 for record in after.groups.values() if record.state in ACTIVE)
+        if plan.max_parallel is not None and active > plan.max_parallel:
+            self.broken(WORD, f"{after.record.id}: {active} groups are active, max_parallel is {plan.max_parallel}")
+
+    def _status(self, after: StoredJob) -> None:
+        job, records = after.record, after.groups.values()
+        expected = derive(
+            intent=job.intent,
+            outcome=job.status if job.terminal else None,
+            halted=job.halted is not None,
+            started=bool(job.started_at),
+            active=any(record.state in ACTIVE for record in records),
+            recovering=any(bool(r.failures or r.losses) and not r.state.terminal for r in records),
+        )
+        if job.status is not expected:
+            self.broken(SHOWN, f"{job.id} is shown {job.status}; its groups say {expected}")
+
+    def _ended(self, after: StoredJob) -> None:
+        job = after.record
+        state = self._core.load(job.id)
+        assert state is not None
+        left = [m for name in state.plan.groups for m in state.members(name) if not state.record(m).state.terminal]
+        if left:
+            self.broken(SHOWN, f"{job.id} is {job.status}, and {left} have not ended")
+        if after.attempts:
+            self.broken(ONE, f"{job.id} is {job.status}, and attempts of {list(after.attempts)} are on record")
+        entries = [(slot, e) for slot, e in enumerate(self._depot.log, 1) if e.publish_id == job.id]
+        packages = [(slot, e) for slot, e in entries if e.kind == "package"]
+        if job.status is Status.FINISHED:
+            wanted = package_of(state, self._depot)
+            if wanted.outputs and packages != [(job.version, wanted)]:
+                self.broken(SHOWN, f"{job.id} is FINISHED as version {job.version}; the log holds {entries}")
+            if state.fatal:
+                self.broken(SHOWN, f"{job.id} is FINISHED, and {list(state.fatal)} failed for good")
+        elif packages:
+            self.broken(WHOLE, f"{job.id} is {job.status}, and its package stands in the log: {packages}")
