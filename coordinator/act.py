@@ -214,15 +214,27 @@ class Coordinator:
         todo: _Pass,
     ) -> tuple[CommitAnswer, bool]:
         """Load, decide, commit once. Returns the answer, and whether there is more to decide at once."""
-        state = self._store.load(job, self._take_cached(job, begun.now), changed)
+        cached = self._take_cached(job, begun.now)
+        # Reports that never stop must not keep us from what is silent (a lost report, a dead worker, a lost hint): who
+        # has not looked at everything for a sweep does so now. tests/simulation/test_wakeups.py
+        if cached is None or begun.now - cached.looked_at >= self._settings.sweep_every:
+            changed = None
+        state = self._store.load(job, cached, changed)
         if state is None:
             return CommitAnswer.MISSING, False
+        if state is not cached:
+            changed = None
         acks = _acks(state, reports)
         if state.job.terminal or state.job.halted is not None:
             due = None if state.job.terminal else begun.now + HALTED_LOOK
             self._store.settle(job, due, begun.due_seen, acks)
             return CommitAnswer.APPLIED, False
         decision = decide(state, changed, self._world(state, begun, changed is None, published))
+        if changed is None:
+            state.looked_at = begun.now
+        elif decision.due is not None:
+            # The pass began by pushing the due away, and has not looked at what may have made the job due.
+            decision.due = min(decision.due, state.looked_at + self._settings.sweep_every)
         if decision.empty:
             self._store.settle(job, decision.due, begun.due_seen, acks)
         else:

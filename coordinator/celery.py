@@ -14,6 +14,7 @@ from kombu import Exchange, Queue
 
 from coordinator.assemble import Parts, assemble
 from coordinator.bootstep import ReportConsumer
+from coordinator.quiet import hush
 from tasks.settings import settings
 
 _settings = settings()
@@ -58,6 +59,7 @@ app.conf.update(
     },
 )
 app.steps["consumer"].add(ReportConsumer)
+hush("coordinator.sweep")
 
 _assembling = threading.Lock()
 
@@ -84,4 +86,5 @@ def submit(spec: dict[str, Any], key: str | None = None, params: dict[str, Any] 
     """Submit for an app that has nothing of ours installed. At most once: Celery may lose the message."""
     from coordinator.client import Client
 
-    return Client(settings()).submit(spec, key=key, params=params).id
+    with Client(settings()) as client:
+        return client.submit(spec, key=key, params=params).id

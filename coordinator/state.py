@@ -50,6 +50,7 @@ class JobState:
         self.needs: dict[str, Census] = {}  # per planned group: the states of all it needs
         self.fulls: dict[str, int | None] = {}  # per planned group: members counted into its successors' needs
         self.open_groups = 0  # planned groups that are not done
+        self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by ``act``
         for name in plan.groups:
             self.fulls[name] = plan.member_count(name, self.collected)
         for name in plan.groups:

@@ -79,7 +79,7 @@ def event_text(event: Event) -> Text:
     if event.get("next_at"):
         parts.append(f"next in {format_duration(max(0.0, event['next_at'] - event['at']))}")
     said = one_line(str(event.get("text", "")))
-    return Text.assemble(
+    line = Text.assemble(
         (clock(event["at"]), "dim"),
         "  ",
         coloured(event["kind"], f"{event['kind']:<10}"),
@@ -89,6 +89,8 @@ def event_text(event: Event) -> Text:
         one_line(", ".join(parts)),
         f"  {said}" if said and parts else said,
     )
+    line.rstrip()
+    return line
 
 
 def events(

@@ -19,7 +19,7 @@ from coordinator.client import Client
 from coordinator.outside import Hands
 from coordinator.queries import JobView
 from coordinator.spec import JobSpec
-from tasks.celery import app
+from tasks.app import app
 from tasks.keys import Keys
 from tasks.lease import Lease
 from tasks.report import Failure, Outcome, OutcomeKind

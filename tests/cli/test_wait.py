@@ -280,6 +280,6 @@ def test_a_dumb_terminal_gets_lines(cli: Cli, hand: ByHand) -> None:
     try:
         assert terminal.end() == 0
         assert "\x1b" not in terminal.drawn
-        assert re.search(r"RUNNING +only +attempt 1 on host-1:4242", terminal.drawn)
+        assert re.search(r"RUNNING +only +attempt 1, on host-1:4242", terminal.drawn)
     finally:
         terminal.close()

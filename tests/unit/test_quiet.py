@@ -1,0 +1,20 @@
+"""The sweep runs every second; a person who reads the log at night must not wade through it."""
+
+from __future__ import annotations
+
+import logging
+
+from coordinator.quiet import NoSweeps
+
+
+def line(level: int, *args: object) -> logging.LogRecord:
+    return logging.LogRecord("celery.app.trace", level, "f", 1, "%s", args, None)  # type: ignore[arg-type]
+
+
+def test_only_the_quiet_task_at_info_is_dropped() -> None:
+    quiet = NoSweeps("coordinator.sweep")
+    assert not quiet.filter(line(logging.INFO, {"name": "coordinator.sweep", "id": "1"}))
+    assert not quiet.filter(line(logging.INFO, "sweep", "coordinator.sweep"))
+    assert quiet.filter(line(logging.INFO, {"name": "coordinator.submit", "id": "1"}))
+    assert quiet.filter(line(logging.ERROR, {"name": "coordinator.sweep", "id": "1"}))
+    assert quiet.filter(line(logging.INFO))
