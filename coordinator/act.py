@@ -155,7 +155,7 @@ class Coordinator:
                 # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
                 self._send(todo)
             if todo.publish is not None:
-                published = self._outside.publish(todo.publish)
+                published = self._publish(todo.publish)
                 reports, due = (), True
             elif handled is Handled.BUSY and published is not None and busy < MAX_BUSY:
                 # What came of publishing is known to us alone; dropped, it would be found out only by publishing once
@@ -165,9 +165,22 @@ class Coordinator:
             else:
                 return handled
 
+    def _publish(self, state: JobState) -> PublishResult:
+        try:
+            return self._outside.publish(state)
+        except Exception as error:
+            # Whatever a warehouse's client may raise: this job is tried again later, and must not stop the others.
+            # (tests/simulation/test_pass.py)
+            log.exception("job %s could not be published", state.job.id)
+            text = f"the package could not be published yet: {type(error).__name__}: {error}"
+            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", text[:500]))
+
     def _send(self, todo: _Pass) -> None:
         if todo.hints:
-            self._outside.send(todo.hints)
+            try:
+                self._outside.send(todo.hints)
+            except Exception:
+                log.exception("%d hints could not be sent; they will be again", len(todo.hints))
         if todo.resent:
             self._store.note_resent(todo.resent, self._settings.dispatch_timeout)
 

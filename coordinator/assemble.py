@@ -37,19 +37,10 @@ class Parts:
     consumer: Consumer
 
 
-def store_of(settings: Settings, client: redis.Redis | None = None) -> Store:
-    return Store(
-        client or connect(settings.redis_url),
-        Keys(settings.prefix),
-        lock_ttl=settings.lock_ttl,
-        retention=settings.retention,
-    )
-
-
 def assemble(settings: Settings) -> Parts:
     """All parts of one coordinator process."""
     client = connect(settings.redis_url)
-    store = store_of(settings, client)
+    store = Store.of(settings, client)
     coordinator = Coordinator(store, Hands(fleet), settings, mint)
     sweep = Sweep(store, coordinator, settings)
     inbox = Inbox(client, Keys(settings.prefix), f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}")

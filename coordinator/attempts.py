@@ -37,17 +37,16 @@ def lapsed(attempt: Attempt, world: World) -> bool:
 
 def fold(planned: PlannedGroup, group_id: str, record: GroupRecord, outcome: Outcome | None, world: World) -> Folded:
     """The group's record after ``outcome``; None stands for a lease that lapsed without a word."""
+    if record.state is GroupState.CANCELING and (outcome is None or outcome.kind is not OutcomeKind.SUCCEEDED):
+        # However an attempt ends that was told to end, it is not tried again.
+        return Folded(replace(record, state=GroupState.CANCELED, reason=Reason("CANCELED", "canceled while running")))
     if outcome is None:
         text = f"worker {record.worker} was not heard of for a whole lease ({format_duration(world.lease_ttl)})"
         return _lost(planned, group_id, record, Failure("LEASE_LAPSED", text), world)
     if outcome.kind is OutcomeKind.SUCCEEDED:
         return _succeeded(record, outcome)
-    if outcome.kind is OutcomeKind.RELEASED or (
-        outcome.kind is OutcomeKind.CANCELED and record.state is not GroupState.CANCELING
-    ):
+    if outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
         return _released(record, outcome, world)
-    if outcome.kind is OutcomeKind.CANCELED:
-        return Folded(replace(record, state=GroupState.CANCELED, reason=Reason("CANCELED", "canceled while running")))
     failure = outcome.failure or Failure("NO_REASON", "the worker gave no reason")
     if outcome.kind is OutcomeKind.LOST:
         return _lost(planned, group_id, record, failure, world)

@@ -17,13 +17,12 @@ from typing import Any
 
 import redis
 
-from coordinator.assemble import store_of
 from coordinator.job import JobRecord
 from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
-from coordinator.store import KeyTaken, Submission, summary_of
+from coordinator.store import KeyTaken, Store, Submission, summary_of
 from tasks.connect import connect
 from tasks.errors import UnstuckError
 from tasks.keys import Keys
@@ -78,7 +77,7 @@ class Client:
     def __init__(self, settings: Settings | None = None, *, redis_client: redis.Redis | None = None) -> None:
         self.settings = settings or default_settings()
         self._redis = redis_client or connect(self.settings.redis_url)
-        self._store = store_of(self.settings, self._redis)
+        self._store = Store.of(self.settings, self._redis)
         self.queries = Queries(self._redis, Keys(self.settings.prefix))
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.attempts import Folded, fold, lapsed
-from coordinator.decision import Decision, Guard, PublishResult, World
+from coordinator.decision import MAX_TRANSITIONS, Decision, Guard, PublishResult, World
 from coordinator.job import Attempt, GroupRecord, Reason
 from coordinator.join import Verdict, judge
 from coordinator.state import JobState
@@ -101,10 +101,10 @@ class _Deciding:
         """Take in what the attempt of a group says, or that it says nothing any more."""
         record = self.state.record(group_id)
         attempt = self.state.attempts.get(group_id)
-        if self.decision.full:
-            self.decision.more = True
-            return
         if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
+            return
+        if self.decision.moves > MAX_TRANSITIONS - 2:  # claimed and ended since we last looked: two moves
+            self.decision.more = True
             return
         if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
             self.mend(group_id, record)
@@ -185,6 +185,8 @@ class _Deciding:
                 self.move(name, GroupRecord(state=S.SUCCEEDED, reason=found.reason))
                 return
             count = self.plan.member_count(name, self.state.collected)
+            if count is None and not all(self.state.done(need) for need in planned.spec.needs):
+                return  # a rule that needs not all of them holds already, and the maker of the values is still at work
             if count is None:
                 source = planned.spec.fork_from
                 text = f"no group that was needed made the output {source.output if source else '?'!r} with that column"
@@ -333,6 +335,9 @@ class _Deciding:
         for name, planned in self.plan.groups.items():
             if not self.waiting_members(name):
                 continue
+            if self.decision.full:
+                self.decision.more = True
+                return
             count = self.plan.member_count(name, self.state.collected) or 0
             started = self.state.census[name].total()
             if planned.spec.for_each is None or not started:
@@ -343,9 +348,6 @@ class _Deciding:
                     self.decision.more = True
                     return
                 self.move(fork_member(name, ordinal), GroupRecord(state=S.CANCELED, reason=reason))
-            if self.decision.full:
-                self.decision.more = True
-                return
         assert self.state.ready is not None
         self.state.ready.clear()
 

@@ -154,6 +154,9 @@ class JobRecord:
         commit: uuid of the last commit; the compare-and-set of every commit.
         phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
         base: head of the warehouse log when the job was first decided; None until then.
+        intent_at: when the user last said what they want, and ``intent_by`` who it was.
+        pause_now: the pause is to interrupt what runs, charging it to nobody.
+        renewed: the user resumed, and every group's retry budget is to be given back in full.
         halted: why the job cannot go on by itself, if so; it is shown as PAUSED, though nobody asked for it.
         version: slot of the job's package in the warehouse log, once published; 0 if nothing was to publish.
     """
@@ -178,6 +181,10 @@ class JobRecord:
     warehouse_id: str = ""
     reason: Reason | None = None
     halted: Reason | None = None
+    intent_at: float = 0.0
+    intent_by: str = ""
+    pause_now: bool = False
+    renewed: bool = False
     key: str = ""
     retry_of: str = ""
 
@@ -215,7 +222,7 @@ class JobRecord:
 
 
 def _field_text(value: Any) -> str:
-    if value is None:
+    if value is None or value is False:
         return ""
     if isinstance(value, Reason):
         return _compact(value.to_dict())
@@ -239,6 +246,10 @@ _JOB_FIELDS: dict[str, Any] = {
     "warehouse_id": str,
     "reason": lambda text: Reason.from_dict(json.loads(text)),
     "halted": lambda text: Reason.from_dict(json.loads(text)),
+    "intent_at": float,
+    "intent_by": str,
+    "pause_now": bool,
+    "renewed": bool,
     "key": str,
     "retry_of": str,
 }

@@ -21,6 +21,7 @@ from coordinator.state import JobState
 from coordinator.status import Status
 from tasks.keys import Keys
 from tasks.lease import script
+from tasks.settings import Settings
 
 REPORT_GROUP = "coordinators"
 EVENT_BOUND = 20_000
@@ -97,6 +98,12 @@ class Store:
         self._settle = script(client, "coordinator", "settle")
         self._submit = script(client, "coordinator", "submit")
         self._tick = script(client, "coordinator", "tick")
+
+    @classmethod
+    def of(cls, settings: Settings, client: redis.Redis) -> Store:
+        """The store that ``settings`` describe."""
+        keys = Keys(settings.prefix)
+        return cls(client, keys, lock_ttl=settings.lock_ttl, retention=settings.retention)
 
     # ---- one pass over one job -----------------------------------------------------------------------
 
@@ -190,18 +197,30 @@ class Store:
         return CommitAnswer(answer)
 
     def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
-        """Stop deciding a job that cannot be decided: it is shown as PAUSED with ``reason`` until a person acts."""
+        """Stop deciding a job that cannot be decided: it is shown as PAUSED with ``reason`` until a person acts.
+
+        Nothing happens to a job that has ended, or that somebody else commits at this very moment: a coordinator that
+        was frozen before this call must not undo what others decided (tests/simulation/test_model.py).
+        """
         keys = self._keys.of(job)
-        old, submitted = self._redis.hmget(keys.job, "status", "submitted_at")
-        pipe = self._redis.pipeline(transaction=True)
-        pipe.hset(
-            keys.job,
-            mapping={"halted": json.dumps(reason.to_dict()), "status": Status.PAUSED, "commit": commit_id},
-        )
-        pipe.zrem(self._keys.status(str(old)), job)
-        pipe.zadd(self._keys.status(Status.PAUSED), {job: float(submitted or now)})
-        pipe.zadd(self._keys.due, {job: now + HALTED_LOOK})
-        pipe.execute()
+        with self._redis.pipeline(transaction=True) as pipe:
+            watched = cast(Any, pipe)  # between watch and multi it answers at once, which its types do not say
+            watched.watch(keys.job)
+            old, submitted = watched.hmget(keys.job, "status", "submitted_at")
+            if old is None or Status(old).terminal:
+                return
+            pipe.multi()
+            pipe.hset(
+                keys.job,
+                mapping={"halted": json.dumps(reason.to_dict()), "status": Status.PAUSED, "commit": commit_id},
+            )
+            pipe.zrem(self._keys.status(old), job)
+            pipe.zadd(self._keys.status(Status.PAUSED), {job: float(submitted or now)})
+            pipe.zadd(self._keys.due, {job: now + HALTED_LOOK})
+            try:
+                pipe.execute()
+            except redis.WatchError:
+                return
 
     def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next."""

@@ -58,7 +58,7 @@ class Head:
         self.settings = Settings(redis_url=url, warehouse=str(warehouse), **settings)
         self.redis = client or connect(url)
         self.keys = Keys(self.settings.prefix)
-        self.store = Store(self.redis, self.keys, lock_ttl=self.settings.lock_ttl, retention=self.settings.retention)
+        self.store = Store.of(self.settings, self.redis)
         self.hands = HandsOfTheTest()
         self.coordinator = Coordinator(self.store, self.hands, self.settings, mint)
         self.sweep = Sweep(self.store, self.coordinator, self.settings)

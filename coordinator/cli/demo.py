@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -139,6 +140,8 @@ def _show_report(warehouse: str) -> None:
 
 
 def _until_interrupted() -> None:
-    import signal
-
-    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    try:
+        while True:
+            signal.pause()
+    except KeyboardInterrupt:
+        return

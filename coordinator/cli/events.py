@@ -11,7 +11,7 @@ from rich.text import Text
 
 from coordinator.cli.connection import connected
 from coordinator.cli.job_name import resolve
-from coordinator.cli.terminal import clock, coloured, emit_line, iso, one_line, stdout
+from coordinator.cli.terminal import clock, coloured, count_of, emit_line, iso, one_line, stdout
 from coordinator.client import Client
 from coordinator.status import TERMINAL
 from tasks.duration import format_duration
@@ -73,7 +73,7 @@ def event_text(event: Event) -> Text:
     if event.get("queue"):
         parts.append(f"queue {event['queue']}")
     if "rows" in event:
-        parts.append(f"{event['rows']:,} rows")
+        parts.append(count_of(event["rows"], "row"))
     if event.get("by"):
         parts.append(f"by {event['by']}")
     if event.get("next_at"):

@@ -15,7 +15,7 @@ from rich.text import Text
 from coordinator.cli.as_json import job_json, listed_json
 from coordinator.cli.connection import connected
 from coordinator.cli.job_name import resolve
-from coordinator.cli.terminal import clock, coloured, emit, one_line, printable, stderr, stdout, table
+from coordinator.cli.terminal import clock, coloured, count_of, emit, one_line, printable, stderr, stdout, table
 from coordinator.cli.tree import job_tree
 from coordinator.queries import GroupView, JobView, ListedJob
 from coordinator.status import GroupState, Status
@@ -119,7 +119,7 @@ def _facts(view: JobView) -> Table:
         "reason": one_line(job.reason.text) if job.reason else "",
         "looked at": _due(view),
         "warehouse": job.warehouse,
-        "published": ", ".join(f"{name} ({rows:,} rows)" for name, rows in sorted(job.published.items())),
+        "published": ", ".join(f"{name} ({count_of(rows, 'row')})" for name, rows in sorted(job.published.items())),
         "version": str(job.version or ""),
     }
     grid = Table.grid(padding=(0, 2, 0, 0))

@@ -117,6 +117,11 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
     return made
 
 
+def count_of(count: int, what: str) -> str:
+    """``1 row``, ``1,200 rows``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def size(count: int) -> str:
     """Bytes as people read them."""
     value = float(count)

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from coordinator.cli.terminal import BAR, STYLES, bar, coloured, one_line
+from coordinator.cli.terminal import BAR, STYLES, bar, coloured, count_of, one_line
 from coordinator.queries import ForkView, GroupView, JobView
 from coordinator.status import GroupState, Status
 from tasks.duration import format_duration
@@ -141,12 +141,26 @@ def why(view: JobView, at: float) -> str:
         return ""
     if job.commit == "new" and at - job.submitted_at > LONELY:
         return "no coordinator has looked at this job yet; start a fleet with `unstuck up`"
-    queued = [m for g in view.groups for m in g.members if m.state is GroupState.QUEUED]
-    started = any(m.state in (GroupState.RUNNING, GroupState.CANCELING) for g in view.groups for m in g.members)
+    members = [member for group in view.groups for member in group.members]
+    if job.status is Status.RETRYING:
+        return _recovering([member for member in members if member.record.recovering])
+    queued = [member for member in members if member.state is GroupState.QUEUED]
+    started = any(member.state in (GroupState.RUNNING, GroupState.CANCELING) for member in members)
     if queued and not started and at - min(m.record.since for m in queued) > LONELY:
         since = format_duration(at - min(m.record.since for m in queued))
         return f"no worker has taken {queued[0].id} for {since}; is one up that listens to its queue?"
     return ""
+
+
+def _recovering(members: Sequence[GroupView]) -> str:
+    """What a RETRYING job recovers from: the first of its troubled groups, and how many more there are."""
+    told = [member for member in members if member.record.last_error]
+    if not told:
+        return ""
+    first = told[0].record
+    error = one_line(first.last_error.text) if first.last_error else ""
+    more = f"; {len(told) - 1} more recover" if len(told) > 1 else ""
+    return f"{told[0].id} recovers ({first.state.lower()}, attempt {first.epoch}) after: {error}{more}"
 
 
 def elapsed_of(member: GroupView, at: float) -> float | None:
@@ -208,9 +222,9 @@ def _group_line(member: GroupView, at: float, waits_for: Sequence[str]) -> Line:
     state = record.state
     reason = one_line(record.reason.text) if record.reason else ""
     line = Line(member.id, state, elapsed=elapsed_of(member, at))
+    again = f"attempt {record.epoch} after: {one_line(record.last_error.text)}" if record.last_error else ""
     if state in (GroupState.RUNNING, GroupState.CANCELING):
         step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
-        again = f"attempt {record.epoch} after: {one_line(record.last_error.text)}" if record.last_error else ""
         label = one_line(str(progress.get("label", "")))
         return replace(
             line,
@@ -221,7 +235,7 @@ def _group_line(member: GroupView, at: float, waits_for: Sequence[str]) -> Line:
         )
     if state is GroupState.QUEUED:
         queued = f"queued for {format_duration(max(0.0, at - record.since))}"
-        return replace(line, detail=_joined(queued, f"attempt {record.epoch}" if record.epoch > 1 else ""))
+        return replace(line, detail=_joined(queued, again))
     if state is GroupState.BACKOFF:
         soon = record.next_at - at
         when = f"in {format_duration(soon)}" if soon > 0 else "now"
@@ -241,7 +255,7 @@ def _waiting(waits_for: Sequence[str], otherwise: str = "") -> str:
 
 
 def _rows(count: int | None) -> str:
-    return f"{count:,} row{'' if count == 1 else 's'}" if count else ""
+    return count_of(count, "row") if count else ""
 
 
 def _joined(*parts: str, between: str = " · ") -> str:

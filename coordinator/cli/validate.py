@@ -9,7 +9,7 @@ import typer
 
 from coordinator.cli.exits import ExitCode
 from coordinator.cli.submit import params_of
-from coordinator.cli.terminal import emit, stdout
+from coordinator.cli.terminal import count_of, emit, stdout
 from coordinator.plan import compile_plan
 from coordinator.problem import Problem, SpecError
 from coordinator.spec import JobSpec
@@ -59,8 +59,8 @@ def validate(
     open_ended = f", {dynamic} of them dynamic" if dynamic else ""
     size = f"at least {members}" if dynamic else str(members)
     stdout.print(
-        f"OK: {spec}: job {job.name}, {len(plan.groups)} groups ({len(forks)} forked{open_ended}), "
-        f"{answer['steps']} steps, {size} to run"
+        f"OK: {spec}: job {job.name}, {count_of(len(plan.groups), 'group')} "
+        f"({len(forks)} forked{open_ended}), {count_of(answer['steps'], 'step')}, {size} to run"
     )
 
 

@@ -21,7 +21,7 @@ from coordinator.cli.connection import Connection, connected
 from coordinator.cli.events import EventLines, event_text
 from coordinator.cli.exits import ExitCode
 from coordinator.cli.job_name import resolve
-from coordinator.cli.terminal import can_live, coloured, one_line, stdout
+from coordinator.cli.terminal import can_live, coloured, count_of, one_line, stdout
 from coordinator.cli.tree import job_tree
 from coordinator.queries import JobView
 from coordinator.status import Status
@@ -69,7 +69,7 @@ def conclusion(view: JobView) -> Iterator[Text]:
     reason = f": {one_line(job.reason.text)}" if job.reason else ""
     yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {took}{reason}")
     for name, rows in sorted(job.published.items()):
-        yield Text(f"  published {name}: {rows:,} rows")
+        yield Text(f"  published {name}: {count_of(rows, 'row')}")
     if job.version:
         yield Text(f"  version {job.version} of {job.warehouse}")
     if job.status is not Status.FINISHED:

@@ -60,8 +60,9 @@ if change.due == cjson.null then
         redis.call('EXPIRE', KEYS[index], math.ceil(change.expire))
     end
 else
-    -- Later only if it still is what was set when this decision began; earlier always.
-    if redis.call('ZSCORE', KEYS[7], ARGV[1]) == change.due_seen then
+    -- Later only if it still is what was set when this decision began, and that has not passed: after it, whoever
+    -- finishes an attempt finds the job due already and changes nothing. Earlier always.
+    if redis.call('ZSCORE', KEYS[7], ARGV[1]) == change.due_seen and now < tonumber(change.due_seen) then
         redis.call('ZADD', KEYS[7], change.due, ARGV[1])
     else
         redis.call('ZADD', KEYS[7], 'LT', change.due, ARGV[1])

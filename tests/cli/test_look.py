@@ -151,9 +151,10 @@ def test_show_says_when_a_retry_comes_and_why(cli: Cli, hand: ByHand) -> None:
     hand.fail(job, "only", "flaky network", recoverable=True)
     out = cli("show", job).stdout
     assert "RETRYING" in out
-    line = next(line for line in out.splitlines() if "backoff" in line)
+    line = next(line for line in out.splitlines() if "↻ only" in line)
     assert "attempt 2 in " in line
     assert "flaky network (retry 1 of 3" in line
+    assert "only recovers (backoff, attempt 1) after: flaky network" in out
 
 
 def test_a_job_that_nobody_looks_at_says_so(cli: Cli, hand: ByHand, client: redis.Redis) -> None:

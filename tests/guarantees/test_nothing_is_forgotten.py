@@ -242,7 +242,7 @@ def test_the_stream_is_trimmed_by_the_oldest_pending_report_never_by_length(head
 
     head.inbox.trim()
 
-    assert [entry_id for entry_id, _ in head.redis.xrange(head.keys.reports)][0] == kept
+    assert next(entry_id for entry_id, _ in head.redis.xrange(head.keys.reports)) == kept
     head.consumer.apply(pending)
     head.read()
     head.inbox.trim()

@@ -33,7 +33,7 @@ def main() -> int:
     longest = max((v.calm_for for v in verdicts if v.kept), default=0.0)
     print(
         f"{len(verdicts)} histories in {took:.1f}s: {steps:,} steps, {sum(v.commits for v in verdicts):,} commits, "
-        f"{claims:,} attempts; the slowest had all jobs ended {longest:.0f}s after the last trouble (bound {BOUND:.0f}s)"
+        f"{claims:,} attempts; all jobs had ended at most {longest:.0f}s after the last trouble (bound {BOUND:.0f}s)"
     )
     if broken:
         print(f"promises were broken in {len(broken)} of them: {broken}")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import redis
@@ -40,8 +42,14 @@ class Line:
     def __init__(self, stage: Stage, trouble: Trouble, die: Callable[[], None]) -> None:
         self.stage, self.trouble, self._die = stage, trouble, die
 
-    def call(self, actor: Turn, what: str, effect: Callable[[], T], lost: type[Exception] = redis.ConnectionError) -> T:
-        rng = self.stage.rng
+    def call(self, what: str, effect: Callable[[], T], lost: type[Exception] = redis.ConnectionError) -> T:
+        """The call ``what``, made in the turn of whoever calls.
+
+        Raises:
+            Killed: its process died here.
+            Exception: of type ``lost``; the request or the reply was lost.
+        """
+        rng, actor = self.stage.rng, current()
         actor.check()
         fault = self.trouble.of_call()
         if fault is Fault.NONE:
@@ -71,6 +79,10 @@ class Line:
             answer = effect()
         return answer
 
+    def note(self, what: str) -> None:
+        """For the trace."""
+        self.stage.log(current().name, what)
+
     def _freeze(self, actor: Turn) -> None:
         actor.freeze(self.trouble.freeze_until())
         actor.pause(0.0)
@@ -83,8 +95,7 @@ class StoreAtHand:
         self._line, self._core, self._broker, self._slots = line, core, broker, slots
 
     def _call(self, what: str, effect: Callable[[], T]) -> T:
-        actor = current()
-        return self._line.call(actor, what, effect)
+        return self._line.call(what, effect)
 
     def begin(self, job: str, owner: str) -> Begun:
         return self._call(f"begin {job}", lambda: self._core.begin(job, owner))
@@ -109,7 +120,7 @@ class StoreAtHand:
 
         def effect() -> CommitAnswer:
             answer = self._core.commit(decision, commit_id, due_seen, acks)
-            self._line.stage.log(current().name, f"commit {decision.old.id}: {answer} [{moves}]")
+            self._line.note(f"commit {decision.old.id}: {answer} [{moves}]")
             return answer
 
         return self._call(f"commit {decision.old.id} {moves}", effect)
@@ -154,7 +165,7 @@ class InboxAtHand:
         self._line, self._stream, self._name = line, stream, name
 
     def _call(self, what: str, effect: Callable[[], T]) -> T:
-        return self._line.call(current(), what, effect)
+        return self._line.call(what, effect)
 
     def open(self) -> None:
         self._call("open the inbox", lambda: None)
@@ -187,12 +198,12 @@ class HandsAtHand:
         self._line, self._broker, self._depot, self._wrote = line, broker, depot, wrote
 
     def _io(self, what: str, effect: Callable[[], T]) -> T:
-        return self._line.call(current(), what, effect, lost=OSError)
+        return self._line.call(what, effect, lost=OSError)
 
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         try:
             for queue, hint in hints:
-                self._io(f"send {hint}", lambda queue=queue, hint=hint: self._broker.push(queue, hint))  # type: ignore[misc]
+                self._io(f"send {hint}", partial(self._broker.push, queue, hint))
         except OSError:
             return  # the rest of the batch is lost with it
 
@@ -220,7 +231,8 @@ class HandsAtHand:
             if entry.kind == "package" and not entry.outputs:
                 return PublishResult()
             free = self._io("head of the log", self._depot.head) + 1
-            if self._io(f"create slot {free} for {job} ({entry.kind})", lambda: self._create(free, entry)):
+            create = partial(self._create, free, entry)
+            if self._io(f"create slot {free} for {job} ({entry.kind})", create):
                 slot = free
             else:
                 slot = self._io(f"find {job} in the log", lambda: self._depot.find(job, base))
@@ -283,6 +295,10 @@ def current() -> Turn:
     return _turns[threading.get_ident()]
 
 
+def _pause(seconds: float) -> None:
+    current().pause(seconds)
+
+
 class Office:
     """One coordinator process: a consumer thread and, where beat fires, a sweeping thread. It is always restarted."""
 
@@ -314,7 +330,9 @@ class Office:
         line = Line(self._stage, self._trouble, self._die)
         store = StoreAtHand(line, self._core, self._broker, self._slots)
         hands = HandsAtHand(line, self._broker, self._depot, self._wrote)
-        coordinator = Coordinator(store, hands, self._settings, self._stage.mint)
+        coordinator = Coordinator(
+            store, hands, self._settings, self._stage.mint, lambda seconds: current().pause(seconds)
+        )
         sweep = Sweep(cast(Store, store), coordinator, self._settings)
         inbox = InboxAtHand(line, self._stream, f"{self.name}.{self._lives}")
         consumer = Consumer(cast(Inbox, inbox), coordinator, sweep, self._settings, clock=lambda: self._stage.now)
@@ -326,10 +344,8 @@ class Office:
     def _beat(self, sweep: Sweep) -> Callable[[], None]:
         def life() -> None:
             while True:
-                try:
+                with suppress(redis.ConnectionError):  # the task fails; beat fires the next
                     sweep.run()
-                except redis.ConnectionError:
-                    pass  # the task fails; beat fires the next
                 current().pause(self._settings.sweep_every)
 
         return life

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tasks.settings import Settings
@@ -21,7 +20,9 @@ from .stream import ReportStream
 from .trouble import Trouble
 
 SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
-BOUND = 400.0  # virtual seconds from the end of all trouble by which every job has ended; measured: see the README
+# Virtual seconds from the end of all trouble by which every job has ended. A storm leaves at most a lease, a grace and
+# a publish to wait for; the rest is the jobs' own work, with all its retries.
+BOUND = 400.0
 
 
 @dataclass(slots=True)
@@ -81,8 +82,16 @@ def _play(seed: int, store: type[ModelStore], keep_all: bool) -> Verdict:
         )
         for n in range(rng.randint(1, 2))
     ]
-    broker.pushed = lambda queue, at: [host.pushed(queue, at) for host in hosts] and None
-    stream.added = lambda at: [office.report_added(at) for office in offices] and None
+
+    def pushed(queue: str, at: float) -> None:
+        for host in hosts:
+            host.pushed(queue, at)
+
+    def added(at: float) -> None:
+        for office in offices:
+            office.report_added(at)
+
+    broker.pushed, stream.added = pushed, added
     for job in jobs.values():
         Routine(stage, "client", _submit(stage, core, job), job.submit_at)
 
@@ -107,9 +116,7 @@ def _submit(stage: Stage, core: ModelStore, job: SimulatedJob) -> Life:
     yield
 
 
-def _run(
-    stage: Stage, trouble: Trouble, core: ModelStore, jobs: dict[str, SimulatedJob], promises: Promises
-) -> None:
+def _run(stage: Stage, trouble: Trouble, core: ModelStore, jobs: dict[str, SimulatedJob], promises: Promises) -> None:
     calm = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_ttl  # leases and graces from the storm are over
 
     def done() -> bool:
@@ -131,6 +138,3 @@ def _afterwards(stage: Stage, core: ModelStore, trouble: Trouble, promises: Prom
     for job_id, record in ended.items():
         if core.jobs[job_id].record != record:
             promises.broken("5. A terminal state is final", f"{job_id} changed after it had ended")
-
-
-Simulation = Callable[[int], Verdict]

@@ -281,7 +281,9 @@ class ModelStore:
             self.due[job_id] = min(self.due[job_id], at)
 
     def halt(self, job_id: str, reason: Reason, commit_id: str, now: float) -> None:
-        job = self.jobs[job_id]
+        job = self.jobs.get(job_id)
+        if job is None or job.record.terminal:
+            return
         if self.watching:
             self.watching.halted(job, reason)
         job.record = replace(job.record, halted=reason, status=Status.PAUSED, commit=commit_id)

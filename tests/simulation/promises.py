@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from coordinator.decision import Decision
 from coordinator.job import Attempt, GroupRecord, Reason
-from coordinator.plan import PlannedGroup
+from coordinator.plan import PlannedGroup, plan_of
 from coordinator.status import LEGAL_MOVES, GroupState, Status, derive
 from tasks.group import FrozenInputs
 from tasks.report import Outcome, OutcomeKind
@@ -236,6 +236,23 @@ class Promises:
         if target is S.CANCELED and not any(record.state is S.FAILED for record in after.groups.values()):
             self.broken(SHOWN, f"{where} was canceled, and nothing has failed")
 
+        if target is S.FAILED and not self._can_never_go(after, group):
+            self.broken(SHOWN, f"{where} failed before it began, and could still have gone")
+
+    def _can_never_go(self, job: StoredJob, group: str) -> bool:
+        """A quorum out of reach whatever comes; or a fork all of whose needs have ended without its values."""
+        state = self._core.load(job.record.id)
+        assert state is not None
+        spec = state.plan.groups[group].spec
+        states = [state.record(member).state for need in spec.needs for member in state.members(need)]
+        unknown = [need for need in spec.needs if state.fulls[need] is None and not state.ended_whole(need)]
+        if spec.join.rule in ("any_succeeded", "at_least"):
+            possible = sum(1 for s in states if s is S.SUCCEEDED or not s.terminal)
+            if not unknown and possible < max(1, spec.join.count):
+                return True
+        source = spec.fork_from
+        return source is not None and source.source not in state.collected and all(s.terminal for s in states)
+
     def _rule_holds(self, job: StoredJob, group: str) -> bool:
         """The join rule, by definition: over the members of everything it needs."""
         state = self._core.load(job.record.id)
@@ -252,8 +269,6 @@ class Promises:
         return succeeded == len(states)
 
     def _plan(self, job: StoredJob, group: str) -> PlannedGroup:
-        from coordinator.plan import plan_of
-
         return plan_of(job.record.spec).groups[split_member(group)[0]]
 
     def _froze(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
@@ -269,8 +284,6 @@ class Promises:
                     self.broken(WHOLE, f"{where} is to read {folders} of {need}, which made {made}")
 
     def _limits(self, after: StoredJob) -> None:
-        from coordinator.plan import plan_of
-
         plan = plan_of(after.record.spec)
         active = sum(1 for record in after.groups.values() if record.state in ACTIVE)
         if plan.max_parallel is not None and active > plan.max_parallel:

@@ -1,0 +1,96 @@
+"""User commands: what each does to the intent of a job, and in which states it is legal. Pure.
+
+Only commands write the intent; nothing else can. A command that is repeated changes nothing, a stronger one overrides
+a weaker one, and one that is refused says in which state it was refused and what to do instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from coordinator.job import JobRecord
+from coordinator.status import Intent, Status
+
+
+class Command(StrEnum):
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    CANCEL = "cancel"
+    FORCE_STOP = "force-stop"
+
+
+class Answer(StrEnum):
+    DONE = "DONE"  # the intent is written; a coordinator acts on it
+    ALREADY = "ALREADY"  # it was so before; nothing changed
+    REFUSED = "REFUSED"  # not legal in this state
+
+
+_OPEN = frozenset(status for status in Status if not status.terminal)
+
+# Where each command is legal. Everything else is refused, with `advice`.
+LEGAL: dict[Command, frozenset[Status]] = {
+    Command.PAUSE: frozenset(_OPEN - {Status.STOPPING, Status.CANCELING}),
+    Command.RESUME: frozenset({Status.PAUSING, Status.PAUSED}),
+    Command.STOP: frozenset(_OPEN - {Status.CANCELING}),
+    Command.CANCEL: _OPEN,
+    Command.FORCE_STOP: _OPEN,
+}
+
+_INTENT = {
+    Command.PAUSE: Intent.PAUSE,
+    Command.RESUME: Intent.RUN,
+    Command.STOP: Intent.STOP,
+    Command.CANCEL: Intent.CANCEL,
+    Command.FORCE_STOP: Intent.FORCE_STOP,
+}
+_STRENGTH = (Intent.RUN, Intent.PAUSE, Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP)
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """What a command came to: the job's record after it, and a sentence for whoever gave it."""
+
+    answer: Answer
+    job: JobRecord
+    text: str
+
+
+def command(job: JobRecord, given: Command, *, now: bool = False) -> Commanded:
+    """What ``given`` makes of ``job``.
+
+    Args:
+        now: of a pause: interrupt what is running, charging it to nobody.
+    """
+    where = f"job {job.id} is {job.status}"
+    wanted = _INTENT[given]
+    if job.terminal:
+        return Commanded(Answer.REFUSED, job, f"{where}, and a job that has ended never changes; {_after(job)}")
+    if given is Command.RESUME:
+        if job.intent is Intent.RUN and job.halted is None:
+            return Commanded(
+                Answer.REFUSED, job, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
+            )
+        if job.intent not in (Intent.RUN, Intent.PAUSE):
+            return Commanded(Answer.REFUSED, job, f"{where}: a {job.intent} cannot be taken back")
+        resumed = replace(job, intent=Intent.RUN, halted=None, pause_now=False, renewed=True)
+        return Commanded(Answer.DONE, resumed, f"job {job.id} goes on, with its full retry budget")
+    if job.intent is wanted and (not now or job.pause_now):
+        return Commanded(Answer.ALREADY, job, f"{where}, and {given} had been asked for before")
+    if _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
+        return Commanded(Answer.REFUSED, job, f"{where}: {job.intent} was asked for, which {given} does not override")
+    asked = replace(job, intent=wanted, pause_now=now and given is Command.PAUSE)
+    return Commanded(Answer.DONE, asked, f"{given} of job {job.id} is on record; it was {job.status}")
+
+
+def _after(job: JobRecord) -> str:
+    if job.status is Status.FINISHED:
+        return "submit it again for another run"
+    return f"`unstuck retry {job.id}` makes a new job of it"
+
+
+def _wait(job: JobRecord) -> str:
+    if job.status is Status.RETRYING:
+        return f"; it is retrying by itself (`unstuck why {job.id}` says when), or cancel it"
+    return ""

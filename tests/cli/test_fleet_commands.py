@@ -1,0 +1,126 @@
+"""``unstuck up`` and ``unstuck demo``: a fleet of one's own, found from the folder it was started in."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from coordinator.cli.demo import java_version, missing
+from tests.cli.conftest import ROOT, Cli
+from tests.conftest import wait_until
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Cli:
+    """No Redis is named: what is used is what is found."""
+    return Cli(None, tmp_path)
+
+
+@contextmanager
+def running(cli: Cli, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """The command with its output in a file; at the end nothing that it started is left."""
+    out = cli.folder / "out.txt"
+    family: set[psutil.Process] = set()
+    with out.open("w") as file:
+        process = cli.start(*arguments, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        yield process, out
+        family.update(_below(process.pid))
+    finally:
+        if process.poll() is None:
+            family.update(_below(process.pid))
+            process.send_signal(signal.SIGINT)
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()  # its guard ends the rest
+            process.wait()
+    wait_until(lambda: not [p for p in family if _lives(p)], 20, "all that it started to end")
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def says(process: subprocess.Popen[str], out: Path, pattern: str, timeout: float) -> re.Match[str]:
+    """Wait until the output fits ``pattern``; fails at once if the command ends without."""
+
+    def found() -> re.Match[str] | None:
+        ended = process.poll() is not None
+        match = re.search(pattern, out.read_text(), re.MULTILINE)
+        assert match or not ended, f"ended without {pattern!r}:\n{out.read_text()}"
+        return match
+
+    match = wait_until(found, timeout, f"{pattern!r}", every=0.1)
+    assert match is not None
+    return match
+
+
+def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(alone: Cli) -> None:
+    with running(alone, "up", "--workers", "0", "--light", "1") as (process, out):
+        says(process, out, r"^Ready: ", 60)
+        done = alone("submit", ROOT / "examples" / "wide.yaml", "--wait")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"^wide \S+ FINISHED after", done.stdout, re.MULTILINE)
+        second = alone("up")
+        assert second.returncode == 4
+        assert str(process.pid) in second.stderr
+    assert process.returncode == 0
+
+
+def test_up_with_a_redis_that_is_not_there_is_5_and_starts_nothing(alone: Cli) -> None:
+    done = alone("up", UNSTUCK_REDIS_URL="redis://127.0.0.1:1/0")
+    assert done.returncode == 5
+    assert not (alone.folder / ".unstuck").exists()
+
+
+@pytest.mark.parametrize("banner", ["", 'openjdk version "11.0.2"'], ids=["none", "old"])
+def test_the_demo_names_all_that_is_missing_and_how_to_get_it(alone: Cli, tmp_path: Path, banner: str) -> None:
+    java = tmp_path / "java" / "bin" / "java"
+    if banner:
+        java.parent.mkdir(parents=True)
+        java.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
+        java.chmod(0o755)
+    done = alone("demo", JAVA_HOME=str(tmp_path / "java"))
+    assert done.returncode == 2
+    assert "Java 11 is too old" in done.stderr if banner else "Java is not installed" in done.stderr
+    assert "17" in done.stderr
+    assert not (tmp_path / ".unstuck").exists()
+    assert any("examples/flights.yaml" in what for what in missing(tmp_path))
+
+
+@pytest.mark.timeout(400)
+def test_the_demo_finishes_and_shows_its_report_although_a_worker_is_killed(alone: Cli) -> None:
+    if java_version() < 17:
+        pytest.skip("no Java 17 here")
+    with running(alone, "demo", "--home", "d") as (process, out):
+        pid = int(says(process, out, r"Worker pids: spark-1 (\d+)", 60)[1])
+        says(process, out, r"RUNNING +by_month", 180)
+        os.kill(pid, signal.SIGKILL)
+        says(process, out, r"LEASE_LAPSED|BACKOFF", 60)
+        assert process.wait(200) == 0, out.read_text()
+    text = out.read_text()
+    assert "spark-1" in text
+    assert re.search(r"flights scheduled +336,776", text)
+    assert re.search(r"published report: 18 rows", text)
+    assert f"unstuck datasets --warehouse {alone.folder}/d/warehouse" in text
+    (report,) = alone.json("datasets", "report", "--warehouse", f"{alone.folder}/d/warehouse")
+    assert report["rows"] == 18

@@ -1,0 +1,100 @@
+"""A job on which nothing goes wrong but what a test does: the real coordinator on the model of the store, called by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, TypeVar, cast
+
+from coordinator.act import Coordinator, Delivered
+from coordinator.decision import PublishResult
+from coordinator.job import JobRecord
+from coordinator.spec import JobSpec
+from coordinator.state import JobState
+from coordinator.status import GroupState
+from coordinator.store import Store
+from coordinator.sweep import Sweep
+from tasks.lease import ClaimAnswer
+from tasks.report import Outcome, OutcomeKind, Report
+from tasks.token import Hint, Token
+
+from .head import Line, StoreAtHand
+from .history import SETTINGS
+from .model import ModelStore
+
+T = TypeVar("T")
+
+
+class _Stream:
+    """A stream whose every report is handed over at once, by the test."""
+
+    def __init__(self) -> None:
+        self.reports: list[Delivered] = []
+
+    def add(self, fields: dict[str, str]) -> None:
+        if fields["kind"] != "due":
+            self.reports.append(Delivered(f"{len(self.reports)}-0", Report.from_fields(fields)))
+
+    def ack(self, ids: Any) -> None: ...
+
+    def count(self, counts: Any) -> None: ...
+
+
+class _Calm(Line):
+    """A connection on which nothing goes wrong."""
+
+    def __init__(self) -> None: ...
+
+    def call(self, what: str, effect: Callable[[], T], lost: type[Exception] = ConnectionError) -> T:
+        return effect()
+
+    def note(self, what: str) -> None: ...
+
+
+class Hands:
+    def __init__(self) -> None:
+        self.sent: list[Hint] = []
+
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        self.sent += [hint for _, hint in hints]
+
+    def head(self, warehouse: str) -> int | None:
+        return 0
+
+    def publish(self, state: JobState) -> PublishResult:
+        return PublishResult()
+
+
+class Calm:
+    """Jobs of one forked group on a fleet with a slot for each member. Time moves when the test says so."""
+
+    def __init__(self, width: int, jobs: Sequence[str] = ("j",), hands: Hands | None = None) -> None:
+        self.now = 1000.0
+        self.stream, self.hands = _Stream(), hands or Hands()
+        self.core = ModelStore(lambda: self.now, self.stream, lock_ttl=5.0, lease_ttl=15.0)
+        words = count()
+        store = StoreAtHand(_Calm(), self.core, cast(Any, None), lambda: {"spark": width})
+        self.coordinator = Coordinator(store, self.hands, SETTINGS, lambda: f"w{next(words)}")
+        self.sweep = Sweep(cast(Store, store), self.coordinator, SETTINGS)
+        group = {"name": "g", "steps": [{"python": "model:run"}], "for_each": {"n": list(range(width))}}
+        spec = JobSpec.model_validate({"name": "calm", "groups": [group]}).to_json()
+        for job in jobs:
+            self.core.submit(JobRecord(job, "calm", spec, "new"))
+        self.sweep.run()
+        self.now += 1.0
+
+    def claim(self, hint: Hint) -> Token:
+        assert self.core.claim(hint, "c", "w", f"e{hint.group}").answer is ClaimAnswer.CLAIMED
+        return hint.held_by("c")
+
+    def finish(self, token: Token) -> None:
+        self.core.finish(token, Outcome(OutcomeKind.SUCCEEDED, staging=token.staging), f"f{token.group}")
+
+    def deliver(self, *more: Delivered) -> None:
+        """Hand all reports over, job by job."""
+        reports, self.stream.reports = [*self.stream.reports, *more], []
+        for job in {delivered.report.token.job: None for delivered in reports}:
+            self.coordinator.handle(job, [d for d in reports if d.report.token.job == job])
+
+    def state(self, group: str) -> GroupState:
+        return self.core.jobs["j"].groups[group].state

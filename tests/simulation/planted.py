@@ -1,0 +1,174 @@
+"""Bugs put in on purpose. Each is one that a real system had, or that this one nearly had; each must be found.
+
+A simulator that finds nothing proves nothing until it has shown what it can find.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from coordinator import act, decide
+from coordinator.consumer import Consumer
+from coordinator.decision import Decision, Guard
+from coordinator.inbox import Entry
+from coordinator.job import Attempt, GroupRecord, Reason
+from coordinator.join import Judgement, Verdict, judge
+from coordinator.store import BeginAnswer, Begun
+from tasks.token import Token, split_member
+
+from .depot import Depot
+from .history import Verdict as History
+from .history import simulate
+from .model import ModelStore, StoredJob
+
+Patches = list[tuple[Any, str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A bug, and within how many seeds, from seed 0 on, it must be found."""
+
+    name: str
+    within: int
+    store: type[ModelStore] = ModelStore
+    patches: Callable[[], Patches] = list
+
+    def search(self) -> History | None:
+        """The first history that it breaks."""
+        with self._planted():
+            for seed in range(self.within):
+                history = simulate(seed, store=self.store)
+                if not history.kept:
+                    return history
+        return None
+
+    @contextmanager
+    def _planted(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for target, name, value in self.patches():
+                stack.enter_context(patch.object(target, name, value))
+            yield
+
+
+class CommitsBlindly(ModelStore):
+    """The last writer wins."""
+
+    def _conflicts(self, job: StoredJob, decision: Decision) -> bool:
+        return False
+
+
+class NoFence(ModelStore):
+    """Whoever finishes is believed."""
+
+    def _holds(self, attempt: Attempt, token: Token) -> bool:
+        return bool(attempt.claimant)
+
+
+class NoGuards(ModelStore):
+    """What was concluded from absence is not looked at again."""
+
+    def _stands(self, job: StoredJob, guard: Guard) -> bool:
+        return True
+
+
+class DueBlindly(ModelStore):
+    """A pass sets the due to what it thinks right, whoever has moved it meanwhile."""
+
+    def _set_due(self, job_id: str, due: float | None, due_seen: str) -> None:
+        if due is None:
+            self.due.pop(job_id, None)
+        else:
+            self.due[job_id] = due
+
+
+class ReportIsAll(ModelStore):
+    """Conductor's lost join: the report is the only wake-up, and a missed lock is forgotten."""
+
+    def _due_earlier(self, job_id: str, at: float) -> None:
+        pass
+
+    def begin(self, job_id: str, owner: str) -> Begun:
+        begun = super().begin(job_id, owner)
+        if begun.answer is BeginAnswer.BUSY:
+            self.jobs[job_id].dirty_until = 0.0
+        return begun
+
+
+def _acked_when_busy() -> Patches:
+    hand_over = Consumer._hand_over
+
+    def forgetful(self: Consumer, job: str, entries: list[Entry], tries: int) -> None:
+        hand_over(self, job, entries, tries)
+        if job in self._busy:
+            self._inbox.ack(self._busy.pop(job).entries)
+
+    return [(Consumer, "_hand_over", forgetful)]
+
+
+def _joins_by_counter() -> Patches:
+    """A join goes when as many needs have ended as it has needs, counted one by one as they end."""
+    ended: Counter[tuple[int, str, str]] = Counter()
+    deciding = decide._Deciding
+    move, judge_one = deciding.move, deciding.judge_one
+
+    def counting(self: Any, group_id: str, record: GroupRecord, **event: Any) -> None:
+        move(self, group_id, record, **event)
+        if record.state.terminal:
+            for successor in self.plan.groups[split_member(group_id)[0]].successors:
+                ended[id(self.plan), self.job.id, successor] += 1
+
+    def counted(self: Any, name: str) -> None:
+        spec, needs = self.plan.groups[name].spec, self.state.needs[name]
+        if spec.needs and judge(spec.join, needs).verdict in (Verdict.GO, Verdict.WAIT):
+            if ended[id(self.plan), self.job.id, name] < needs.total():
+                return
+            with patch.object(decide, "judge", lambda rule, needs: decide_go):
+                judge_one(self, name)
+            return
+        judge_one(self, name)
+
+    decide_go = Judgement(Verdict.GO, Reason("READY", "the counter says so"))
+    return [(deciding, "move", counting), (deciding, "judge_one", counted)]
+
+
+def _takes_over_on_sight() -> Patches:
+    def lapsed(attempt: Attempt, world: Any) -> bool:
+        return bool(attempt.lease < world.now)
+
+    return [(decide, "lapsed", lapsed)]
+
+
+def _publishes_without_looking() -> Patches:
+    return [(Depot, "find", lambda self, publish_id, after: None)]
+
+
+def _looks_only_at_reports() -> Patches:
+    """What this simulator found on its first day: a pass for one report pushed away the wake-up of another."""
+    return [(act.Coordinator, "_round", _partial(act.Coordinator._round))]
+
+
+def _partial(whole: Any) -> Any:
+    def round_(self: Any, job: str, begun: Any, changed: Any, *rest: Any) -> Any:
+        if job in self._cache:
+            _, state = self._cache[job]
+            state.looked_at = begun.now + 3600.0
+        return whole(self, job, begun, changed, *rest)
+
+    return round_
+
+
+PLANTED = (
+    Planted("commit without compare-and-set", 80, CommitsBlindly),
+    Planted("join fired by a counter", 100, patches=_joins_by_counter),
+    Planted("finish without a fence", 250, NoFence),
+    Planted("takeover without guard or grace", 40, NoGuards, _takes_over_on_sight),
+    Planted("due moved later blindly", 150, DueBlindly),
+    Planted("report acked on a busy lock, and nothing else wakes", 120, ReportIsAll, _acked_when_busy),
+    Planted("publish without reading the log first", 120, patches=_publishes_without_looking),
+    Planted("passes that look only at what reports speak of", 150, patches=_looks_only_at_reports),
+)

@@ -1,0 +1,246 @@
+"""The model of the store and the scripts on a real Valkey answer the same, and hold the same afterwards."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+from coordinator.decide import decide
+from coordinator.decision import World
+from coordinator.job import JobRecord, Reason
+from coordinator.plan import plan_of
+from coordinator.spec import JobSpec
+from coordinator.state import JobState
+from coordinator.status import Status
+from coordinator.store import Acks, Begun, CommitAnswer, Store, Submission, summary_of
+from tasks.keys import Keys
+from tasks.lease import Lease
+from tasks.report import Failure, Outcome, OutcomeKind
+from tasks.token import Hint, Token
+
+from .model import ModelStore
+
+KEYS = Keys("model")
+STEP = [{"python": "model:run"}]
+SPEC = JobSpec.model_validate(
+    {
+        "name": "both",
+        "groups": [
+            {"name": "a", "steps": STEP, "worker_losses": 50, "retry": {"max": 50, "backoff": 0}},
+            {"name": "b", "steps": STEP, "for_each": {"n": [1, 2]}, "worker_losses": 50},
+            {"name": "c", "steps": STEP, "needs": ["a", "b"], "join": "any_succeeded"},
+        ],
+    }
+).to_json()
+JOB = JobRecord("both", "both", SPEC, "new")
+
+
+class _NoStream:
+    def add(self, fields: dict[str, str]) -> None: ...
+
+    def ack(self, ids: Any) -> None: ...
+
+    def count(self, counts: Any) -> None: ...
+
+
+def _time(client: redis.Redis) -> float:
+    seconds, micros = client.time()
+    return float(seconds + micros / 1e6)
+
+
+def _submit(store: Store) -> None:
+    plan = plan_of(SPEC)
+    plans = plan.group_plans("/nowhere", None)
+    store.submit(Submission(JOB, plans, "f", 3), summary_of(JobState(plan, JOB, {}, {}, {})))
+
+
+def _plain(value: Any) -> Any:
+    """A record without its times."""
+    timeless = {"since", "next_at", "hinted_at", "started_at", "submitted_at", "ended_at", "publish_next"}
+    timeless |= {"claimed_at", "lease", "outcome_at"}
+    return replace(value, **{name: 0.0 for name in timeless if hasattr(value, name)})
+
+
+def _shown(state: JobState | None) -> Any:
+    assert state is not None
+    return (
+        _plain(state.job),
+        {name: _plain(record) for name, record in state.groups.items()},
+        {name: _plain(attempt) for name, attempt in state.attempts.items()},
+        state.collected,
+        state.frozen,
+    )
+
+
+class _Both:
+    """The same calls on both. Each answers what a caller would see."""
+
+    def __init__(self, client: redis.Redis, lease_ttl: float) -> None:
+        self.client = client
+        self.real = Store(client, KEYS)
+        self.lease = Lease(client, KEYS, lease_ttl)
+        self.model = ModelStore(lambda: _time(client), _NoStream(), lock_ttl=5.0, lease_ttl=lease_ttl)
+        self.begun: tuple[Begun, Begun] | None = None
+        self.held: list[tuple[Any, Any]] = []
+        _submit(self.real)
+        self.model.submit(JOB)
+
+    def begin(self, owner: str) -> tuple[Any, Any]:
+        real, model = self.real.begin("both", owner), self.model.begin("both", owner)
+        if real.due_seen and model.due_seen:
+            self.begun = (real, model)
+        return real.answer, model.answer
+
+    def end(self, owner: str) -> tuple[Any, Any]:
+        return self.real.end("both", owner), self.model.end("both", owner)
+
+    def claim(self, hint: Hint, claimant: str) -> tuple[Any, Any]:
+        real = self.lease.claim(hint, claimant, "w", "e")
+        return real.answer, self.model.claim(hint, claimant, "w", "e").answer
+
+    def renew(self, token: Token) -> tuple[Any, Any]:
+        return self.lease.renew(token, "w"), self.model.renew(token, "w")
+
+    def finish(self, token: Token, outcome: Outcome, event: str) -> tuple[Any, Any]:
+        return self.lease.finish(token, outcome, event), self.model.finish(token, outcome, event)
+
+    def tick(self) -> None:
+        self.real.tick(1.0, 0.0)
+        self.model.tick(1.0, 0.0)
+
+    def decided(self, nonce: str) -> None:
+        """Load and decide on each, and keep both decisions, to be committed later."""
+        world = World(now=_time(self.client), nonce=nonce, base=0)
+        states = self.real.load("both"), self.model.load("both")
+        assert states[0] is not None
+        assert states[1] is not None
+        self.held.append(tuple((decide(state, None, world), summary_of(state)) for state in states))  # type: ignore[arg-type]
+
+    def commit(self, which: int, commit_id: str) -> tuple[Any, Any]:
+        assert self.begun is not None
+        real, model = self.held[which]
+        return (
+            self.real.commit(real[0], commit_id, self.begun[0].due_seen, Acks(), real[1]),
+            self.model.commit(model[0], commit_id, self.begun[1].due_seen, Acks()),
+        )
+
+    def compare(self) -> None:
+        real, model = self.real.load("both"), self.model.load("both")
+        assert _shown(real) == _shown(model)
+        score = self.client.zscore(KEYS.due, "both")
+        assert (score is None) == ("both" not in self.model.due)
+        if score is not None:
+            assert score == pytest.approx(self.model.due["both"], abs=0.5)
+
+
+def _agree(client: redis.Redis, seed: int) -> set[str]:
+    """A random run of calls on both. Returns the answers that came."""
+    rng = random.Random(seed)
+    # A lease of no time has always lapsed: the guards are asked.
+    both = _Both(client, lease_ttl=0.0 if seed % 2 else 15.0)
+    tokens = [Hint("both", "a", 1, "none").held_by("nobody"), Hint("nojob", "a", 1, "n").held_by("c")]
+    answers: set[str] = set()
+
+    def agreed(pair: tuple[Any, Any], what: str) -> None:
+        assert pair[0] == pair[1], f"seed {seed}: {what} answers {pair[0]}, the model says {pair[1]}"
+        answers.add(f"{what}: {pair[0]}")
+
+    agreed(both.begin("o1"), "begin")
+    for step in range(120):
+        kind = rng.choice(_CALLS)
+        current = both.model.jobs["both"].attempts
+        hints = [Hint("both", group, attempt.epoch, attempt.nonce) for group, attempt in current.items()]
+        if kind in ("begin", "end"):
+            agreed(getattr(both, kind)(rng.choice(("o1", "o2"))), kind)
+        elif kind == "tick":
+            both.tick()
+        elif kind == "claim" and hints:
+            tokens.append(rng.choice(hints).held_by(rng.choice(("c1", "c2"))))
+            agreed(both.claim(tokens[-1].hint, tokens[-1].claimant), kind)
+        elif kind == "renew":
+            agreed(both.renew(rng.choice(tokens)), kind)
+        elif kind == "finish":
+            token = rng.choice(tokens[-4:])
+            agreed(both.finish(token, _outcome(rng, token), rng.choice(("f1", f"f{step}"))), kind)
+        elif kind == "decide":
+            both.decided(f"n{step}")
+        elif kind == "commit" and both.held:
+            which = rng.randrange(max(0, len(both.held) - 3), len(both.held))
+            agreed(both.commit(which, f"commit{which}"), kind)
+        both.compare()
+    return answers
+
+
+_CALLS = ("begin", "end", "claim", "claim", "renew", "finish", "finish", "tick", "decide", "decide", "commit", "commit")
+
+
+def _outcome(rng: random.Random, token: Token) -> Outcome:
+    failed = Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "said so"))
+    succeeded = Outcome(OutcomeKind.SUCCEEDED, staging=token.staging)
+    return rng.choice((succeeded, failed, Outcome(OutcomeKind.LOST), Outcome(OutcomeKind.RELEASED)))
+
+
+def test_the_model_and_the_scripts_agree(client: redis.Redis) -> None:
+    answers: set[str] = set()
+    for seed in range(16):
+        client.flushall()
+        answers |= _agree(client, seed)
+    assert {f"commit: {answer}" for answer in ("APPLIED", "CONFLICT", "GUARDED")} <= answers
+    assert {f"claim: {answer}" for answer in ("CLAIMED", "STALE")} <= answers
+    assert {f"finish: {answer}" for answer in ("APPLIED", "DUPLICATE", "STALE", "UNKNOWN_JOB")} <= answers
+    assert {f"renew: {answer}" for answer in ("CONTINUE", "STALE")} <= answers
+    assert {f"end: {answer}" for answer in ("RELEASED", "AGAIN", "LOST")} <= answers
+
+
+def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Redis) -> None:
+    """Whoever finishes after the term finds the job due already and leaves it so; the late pass must leave it too."""
+    store = Store(client, KEYS, lock_ttl=0.001)
+    lease = Lease(client, KEYS, 15.0)
+    _submit(store)
+    store.tick(1.0, 0.0)
+
+    def decided(nonce: str) -> tuple[Any, str]:
+        state = store.load("both")
+        assert state is not None
+        return decide(state, None, World(now=_time(client), nonce=nonce, base=0)), summary_of(state)
+
+    begun = store.begin("both", "first")
+    decision, summary = decided("n1")
+    assert store.commit(decision, "c1", begun.due_seen, Acks(), summary) is CommitAnswer.APPLIED
+    token = Hint("both", "a", 1, "n1").held_by("c")
+
+    begun = store.begin("both", "slow")
+    decision, summary = decided("n2")
+    while _time(client) <= float(begun.due_seen):
+        pass  # a millisecond of the server's own clock
+    lease.claim(token.hint, "c", "w", "e")
+    lease.finish(token, Outcome(OutcomeKind.SUCCEEDED, staging=token.staging), "f")
+    store.settle("both", _time(client) + 60, begun.due_seen, Acks())
+    assert "both" in store.due(_time(client), 10)
+    assert store.commit(decision, "c2", begun.due_seen, Acks(), summary) is CommitAnswer.APPLIED
+    assert "both" in store.due(_time(client), 10)
+
+
+@pytest.mark.parametrize("status", [Status.FINISHED, Status.FAILED, Status.CANCELED, Status.STOPPED])
+def test_a_job_that_has_ended_is_not_halted(client: redis.Redis, status: Status) -> None:
+    """A coordinator that could not decide it was frozen meanwhile, and another one brought it to its end."""
+    store = Store(client, KEYS)
+    _submit(store)
+    client.hset(KEYS.of("both").job, "status", status)
+    store.halt("both", Reason("UNDECIDABLE", "no"), "late", _time(client))
+    state = store.load("both")
+    assert state is not None
+    assert (state.job.status, state.job.halted, state.job.commit) == (status, None, "new")
+
+
+def test_a_job_that_cannot_be_decided_is_halted(client: redis.Redis) -> None:
+    store = Store(client, KEYS)
+    _submit(store)
+    store.halt("both", Reason("UNDECIDABLE", "no"), "late", _time(client))
+    state = store.load("both")
+    assert state is not None
+    assert (state.job.status, state.job.halted) == (Status.PAUSED, Reason("UNDECIDABLE", "no"))

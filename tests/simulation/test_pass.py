@@ -1,0 +1,52 @@
+"""One pass over one job, when the world outside misbehaves in ways nobody thought of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from coordinator.decision import PublishResult
+from coordinator.state import JobState
+from coordinator.status import Status
+from tasks.token import Hint
+
+from .calm import Calm, Hands
+
+
+class _Poisoned(Hands):
+    """A warehouse whose client raises what no file system should, for one of the jobs."""
+
+    def publish(self, state: JobState) -> PublishResult:
+        if state.job.id == "a":
+            raise KeyError("Contents")
+        return PublishResult()
+
+
+class _Mute(Hands):
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        raise ValueError("no such transport")
+
+
+def test_a_job_that_cannot_be_published_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    calm = Calm(1, jobs=("a", "b"), hands=_Poisoned())
+    for hint in list(calm.hands.sent):
+        calm.finish(calm.claim(hint))
+    calm.stream.reports.clear()
+    calm.sweep.run()
+    stuck, ended = calm.core.jobs["a"].record, calm.core.jobs["b"].record
+    assert ended.status is Status.FINISHED
+    assert stuck.reason is not None
+    assert stuck.reason.code == "PUBLISH_TROUBLE"
+    assert "Contents" in stuck.reason.text
+    assert calm.core.due["a"] <= calm.now + 60.0
+    assert "job a could not be published" in caplog.text
+
+
+def test_hints_that_cannot_be_sent_do_not_stop_the_sweep(caplog: pytest.LogCaptureFixture) -> None:
+    calm = Calm(1, jobs=("a", "b"), hands=_Mute())
+    assert {job: record.groups["g[0]"].state for job, record in calm.core.jobs.items()} == {
+        "a": "QUEUED",
+        "b": "QUEUED",
+    }
+    assert "1 hints could not be sent" in caplog.text

@@ -1,0 +1,64 @@
+"""Nothing that is silent is forgotten while others talk. Found by this simulator on its first day.
+
+A pass begins by pushing the job's due away, and a pass for a report looks at what the report speaks of. While reports
+came in faster than the sweep, nobody ever looked at a dead worker, a lost hint or a lost report of the same job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from coordinator.act import Delivered
+from coordinator.status import GroupState
+from tasks.report import Report, ReportKind
+from tasks.token import Token
+
+from .calm import Calm
+
+WIDTH = 60
+
+
+@pytest.fixture
+def busy() -> Calm:
+    """A wide job."""
+    return Calm(WIDTH)
+
+
+def talk(busy: Calm, tokens: Sequence[Token], seconds: float, until: Callable[[], bool]) -> bool:
+    """Reports of ``tokens`` for some time, one every 50 ms, with the sweep as punctual as can be."""
+    swept, end = busy.now, busy.now + seconds
+    while busy.now < end and not until():
+        for token in tokens:
+            busy.core.renew(token, "w")
+        # A report that says what is known already still is a pass.
+        busy.deliver(Delivered("0-0", Report("again", tokens[0], ReportKind.CLAIMED, busy.now)))
+        busy.now += 0.05
+        if busy.now - swept >= 1.0:
+            swept = busy.now
+            busy.sweep.run()
+    return until()
+
+
+def test_a_dead_worker_is_noticed_while_others_report(busy: Calm) -> None:
+    tokens = [busy.claim(hint) for hint in list(busy.hands.sent)]
+    busy.deliver()
+    dead, *living = tokens
+    noticed = talk(busy, living, 15.0 + 3.0, lambda: busy.core.jobs["j"].groups[dead.group].epoch == 2)
+    assert noticed, f"{dead.group} is still {busy.state(dead.group)} three sweeps after its lease lapsed"
+
+
+def test_a_lost_hint_is_sent_again_while_others_report(busy: Calm) -> None:
+    lost, *others = list(busy.hands.sent)
+    tokens = [busy.claim(hint) for hint in others]
+    assert talk(busy, tokens, 10.0 + 3.0, lambda: busy.hands.sent.count(lost) == 2)
+
+
+def test_a_lost_report_costs_one_sweep_while_others_report(busy: Calm) -> None:
+    tokens = [busy.claim(hint) for hint in list(busy.hands.sent)]
+    busy.deliver()
+    silent, *others = tokens
+    busy.finish(silent)
+    busy.stream.reports.clear()
+    assert talk(busy, others, 2.2, lambda: busy.state(silent.group) is GroupState.SUCCEEDED)
