@@ -72,7 +72,7 @@ class Plan:
         """What is stored per group for the runners, as JSON."""
         return {
             group.name: GroupPlan(
-                group=group.spec,
+                group=_without_values(group.spec),
                 params=self.params,
                 collect=group.collect,
                 warehouse=warehouse,
@@ -81,6 +81,16 @@ class Plan:
             for group in self.groups.values()
             if group.spec.steps
         }
+
+
+def _without_values(group: GroupSpec) -> GroupSpec:
+    """``group`` as a runner gets it: a fork's values stay behind, since each member's own comes with its inputs.
+
+    The plan is sent and read at every claim; with its values a fork of N members would cost N x N.
+    """
+    if group.fork_values is None or group.fork_param is None:
+        return group
+    return group.model_copy(update={"for_each": {group.fork_param: ()}})
 
 
 def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:

@@ -26,6 +26,7 @@ from examples.flights_truth import disagreements, truth
 from tasks.settings import Settings
 from tasks.warehouse import published_files
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine starts a JVM in half a minute
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 

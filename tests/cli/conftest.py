@@ -14,11 +14,12 @@ import pytest
 import redis
 
 from coordinator.act import Coordinator, Handled
-from coordinator.assemble import mint, store_of
+from coordinator.assemble import mint
 from coordinator.client import Client
 from coordinator.outside import Hands
 from coordinator.queries import JobView
 from coordinator.spec import JobSpec
+from coordinator.store import Store
 from tasks.app import app
 from tasks.keys import Keys
 from tasks.lease import Lease
@@ -44,7 +45,7 @@ class ByHand:
     def __init__(self, url: str, store: redis.Redis, folder: Path) -> None:
         self.settings = Settings(redis_url=url, warehouse=str(folder / "warehouse"))
         self.client = Client(self.settings, redis_client=store)
-        self._coordinator = Coordinator(store_of(self.settings, store), _NoHints(app), self.settings, mint)
+        self._coordinator = Coordinator(Store.of(self.settings, store), _NoHints(app), self.settings, mint)
         self._lease = Lease(store, Keys(self.settings.prefix), self.settings.lease_ttl)
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **more: Any) -> str:

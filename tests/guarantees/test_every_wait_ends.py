@@ -84,8 +84,8 @@ def test_a_lost_hint_on_a_queue_that_is_never_empty_is_sent_again_all_the_same(
     def steady_stream() -> bool:
         head.read()
         head.sweep.run()
-        if hints:
-            head.work(hints.pop(0))
+        if hints and head.claim(hint := hints.pop(0)).answer == "CLAIMED":  # a surplus copy costs one claim call
+            head.finish(hint.held_by("runner1"))
         for hint in head.hints():
             (again if hint == lost else hints).append(hint)
         return bool(again)

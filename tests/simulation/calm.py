@@ -1,4 +1,4 @@
-"""A job on which nothing goes wrong but what a test does: the real coordinator on the model of the store, called by hand."""
+"""A fleet on which nothing goes wrong but what a test does: the real coordinator on the model store, called by hand."""
 
 from __future__ import annotations
 

@@ -211,6 +211,7 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
     begun = store.begin("both", "first")
     decision, summary = decided("n1")
     assert store.commit(decision, "c1", begun.due_seen, Acks(), summary) is CommitAnswer.APPLIED
+    store.end("both", "first")
     token = Hint("both", "a", 1, "n1").held_by("c")
 
     begun = store.begin("both", "slow")

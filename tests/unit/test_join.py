@@ -1,0 +1,79 @@
+"""Join rules: derived from the states as they stand, equal to their definitions, and never taken back."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.join import Verdict, judge
+from coordinator.state import UNEXPANDED
+from coordinator.status import GroupState
+from tasks.group import JoinRule
+
+S = GroupState
+STATES = [str(state) for state in S]
+ENDS = [str(state) for state in S if state.terminal]
+rules = st.one_of(
+    st.sampled_from(["all_succeeded", "all_done", "any_succeeded", "none_failed"]).map(JoinRule.model_validate),
+    st.integers(1, 6).map(lambda n: JoinRule(rule="at_least", count=n)),
+)
+needs = st.lists(st.sampled_from([*STATES, UNEXPANDED]), min_size=1, max_size=8)
+
+
+def by_definition(rule: JoinRule, states: list[str]) -> Verdict:
+    """The rules as the manual words them, with no thought of speed."""
+    open_states = [s for s in states if s not in ENDS]
+    if rule.rule == "all_done":
+        return Verdict.WAIT if open_states else Verdict.GO
+    if rule.rule in ("any_succeeded", "at_least"):
+        wanted = rule.count if rule.rule == "at_least" else 1
+        if states.count("SUCCEEDED") >= wanted:
+            return Verdict.GO
+        # A fork that is not expanded may still bring any number of members.
+        reachable = UNEXPANDED in states or states.count("SUCCEEDED") + len(open_states) >= wanted
+        return Verdict.WAIT if reachable else Verdict.FAIL
+    bad = {"FAILED", "CANCELED"} | ({"SKIPPED"} if rule.rule == "all_succeeded" else set())
+    if bad & set(states):
+        return Verdict.SKIP
+    return Verdict.WAIT if open_states else Verdict.GO
+
+
+@given(rule=rules, states=needs)
+def test_a_verdict_is_what_the_rule_says(rule: JoinRule, states: list[str]) -> None:
+    found = judge(rule, Counter(states))
+    assert found.verdict == by_definition(rule, states)
+    assert found.reason.text
+
+
+@given(rule=rules, states=needs, data=st.data())
+def test_a_verdict_is_never_taken_back_by_what_ends_later(
+    rule: JoinRule, states: list[str], data: st.DataObject
+) -> None:
+    """A join may go as soon as it may; nothing that comes in later can make that wrong."""
+    found = judge(rule, Counter(states)).verdict
+    later: list[str] = []
+    for state in states:
+        if state == UNEXPANDED:
+            # An empty fork ends as one; another becomes its members.
+            later += data.draw(st.lists(st.sampled_from(ENDS), min_size=1, max_size=4))
+        else:
+            later.append(state if state in ENDS else data.draw(st.sampled_from(ENDS)))
+    final = judge(rule, Counter(later)).verdict
+    assert final is not Verdict.WAIT, "everything has ended, and the join still waits"
+    if found is not Verdict.WAIT:
+        assert final is found
+
+
+@pytest.mark.parametrize("rule", ["all_succeeded", "all_done", "none_failed"])
+def test_a_group_that_needs_nothing_goes(rule: str) -> None:
+    assert judge(JoinRule.model_validate(rule), Counter()).verdict is Verdict.GO
+
+
+def test_asking_changes_nothing() -> None:
+    census = Counter({"SUCCEEDED": 1})
+    judge(JoinRule.model_validate({"at_least": 2}), census)
+    assert census == Counter({"SUCCEEDED": 1})
+    assert set(census) == {"SUCCEEDED"}, "reading an absent state must not add it: the census is compared and trimmed"
