@@ -268,7 +268,7 @@ def _gone(files: Files, job: str, group: str, staging: str, what: str) -> Publis
     return PublishFailed(
         MARKER_GONE,
         f"job {job}, group {group}: {what} ({files.uri(staging)}), so its outputs cannot be published. "
-        f"Something outside removed it; `unstuck retry {job}` runs the group again",
+        f"Something outside removed it; submit the job again",
     )
 
 

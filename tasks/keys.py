@@ -5,7 +5,7 @@ key                                   type    what it holds
 ====================================  ======  ===========================================================
 ``P:{JOB}:job``                       hash    the job record: spec, intent, status, commit, reasons, times
 ``P:{JOB}:plans``                     hash    group → GroupPlan; written at submit, read by runners
-``P:{JOB}:forks``                     hash    forked group → its values, once known
+``P:{JOB}:forks``                     hash    output.column → the values of the forks made from it
 ``P:{JOB}:groups``                    hash    group id → GroupRecord; absent means WAITING
 ``P:{JOB}:inputs``                    hash    group, and member of a fork → FrozenInputs, from the first QUEUED on
 ``P:{JOB}:attempts``                  hash    group id → the live attempt; dropped when its outcome is folded in
@@ -17,7 +17,7 @@ key                                   type    what it holds
 ``P:ended``                           zset    job → when it may be forgotten (retention)
 ``P:status:STATUS``                   zset    job → submit time, per status
 ``P:summary``                         hash    job → one line of JSON for ``list``
-``P:key:KEY``                         string  job that was submitted under this key
+``P:key:KEY``                         hash    job that was submitted under this key, fingerprint of its spec
 ``P:reports``                         stream  reports of workers; consumer group ``coordinators``
 ``P:reports:vN``                      stream  reports of a newer schema, left for a newer coordinator
 ``P:dead``                            stream  reports nobody can apply, with the reason and the raw fields

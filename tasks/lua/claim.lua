@@ -6,7 +6,7 @@
 -- Answers {CLAIMED, plan, inputs, member} | {HELD} | {STALE} | {UNKNOWN_JOB}
 -- inputs: what the group reads, one entry for all members of a fork; member: the fork value, '{}' where there is none
 --
--- The same claimant claiming again is CLAIMED (its first reply was lost): tests/guarantees/test_claim.py
+-- The same claimant claiming again is CLAIMED (its first reply was lost): tests/guarantees/test_one_at_a_time.py
 local record = redis.call('HMGET', KEYS[1], 'status', 'intent', 'halted')
 if not record[1] then return {'UNKNOWN_JOB'} end
 local terminal = {FINISHED = true, FAILED = true, CANCELED = true, STOPPED = true}

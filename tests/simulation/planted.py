@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from coordinator import act, decide
+from coordinator import act, intake, joining
 from coordinator.consumer import Consumer
 from coordinator.decision import Decision, Guard
+from coordinator.draft import Draft
 from coordinator.inbox import Entry
 from coordinator.job import Attempt, GroupRecord, Reason
 from coordinator.join import Judgement, Verdict, judge
@@ -113,8 +114,7 @@ def _acked_when_busy() -> Patches:
 def _joins_by_counter() -> Patches:
     """A join goes when as many needs have ended as it has needs, counted one by one as they end."""
     ended: Counter[tuple[int, str, str]] = Counter()
-    deciding = decide._Deciding
-    move, judge_one = deciding.move, deciding.judge_one
+    move, judge_one = Draft.move, joining.judge_one
 
     def counting(self: Any, group_id: str, record: GroupRecord, **event: Any) -> None:
         move(self, group_id, record, **event)
@@ -122,25 +122,25 @@ def _joins_by_counter() -> Patches:
             for successor in self.plan.groups[split_member(group_id)[0]].successors:
                 ended[id(self.plan), self.job.id, successor] += 1
 
-    def counted(self: Any, name: str) -> None:
-        spec, needs = self.plan.groups[name].spec, self.state.needs[name]
+    def counted(draft: Any, name: str) -> None:
+        spec, needs = draft.plan.groups[name].spec, draft.state.needs[name]
         if spec.needs and judge(spec.join, needs).verdict in (Verdict.GO, Verdict.WAIT):
-            if ended[id(self.plan), self.job.id, name] < needs.total():
+            if ended[id(draft.plan), draft.job.id, name] < needs.total():
                 return
-            with patch.object(decide, "judge", lambda rule, needs: decide_go):
-                judge_one(self, name)
+            with patch.object(joining, "judge", lambda rule, needs: decide_go):
+                judge_one(draft, name)
             return
-        judge_one(self, name)
+        judge_one(draft, name)
 
     decide_go = Judgement(Verdict.GO, Reason("READY", "the counter says so"))
-    return [(deciding, "move", counting), (deciding, "judge_one", counted)]
+    return [(Draft, "move", counting), (joining, "judge_one", counted)]
 
 
 def _takes_over_on_sight() -> Patches:
     def lapsed(attempt: Attempt, world: Any) -> bool:
         return bool(attempt.lease < world.now)
 
-    return [(decide, "lapsed", lapsed)]
+    return [(intake, "lapsed", lapsed)]
 
 
 def _publishes_without_looking() -> Patches:

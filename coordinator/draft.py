@@ -1,0 +1,94 @@
+"""The draft: one decision in the making. What has been decided so far, over the state it was decided from.
+
+The one place that changes a group: every move goes through the table of legal moves and leaves its event.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from coordinator.decision import Decision, World
+from coordinator.job import Attempt, GroupRecord
+from coordinator.plan import PlannedGroup
+from coordinator.state import JobState
+from coordinator.status import GroupState, check_move
+from tasks.token import split_member
+
+
+class Draft:
+    """A decision in the making. ``job`` and ``state`` are as decided so far."""
+
+    def __init__(self, state: JobState, world: World) -> None:
+        self.state = state
+        self.plan = state.plan
+        self.world = world
+        self.job = state.job
+        self.decision = Decision(job=state.job, old=state.job)
+        self.touched: deque[str] = deque()  # planned groups whose join must be judged
+
+    @property
+    def doomed(self) -> bool:
+        """A group failed for good, nothing after it lives with that, and the others are not to go on."""
+        return bool(self.state.fatal) and self.plan.cancel_others
+
+    @property
+    def ready(self) -> dict[str, None]:
+        """Groups that may go and have members left."""
+        if self.state.ready is None:
+            self.state.ready = {}
+        return self.state.ready
+
+    def planned(self, group_id: str) -> PlannedGroup:
+        """The planned group of a group or of a fork's member."""
+        return self.plan.groups[split_member(group_id)[0]]
+
+    def waiting_members(self, name: str) -> int:
+        """Members that stand WAITING, with or without a record; 1 for a fork that is not expanded."""
+        if self.state.ended_whole(name):
+            return 0
+        count = self.plan.member_count(name, self.state.collected)
+        census = self.state.census[name]
+        return max(1, count or 1) - census.total() + census[GroupState.WAITING]
+
+    def move(self, group_id: str, record: GroupRecord, **event: Any) -> None:
+        """Change one group, with its event.
+
+        Raises:
+            IllegalMove: the table of legal moves does not hold it; nothing has changed.
+        """
+        old = self.state.record(group_id)
+        check_move(group_id, old.state, record.state)
+        record = replace(record, since=self.world.now)
+        self.put(group_id, record)
+        self.decision.moves += 1
+        entry: dict[str, Any] = {"kind": str(record.state), "group": group_id, **event}
+        if record.epoch:
+            entry["epoch"] = record.epoch
+        if record.reason is not None and record.state is not GroupState.RUNNING:
+            entry["code"], entry["text"] = record.reason.code, record.reason.text
+        self.decision.events.append(entry)
+        if record.state.terminal:
+            self.touched.extend(self.planned(group_id).successors)
+
+    def put(self, group_id: str, record: GroupRecord) -> None:
+        """Change what is noted of a group without moving it."""
+        self.state.put(group_id, record)
+        self.decision.groups[group_id] = record
+
+    def offer(self, group_id: str, attempt: Attempt) -> None:
+        """Make an attempt claimable."""
+        self.state.attempts[group_id] = attempt
+        self.decision.offered[group_id] = attempt
+        self.decision.dropped.pop(group_id, None)
+
+    def drop_attempt(self, group_id: str) -> None:
+        """The attempt is over: whoever still holds it is STALE from this commit on."""
+        self.decision.dropped[group_id] = None
+        self.decision.offered.pop(group_id, None)
+        self.state.attempts.pop(group_id, None)
+
+    def tell(self, kind: str, **event: Any) -> None:
+        """An event of the job itself."""
+        self.decision.events.append({"kind": kind, **event})

@@ -1,0 +1,95 @@
+"""Ending: a job whose groups are all done fails or publishes, and only what has been published is FINISHED."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.decision import PublishResult
+from coordinator.draft import Draft
+from coordinator.job import GroupRecord, Reason
+from coordinator.status import GroupState, Status
+from tasks.token import fork_member
+
+S = GroupState
+PUBLISHING = "publishing"
+
+
+def cancel_rest(draft: Draft) -> None:
+    """A group failed for good and nothing after it can live with that: everything else is canceled.
+
+    Running attempts become stale at once: they can publish and change nothing, and their watchdogs end them.
+    """
+    culprit = next(iter(draft.state.fatal))
+    reason = Reason("SIBLING_FAILED", f"group {culprit} failed, and on_failure is cancel_others")
+    for group_id in [
+        *draft.state.active,
+        *draft.state.by_state[S.BACKOFF],
+        *draft.state.by_state[S.WAITING],
+    ]:
+        if draft.decision.full:
+            draft.decision.more = True
+            return
+        draft.drop_attempt(group_id)
+        draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
+    for name, planned in draft.plan.groups.items():
+        if not draft.waiting_members(name):
+            continue
+        if draft.decision.full:
+            draft.decision.more = True
+            return
+        count = draft.plan.member_count(name, draft.state.collected) or 0
+        started = draft.state.census[name].total()
+        if planned.spec.for_each is None or not started:
+            draft.move(name, GroupRecord(state=S.CANCELED, reason=reason))
+            continue
+        for ordinal in range(started, count):
+            if draft.decision.full:
+                draft.decision.more = True
+                return
+            draft.move(fork_member(name, ordinal), GroupRecord(state=S.CANCELED, reason=reason))
+    draft.ready.clear()
+
+
+def end(draft: Draft) -> None:
+    """All groups are done: fail, or publish; and only what has been published is FINISHED."""
+    if draft.state.fatal:
+        group_id = next(iter(draft.state.fatal))
+        record = draft.state.groups[group_id]
+        error = record.first_error
+        said = f"{error.code}: {error.text}" if error else record.reason.text if record.reason else "no reason"
+        others = len(draft.state.fatal) - 1
+        more = f" (and {others} more groups failed)" if others else ""
+        finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {said}{more}"))
+        return
+    result = draft.world.published
+    if result is None:
+        if draft.job.phase != PUBLISHING:
+            draft.job = replace(draft.job, phase=PUBLISHING)
+            draft.tell("PUBLISHING")
+        if draft.job.publish_next <= draft.world.now:
+            # Before the action, so that a coordinator that dies in it is followed by another.
+            draft.job = replace(draft.job, publish_next=draft.world.now + draft.world.publish_timeout)
+            draft.decision.publish = True
+        return
+    published(draft, result)
+
+
+def published(draft: Draft, result: PublishResult) -> None:
+    if result.failed is not None:
+        finish(draft, Status.FAILED, result.failed)
+    elif result.trouble is not None:
+        tries = draft.job.publish_tries + 1
+        wait = min(60.0, 2.0 ** min(tries, 6))
+        draft.job = replace(draft.job, publish_tries=tries, publish_next=draft.world.now + wait, reason=result.trouble)
+        draft.decision.events.append(
+            {"kind": "PUBLISH_TROUBLE", "code": result.trouble.code, "text": result.trouble.text}
+        )
+    else:
+        draft.job = replace(draft.job, version=result.version, published=dict(result.rows))
+        where = f"as version {result.version}" if result.version else "(nothing to publish)"
+        finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done and published {where}"))
+
+
+def finish(draft: Draft, status: Status, reason: Reason) -> None:
+    draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.world.now, phase="")
+    draft.decision.events.append({"kind": str(status), "code": reason.code, "text": reason.text})

@@ -1,0 +1,63 @@
+"""Intake: what the live attempts say goes onto the groups. Claims, outcomes, lapsed leases, records that are gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.attempts import Folded, fold, lapsed
+from coordinator.decision import MAX_TRANSITIONS, Guard
+from coordinator.draft import Draft
+from coordinator.job import Attempt, GroupRecord
+from coordinator.status import GroupState
+from tasks.report import Failure, Outcome, OutcomeKind
+
+S = GroupState
+
+
+def look_at(draft: Draft, group_id: str) -> None:
+    """Take in what the attempt of a group says, or that it says nothing any more."""
+    record = draft.state.record(group_id)
+    attempt = draft.state.attempts.get(group_id)
+    if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
+        return
+    if draft.decision.moves > MAX_TRANSITIONS - 2:  # claimed and ended since we last looked: two moves
+        draft.decision.more = True
+        return
+    if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
+        mend(draft, group_id, record)
+        return
+    if record.state is S.QUEUED and attempt.claimant:
+        start(draft, group_id, record, attempt)
+        record = draft.state.record(group_id)
+    if attempt.outcome is not None:
+        settle(draft, group_id, fold(draft.planned(group_id), group_id, record, attempt.outcome, draft.world))
+    elif attempt.claimant and lapsed(attempt, draft.world):
+        draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "lapsed"))
+        settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.world))
+
+
+def mend(draft: Draft, group_id: str, record: GroupRecord) -> None:
+    """The attempt's record is gone (a store restored in part): nobody could ever claim or finish it."""
+    if record.state is S.QUEUED:
+        draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce))
+        return
+    gone = Outcome(OutcomeKind.LOST, failure=Failure("ATTEMPT_GONE", "the record of the running attempt is gone"))
+    settle(draft, group_id, fold(draft.planned(group_id), group_id, record, gone, draft.world))
+
+
+def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) -> None:
+    if not draft.job.started_at:
+        draft.job = replace(draft.job, started_at=draft.world.now)
+    running = replace(record, state=S.RUNNING, worker=attempt.worker, started_at=attempt.claimed_at)
+    draft.move(group_id, running, worker=attempt.worker)
+
+
+def settle(draft: Draft, group_id: str, folded: Folded) -> None:
+    """An attempt has ended: its record goes, its outcome stands on the group."""
+    draft.drop_attempt(group_id)
+    for key, values in folded.collected.items():
+        if key not in draft.state.collected:
+            draft.decision.collected[key] = values
+            draft.state.collect(key, values)
+            draft.touched.extend(draft.plan.groups)
+    draft.move(group_id, folded.record, **folded.event)

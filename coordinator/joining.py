@@ -1,0 +1,50 @@
+"""Joining: which groups may go now. Every verdict is derived anew from the states as they stand (``join``)."""
+
+from __future__ import annotations
+
+from coordinator.draft import Draft
+from coordinator.job import GroupRecord, Reason
+from coordinator.join import Verdict, judge
+from coordinator.status import GroupState
+
+S = GroupState
+
+
+def judge_joins(draft: Draft) -> None:
+    """Judge every group whose needs have changed, and those after it, until nothing moves."""
+    while draft.touched and not draft.decision.full:
+        name = draft.touched.popleft()
+        if unstarted(draft, name):
+            judge_one(draft, name)
+    draft.decision.more |= bool(draft.touched)
+
+
+def unstarted(draft: Draft, name: str) -> bool:
+    """No member of the group has ever been queued or ended, and it is not known to be ready."""
+    return name not in draft.ready and draft.waiting_members(name) > 0
+
+
+def judge_one(draft: Draft, name: str) -> None:
+    planned = draft.plan.groups[name]
+    found = judge(planned.spec.join, draft.state.needs[name])
+    if found.verdict is Verdict.WAIT:
+        return
+    if found.verdict is Verdict.GO:
+        if planned.spec.is_join:
+            draft.move(name, GroupRecord(state=S.SUCCEEDED, reason=found.reason))
+            return
+        count = draft.plan.member_count(name, draft.state.collected)
+        if count is None and not all(draft.state.done(need) for need in planned.spec.needs):
+            return  # a rule that needs not all of them holds already, and the maker of the values is still at work
+        if count is None:
+            source = planned.spec.fork_from
+            text = f"no group that was needed made the output {source.output if source else '?'!r} with that column"
+            draft.move(name, GroupRecord(state=S.FAILED, reason=Reason("FORK_SOURCE_MISSING", text)))
+        elif count == 0:
+            reason = Reason("EMPTY_FORK", "the fork has no values, so there is nothing to run")
+            draft.move(name, GroupRecord(state=S.SKIPPED, reason=reason))
+        else:
+            draft.ready[name] = None
+        return
+    state = S.SKIPPED if found.verdict is Verdict.SKIP else S.FAILED
+    draft.move(name, GroupRecord(state=state, reason=found.reason))
