@@ -19,10 +19,11 @@ import redis
 from coordinator.backoff import BUSY_WAIT, random_wait
 from coordinator.decide import decide
 from coordinator.decision import Decision, PublishResult, World
-from coordinator.job import Reason
+from coordinator.job import NewerJob, Reason
 from coordinator.state import JobState
 from coordinator.status import GroupState
 from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, summary_of
+from tasks.connect import unavailable
 from tasks.report import Report, ReportKind
 from tasks.settings import Settings
 from tasks.token import Hint, split_member
@@ -32,6 +33,7 @@ MAX_ROUNDS = 25
 MAX_BUSY = 100
 CACHE_SECONDS = 1.0
 CACHE_JOBS = 64
+NEWER_LOOK = 5.0  # seconds between looks at a job that only a newer coordinator can decide
 
 
 class Handled(StrEnum):
@@ -63,7 +65,7 @@ class JobStore(Protocol):
     """What a pass needs of the store; the simulator has its own."""
 
     def begin(self, job: str, owner: str) -> Begun: ...
-    def end(self, job: str, owner: str) -> EndAnswer: ...
+    def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer: ...
     def load(
         self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None
     ) -> JobState | None: ...
@@ -127,15 +129,22 @@ class Coordinator:
         settings: Settings,
         ids: Callable[[], str],
         sleep: Callable[[float], None] = time.sleep,
+        background: Callable[[Callable[[], None]], None] = lambda work: work(),
     ) -> None:
-        """``ids`` mints fresh random words; they become commit ids, lock owners and nonces."""
+        """
+        Args:
+            ids: mints fresh random words; they become commit ids, lock owners and nonces.
+            background: runs what may take long, such as publishing, off the caller's thread; here, at once.
+        """
         self._store = store
         self._outside = outside
         self._settings = settings
         self._ids = ids
         self._sleep = sleep
+        self._background = background
+        self._publishing: set[str] = set()
         self._cache: dict[str, tuple[float, JobState]] = {}
-        self._cache_lock = threading.Lock()
+        self._mutex = threading.Lock()
         self._slots: tuple[float, dict[str, int]] = (0.0, {})
         self._refused: dict[str, str] = {}
 
@@ -145,25 +154,43 @@ class Coordinator:
         Raises:
             redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending, the job stays due.
         """
-        published: PublishResult | None = None
-        busy = 0
-        while True:
-            todo = _Pass()
-            try:
-                handled = self._pass(job, reports, due, published, todo)
-            finally:
-                # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
+        todo = _Pass()
+        try:
+            handled = self._pass(job, reports, due, None, todo)
+        finally:
+            # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
+            self._send(todo)
+        if todo.publish is not None:
+            self._publish_soon(todo.publish)
+        return handled
+
+    def _publish_soon(self, state: JobState) -> None:
+        """Publish in the background, once per job at a time: a warehouse that hangs must hold up nobody else."""
+        job = state.job.id
+        with self._mutex:
+            if job in self._publishing:
+                return
+            self._publishing.add(job)
+        self._background(lambda: self._publish_and_tell(state))
+
+    def _publish_and_tell(self, state: JobState) -> None:
+        job = state.job.id
+        try:
+            result = self._publish(state)
+            # What came of it is known to us alone; dropped, it would be found out only by publishing once more.
+            # (test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free)
+            for tries in range(1, MAX_BUSY):
+                todo = _Pass()
+                handled = self._pass(job, (), True, result, todo)
                 self._send(todo)
-            if todo.publish is not None:
-                published = self._publish(todo.publish)
-                reports, due = (), True
-            elif handled is Handled.BUSY and published is not None and busy < MAX_BUSY:
-                # What came of publishing is known to us alone; dropped, it would be found out only by publishing once
-                # more. (test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free)
-                busy += 1
-                self._sleep(random_wait(BUSY_WAIT, busy))
-            else:
-                return handled
+                if handled is not Handled.BUSY:
+                    break
+                self._sleep(random_wait(BUSY_WAIT, tries))
+        except redis.RedisError as error:
+            log.warning("job %s was published, which could not be recorded; it will be found out: %s", job, error)
+        finally:
+            with self._mutex:
+                self._publishing.discard(job)
 
     def _publish(self, state: JobState) -> PublishResult:
         try:
@@ -194,27 +221,34 @@ class Coordinator:
         if begun.answer is BeginAnswer.BUSY:
             return Handled.BUSY
         changed = None if due or not reports else [delivered.report.token.group for delivered in reports]
+        again = 0
         for _ in range(MAX_ROUNDS):
             try:
                 answer, more = self._round(job, begun, changed, reports, published, todo)
-            except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError):
-                raise  # the store is in trouble, not the job
-            except Exception as error:  # noqa: BLE001 - whatever it is, this job must not stop the others
-                if not self._refuse(job, error, begun, reports):
+            except Exception as error:
+                if unavailable(error):
+                    raise  # the store is in trouble, not the job
+                if isinstance(error, NewerJob):
+                    self._leave_for_newer(job, error, begun, reports)
+                    answer, more = CommitAnswer.APPLIED, False
+                elif not self._refuse(job, error, begun, reports):
                     break
-                answer, more = CommitAnswer.APPLIED, False
+                else:
+                    answer, more = CommitAnswer.APPLIED, False
             if answer is CommitAnswer.MISSING:
                 return Handled.MISSING
             if answer is CommitAnswer.APPLIED:
                 reports, published = (), None
-                if not more and self._store.end(job, owner) is not EndAnswer.AGAIN:
+                # Whoever met the lock busy tries again by itself: one more look for it is enough.
+                if not more and self._store.end(job, owner, anyway=again > 0) is not EndAnswer.AGAIN:
                     return Handled.DONE
+                again += not more
             # Refused, more to do, or somebody met the lock busy: look at everything, from a fresh due.
             changed = None
             begun = self._store.begin(job, owner)
             if begun.answer is not BeginAnswer.LOCKED:
                 break
-        self._store.end(job, owner)
+        self._store.end(job, owner, anyway=True)
         return Handled.BUSY if reports or published else Handled.DONE
 
     def _round(
@@ -276,12 +310,18 @@ class Coordinator:
         if self._refused.get(job) != said:
             self._refused[job] = said
             return False
-        del self._refused[job]
+        self._refused.pop(job, None)
         text = f"the coordinator could not decide this job: {said[:500]}. Nothing more is started until it is resumed."
         self._store.halt(job, Reason("UNDECIDABLE", text), self._ids(), begun.now)
         acks = Acks(tuple(delivered.entry for delivered in reports), {"HALTED": len(reports)} if reports else {})
         self._store.settle(job, begun.now + HALTED_LOOK, begun.due_seen, acks)
         return True
+
+    def _leave_for_newer(self, job: str, error: NewerJob, begun: Begun, reports: Sequence[Delivered]) -> None:
+        """A job of a newer release stays due, for a newer coordinator to decide (a rolling upgrade)."""
+        log.warning("job %s is left for a newer coordinator: %s", job, error)
+        acks = Acks(tuple(delivered.entry for delivered in reports), {"NEWER": len(reports)} if reports else {})
+        self._store.settle(job, begun.now + NEWER_LOOK, begun.due_seen, acks)
 
     def _world(self, state: JobState, begun: Begun, everything: bool, published: PublishResult | None) -> World:
         settings = self._settings
@@ -292,7 +332,7 @@ class Coordinator:
         if late := {
             state.plan.groups[split_member(group_id)[0]].spec.queue_name
             for group_id in queued
-            if state.groups[group_id].hinted_at <= overdue
+            if state.groups[group_id].hinted_at <= overdue or state.groups[group_id].hinted_at > begun.now
         }:
             resend = self._store.resend_allowance(sorted(late), slots)
         return World(
@@ -320,12 +360,12 @@ class Coordinator:
     # taken out while a pass works on it, so that no two threads ever share one.
 
     def _take_cached(self, job: str, now: float) -> JobState | None:
-        with self._cache_lock:
+        with self._mutex:
             at, state = self._cache.pop(job, (0.0, None))
         return state if 0 <= now - at < CACHE_SECONDS else None
 
     def _keep(self, job: str, now: float, state: JobState) -> None:
-        with self._cache_lock:
+        with self._mutex:
             self._cache[job] = (now, state)
             while len(self._cache) > CACHE_JOBS:
                 del self._cache[next(iter(self._cache))]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import redis
@@ -18,6 +20,22 @@ from tasks.app import app as fleet
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.settings import Settings
+
+PUBLISHERS = 8  # jobs that one coordinator publishes at a time
+
+
+class Background:
+    """Runs work in daemon threads, a few at a time: one that hangs in a warehouse must not keep the process alive."""
+
+    def __init__(self, at_once: int) -> None:
+        self._room = threading.BoundedSemaphore(at_once)
+
+    def __call__(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=self._run, args=(work,), name="publisher", daemon=True).start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        with self._room:
+            work()
 
 
 def mint() -> str:
@@ -41,7 +59,7 @@ def assemble(settings: Settings) -> Parts:
     """All parts of one coordinator process."""
     client = connect(settings.redis_url)
     store = Store.of(settings, client)
-    coordinator = Coordinator(store, Hands(fleet), settings, mint)
+    coordinator = Coordinator(store, Hands(fleet), settings, mint, background=Background(PUBLISHERS))
     sweep = Sweep(store, coordinator, settings)
     inbox = Inbox(client, Keys(settings.prefix), f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}")
     return Parts(client, store, coordinator, sweep, inbox, Consumer(inbox, coordinator, sweep, settings))

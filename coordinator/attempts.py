@@ -19,6 +19,7 @@ from tasks.group import Scalar
 from tasks.report import Failure, Outcome, OutcomeKind
 
 MAX_RELEASES = 50
+CLOCK_SLACK = 1.0  # seconds; as in commit.lua
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,12 @@ class Folded:
 
 
 def lapsed(attempt: Attempt, world: World) -> bool:
-    """The lease is over and may be believed to be. It never reads as longer than one full term from now (rule 7)."""
-    return world.takeover and min(attempt.lease, world.now + world.lease_ttl) < world.now
+    """The lease is over and may be believed to be.
+
+    It never reads as longer than one full term from now (rule 7): one that lies further ahead was given before the
+    clock was set back, and once the grace is over whoever lives has renewed it.
+    """
+    return world.takeover and not world.now <= attempt.lease <= world.now + world.lease_ttl + CLOCK_SLACK
 
 
 def fold(planned: PlannedGroup, group_id: str, record: GroupRecord, outcome: Outcome | None, world: World) -> Folded:

@@ -16,6 +16,7 @@ from celery import bootsteps
 from coordinator.consumer import Consumer
 
 log = logging.getLogger(__name__)
+EXIT_CODE = 70  # EX_SOFTWARE
 GRACE = 5.0  # seconds to let a round end when the worker stops
 
 
@@ -55,5 +56,9 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
             log.critical(
                 "the report consumer died; this coordinator ends so that its supervisor restarts it", exc_info=True
             )
+            # Celery's warm shutdown waits for running tasks; a sweep that hangs must not keep the process alive.
+            doom = threading.Timer(2 * GRACE, os._exit, (EXIT_CODE,))
+            doom.daemon = True
+            doom.start()
             os.kill(os.getpid(), signal.SIGTERM)
             raise

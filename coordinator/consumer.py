@@ -19,6 +19,7 @@ from coordinator.act import Coordinator, Delivered, Handled
 from coordinator.backoff import AWAY_WAIT, BUSY_WAIT, random_wait
 from coordinator.inbox import Entry, Inbox
 from coordinator.sweep import Sweep
+from tasks.connect import unavailable
 from tasks.errors import Malformed
 from tasks.report import NewerSchema, Report
 from tasks.settings import Settings
@@ -69,15 +70,16 @@ class Consumer:
                     opened = True
                 self.step()
                 away = 0
-            except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError) as error:
+            except redis.RedisError as error:
+                if "NOGROUP" in str(error):
+                    opened = False  # the store came back empty or rolled back
+                    continue
+                if not unavailable(error):
+                    raise
                 away += 1
                 if away == 1:
                     log.warning("the store is away, reports wait in it: %s", error)
                 self.stopping.wait(random_wait(AWAY_WAIT, away))
-            except redis.ResponseError as error:
-                if "NOGROUP" not in str(error):
-                    raise
-                opened = False  # the store came back empty or rolled back
 
     def step(self) -> None:
         """One round: new reports, reports of the dead, busy jobs, the sweep nobody did."""

@@ -14,14 +14,13 @@ from dataclasses import replace
 
 from coordinator.decision import Decision, World
 from coordinator.draft import Draft
-from coordinator.ending import PUBLISHING, cancel_rest, end
+from coordinator.due import due_at
+from coordinator.ending import cancel_rest, end
 from coordinator.intake import look_at
 from coordinator.joining import judge_joins
 from coordinator.queueing import queue_ready, resend_hints
 from coordinator.state import JobState
-from coordinator.status import GroupState, Intent, derive
-
-S = GroupState
+from coordinator.status import Intent, derive
 
 
 def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Decision:
@@ -72,24 +71,3 @@ def conclude(draft: Draft) -> None:
     draft.decision.due = None if outcome is not None else due_at(draft.state, draft.world, draft.decision.more)
     for event in draft.decision.events:
         event["at"] = draft.world.now
-
-
-def due_at(state: JobState, world: World, more: bool = False) -> float:
-    """When this job must be decided again even if nobody says anything. Every non-terminal job has such a time."""
-    now = world.now
-    if more:
-        return now
-    times = [now + world.dispatch_timeout]
-    if state.job.phase == PUBLISHING:
-        times = [state.job.publish_next]
-    for group_id in state.active:
-        record = state.groups[group_id]
-        attempt = state.attempts.get(group_id)
-        if record.state is S.QUEUED:
-            times.append(record.hinted_at + world.dispatch_timeout)
-        elif attempt is not None:
-            times.append(min(attempt.lease, now + world.lease_ttl))
-    times.extend(state.groups[group_id].next_at for group_id in state.by_state[S.BACKOFF])
-    # Not earlier than a moment from now: what is overdue and still stands (no room, no allowance, a grace that
-    # runs) is looked at again soon, not in a loop.
-    return max(min(times), now + 0.25)

@@ -14,7 +14,6 @@ from coordinator.job import Attempt, GroupRecord
 from coordinator.plan import PlannedGroup
 from coordinator.state import JobState
 from coordinator.status import GroupState, check_move
-from tasks.token import split_member
 
 
 class Draft:
@@ -34,15 +33,14 @@ class Draft:
         return bool(self.state.fatal) and self.plan.cancel_others
 
     @property
-    def ready(self) -> dict[str, None]:
-        """Groups that may go and have members left."""
+    def ready(self) -> dict[str, dict[str, None]]:
+        """Groups that may go and have members that were never queued, per queue."""
         if self.state.ready is None:
             self.state.ready = {}
         return self.state.ready
 
     def planned(self, group_id: str) -> PlannedGroup:
-        """The planned group of a group or of a fork's member."""
-        return self.plan.groups[split_member(group_id)[0]]
+        return self.state.planned(group_id)
 
     def waiting_members(self, name: str) -> int:
         """Members that stand WAITING, with or without a record; 1 for a fork that is not expanded."""

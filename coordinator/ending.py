@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from coordinator.decision import PublishResult
 from coordinator.draft import Draft
+from coordinator.due import MAX_PUBLISH_WAIT, PUBLISHING, publish_at
 from coordinator.job import GroupRecord, Reason
 from coordinator.status import GroupState, Status
 from tasks.token import fork_member
 
 S = GroupState
-PUBLISHING = "publishing"
 
 
 def cancel_rest(draft: Draft) -> None:
@@ -66,7 +66,7 @@ def end(draft: Draft) -> None:
         if draft.job.phase != PUBLISHING:
             draft.job = replace(draft.job, phase=PUBLISHING)
             draft.tell("PUBLISHING")
-        if draft.job.publish_next <= draft.world.now:
+        if publish_at(draft.job, draft.world) <= draft.world.now:
             # Before the action, so that a coordinator that dies in it is followed by another.
             draft.job = replace(draft.job, publish_next=draft.world.now + draft.world.publish_timeout)
             draft.decision.publish = True
@@ -79,7 +79,7 @@ def published(draft: Draft, result: PublishResult) -> None:
         finish(draft, Status.FAILED, result.failed)
     elif result.trouble is not None:
         tries = draft.job.publish_tries + 1
-        wait = min(60.0, 2.0 ** min(tries, 6))
+        wait = min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
         draft.job = replace(draft.job, publish_tries=tries, publish_next=draft.world.now + wait, reason=result.trouble)
         draft.decision.events.append(
             {"kind": "PUBLISH_TROUBLE", "code": result.trouble.code, "text": result.trouble.text}

@@ -18,6 +18,7 @@ from tasks.keys import Keys
 from tasks.lease import script
 
 Fields = dict[str, str]
+CONSUMER_SILENCE = 3600.0  # seconds; one that is alive asks at least once a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ class Inbox:
 
     def trim(self) -> int:
         """Drop what every consumer has acked: by the oldest pending id, never by length. Returns how many."""
+        self._forget_consumers()
         groups = self._redis.xinfo_groups(self._keys.reports)
         bounds = []
         for group in groups:
@@ -110,6 +112,12 @@ class Inbox:
             return 0
         oldest = min(bounds, key=_id_order)
         return int(self._redis.xtrim(self._keys.reports, minid=oldest, approximate=False))
+
+    def _forget_consumers(self) -> None:
+        """Drop consumers of processes that are gone: silent for an hour, and nothing pending."""
+        for consumer in self._redis.xinfo_consumers(self._keys.reports, REPORT_GROUP):
+            if consumer["pending"] == 0 and consumer["idle"] > CONSUMER_SILENCE * 1000:
+                self._redis.xgroup_delconsumer(self._keys.reports, REPORT_GROUP, consumer["name"])
 
     def dead(self, limit: int = 100) -> list[DeadReport]:
         """Parked reports, the newest first."""

@@ -7,8 +7,9 @@ from dataclasses import replace
 from coordinator.attempts import Folded, fold, lapsed
 from coordinator.decision import MAX_TRANSITIONS, Guard
 from coordinator.draft import Draft
-from coordinator.job import Attempt, GroupRecord
+from coordinator.job import Attempt, GroupRecord, Reason
 from coordinator.status import GroupState
+from tasks.group import Scalar
 from tasks.report import Failure, Outcome, OutcomeKind
 
 S = GroupState
@@ -55,9 +56,19 @@ def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) ->
 def settle(draft: Draft, group_id: str, folded: Folded) -> None:
     """An attempt has ended: its record goes, its outcome stands on the group."""
     draft.drop_attempt(group_id)
-    for key, values in folded.collected.items():
-        if key not in draft.state.collected:
-            draft.decision.collected[key] = values
-            draft.state.collect(key, values)
-            draft.touched.extend(draft.plan.groups)
+    for fork, key in draft.planned(group_id).feeds:
+        if key in folded.collected:
+            feed(draft, fork, folded.collected[key])
     draft.move(group_id, folded.record, **folded.event)
+
+
+def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
+    """The values of a dynamic fork have arrived; from one maker only, or nobody could say what the fork stands for."""
+    standing = draft.state.collected.get(fork)
+    if standing is None:
+        draft.decision.collected[fork] = values
+        draft.state.collect(fork, values)
+        draft.touched.append(fork)
+    elif standing != values and not draft.state.census[fork].total():
+        reason = Reason("FORK_AMBIGUOUS", "two of the groups it needs made its source, with different values")
+        draft.move(fork, GroupRecord(state=S.FAILED, reason=reason))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from coordinator.status import GroupState, Intent, Status
-from tasks.errors import Malformed
+from tasks.errors import Malformed, UnstuckError
 from tasks.report import Failure, Outcome
 from tasks.token import Hint
 
@@ -146,6 +146,15 @@ class Attempt:
         return _compact({"epoch": self.epoch, "nonce": self.nonce})
 
 
+JOB_SCHEMA = 1  # raised when an older coordinator could no longer decide what this one stores
+
+
+class NewerJob(UnstuckError):
+    """A later release stored this job; only a coordinator of that release can decide it."""
+
+    code = "NEWER_JOB"
+
+
 @dataclass(frozen=True, slots=True)
 class JobRecord:
     """What is stored of the job itself.
@@ -187,6 +196,7 @@ class JobRecord:
     renewed: bool = False
     key: str = ""
     retry_of: str = ""
+    schema: int = JOB_SCHEMA
 
     @property
     def terminal(self) -> bool:
@@ -205,6 +215,10 @@ class JobRecord:
 
     @classmethod
     def from_fields(cls, data: dict[str, str]) -> JobRecord:
+        """Raises: NewerJob."""
+        schema = int(data.get("schema") or JOB_SCHEMA)
+        if schema > JOB_SCHEMA:
+            raise NewerJob(f"its schema is {schema}, this release reads up to {JOB_SCHEMA}")
         record = cls(
             id=data["id"],
             name=data["name"],

@@ -21,7 +21,7 @@ def judge_joins(draft: Draft) -> None:
 
 def unstarted(draft: Draft, name: str) -> bool:
     """No member of the group has ever been queued or ended, and it is not known to be ready."""
-    return name not in draft.ready and draft.waiting_members(name) > 0
+    return name not in draft.ready.get(draft.plan.groups[name].spec.queue_name, ()) and draft.waiting_members(name) > 0
 
 
 def judge_one(draft: Draft, name: str) -> None:
@@ -44,7 +44,7 @@ def judge_one(draft: Draft, name: str) -> None:
             reason = Reason("EMPTY_FORK", "the fork has no values, so there is nothing to run")
             draft.move(name, GroupRecord(state=S.SKIPPED, reason=reason))
         else:
-            draft.ready[name] = None
+            draft.ready.setdefault(planned.spec.queue_name, {})[name] = None
         return
     state = S.SKIPPED if found.verdict is Verdict.SKIP else S.FAILED
     draft.move(name, GroupRecord(state=state, reason=found.reason))

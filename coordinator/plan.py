@@ -21,6 +21,7 @@ class PlannedGroup:
     spec: GroupSpec
     successors: tuple[str, ...]
     collect: tuple[Collect, ...]
+    feeds: tuple[tuple[str, str], ...]  # forks whose values it may make, each with the key it reports them under
     reads: tuple[str, ...]  # groups whose outputs it sees: what it needs, and what a join among them needs in turn
     absorbed: bool  # its failure is lived with by every group after it
 
@@ -52,12 +53,15 @@ class Plan:
     default_publish: frozenset[str]
 
     def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
-        """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are unknown."""
+        """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are unknown.
+
+        ``collected``: the values of dynamic forks, by the name of the fork.
+        """
         spec = self.groups[group].spec
         if spec.for_each is None:
             return 1
         if spec.fork_from is not None:
-            values = collected.get(spec.fork_from.source)
+            values = collected.get(group)
             return None if values is None else len(values)
         return len(spec.fork_values or ())
 
@@ -65,7 +69,7 @@ class Plan:
         """The fork value of one member."""
         spec = self.groups[group].spec
         if spec.fork_from is not None:
-            return collected[spec.fork_from.source][ordinal]
+            return collected[group][ordinal]
         return (spec.fork_values or ())[ordinal]
 
     def group_plans(self, warehouse: str, warehouse_id: str | None) -> dict[str, str]:
@@ -73,7 +77,6 @@ class Plan:
         return {
             group.name: GroupPlan(
                 group=_without_values(group.spec),
-                params=self.params,
                 collect=group.collect,
                 warehouse=warehouse,
                 warehouse_id=warehouse_id,
@@ -119,18 +122,23 @@ def compile_plan(spec: JobSpec) -> Plan:
     merged = {group.name: _merged(group, spec) for group in spec.groups}
     successors: dict[str, list[str]] = {name: [] for name in merged}
     collect: dict[str, dict[str, Collect]] = {name: {} for name in merged}
+    feeds: dict[str, list[tuple[str, str]]] = {name: [] for name in merged}
     for group in merged.values():
         for need in group.needs:
             successors[need].append(group.name)
         source = group.fork_from
         if source is not None:
             # `from: clean.month` names a needed group, or an output that one of the needed groups makes.
+            # A fork's members would each bring values of their own, so they make none (spec_check says so).
             makers = [source.output] if source.output in group.needs else list(group.needs)
             for maker in makers:
+                if merged[maker].for_each is not None:
+                    continue
                 wanted = Collect(output=source.output, column=source.column, distinct=source.distinct)
                 standing = collect[maker].get(wanted.key)
                 if standing is None or (standing.distinct and not wanted.distinct):
                     collect[maker][wanted.key] = wanted
+                feeds[maker].append((group.name, wanted.key))
     reads: dict[str, tuple[str, ...]] = {}
     order = _topological(merged)
     for name in order:
@@ -143,6 +151,7 @@ def compile_plan(spec: JobSpec) -> Plan:
             merged[name],
             tuple(successors[name]),
             tuple(collect[name].values()),
+            tuple(feeds[name]),
             reads[name],
             bool(successors[name]) and all(merged[s].join.tolerates_failure for s in successors[name]),
         )
@@ -164,7 +173,7 @@ def compile_plan(spec: JobSpec) -> Plan:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def plan_of(spec_json: str) -> Plan:
     """The plan of a stored spec, compiled once and cached by its text."""
     return compile_plan(JobSpec.model_validate(json.loads(spec_json)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.draft import Draft
+from coordinator.due import resend_at, retry_at
 from coordinator.job import Attempt
 from coordinator.status import GroupState
 from tasks.group import FrozenInputs
@@ -15,52 +16,51 @@ S = GroupState
 
 def queue_ready(draft: Draft) -> None:
     """Mint attempts for what may go: retries whose time has come, then waiting members, within the limits."""
-    state, now = draft.state, draft.world.now
-    room = parallel_room(draft)
-    windows: dict[str, int] = {}
-    for group_id in state.by_state[S.QUEUED]:
-        queue = draft.planned(group_id).spec.queue_name
-        windows[queue] = windows.get(queue, draft.world.window(queue)) - 1
-
-    def fits(name: str) -> bool:
-        queue = draft.plan.groups[name].spec.queue_name
-        return room > 0 and windows.setdefault(queue, draft.world.window(queue)) > 0
-
-    retries = [g for g in state.by_state[S.BACKOFF] if state.groups[g].next_at <= now]
-    returned = [g for g in state.by_state[S.WAITING] if split_member(g)[0] in draft.ready]
-    for group_id in sorted(retries, key=lambda g: state.groups[g].next_at) + returned:
-        name = split_member(group_id)[0]
-        if draft.decision.full:
-            draft.decision.more = True
-            return
-        if fits(name):
-            mint(draft, group_id)
-            room -= 1
-            windows[draft.plan.groups[name].spec.queue_name] -= 1
-    for name in list(draft.ready):
-        planned = draft.plan.groups[name]
-        count = draft.plan.member_count(name, state.collected) or 0
-        while (ordinal := state.census[name].total()) < count and fits(name):
-            if draft.decision.full:
-                draft.decision.more = True
-                return
-            mint(draft, fork_member(name, ordinal) if planned.spec.for_each else name)
-            room -= 1
-            windows[planned.spec.queue_name] -= 1
-        if not draft.waiting_members(name):
-            del draft.ready[name]
-        if room <= 0:
-            return
+    state = draft.state
+    room = _Room(draft)
+    retries = [
+        (at, group_id)
+        for group_id in state.by_state[S.BACKOFF]
+        if (at := retry_at(state.groups[group_id], draft.planned(group_id).retry, draft.world)) <= draft.world.now
+    ]
+    returned = [g for g in state.by_state[S.WAITING] if split_member(g)[0] in state.frozen]
+    for group_id in [group_id for _, group_id in sorted(retries)] + returned:
+        if room.for_(draft.planned(group_id).spec.queue_name) and not draft.decision.full:
+            room.take(mint(draft, group_id))
+    for queue, names in draft.ready.items():
+        while names and room.for_(queue) and not draft.decision.full:
+            name = next(iter(names))
+            ordinal = state.census[name].total()
+            if not state.ended_whole(name) and ordinal < (draft.plan.member_count(name, state.collected) or 0):
+                forked = draft.plan.groups[name].spec.for_each is not None
+                room.take(mint(draft, fork_member(name, ordinal) if forked else name))
+            else:
+                del names[name]  # what is left of it, if anything, has been returned to WAITING
+    draft.decision.more |= draft.decision.full
 
 
-def parallel_room(draft: Draft) -> int:
-    """How many more groups ``max_parallel`` lets run."""
-    limit = draft.plan.max_parallel
-    return 1_000_000 if limit is None else limit - len(draft.state.active)
+class _Room:
+    """How many more attempts may be on offer: ``max_parallel`` for the job, the dispatch window for each queue."""
+
+    def __init__(self, draft: Draft) -> None:
+        limit = draft.plan.max_parallel
+        self._world = draft.world
+        self._parallel = 1_000_000 if limit is None else limit - len(draft.state.active)
+        self._windows: dict[str, int] = {}
+        for group_id in draft.state.by_state[S.QUEUED]:
+            self.take(draft.planned(group_id).spec.queue_name)
+            self._parallel += 1  # counted among the active already
+
+    def for_(self, queue: str) -> bool:
+        return self._parallel > 0 and self._windows.setdefault(queue, self._world.window(queue)) > 0
+
+    def take(self, queue: str) -> None:
+        self._windows[queue] = self._windows.get(queue, self._world.window(queue)) - 1
+        self._parallel -= 1
 
 
-def mint(draft: Draft, group_id: str) -> None:
-    """WAITING or BACKOFF → QUEUED: a new epoch, and inputs frozen the first time."""
+def mint(draft: Draft, group_id: str) -> str:
+    """WAITING or BACKOFF → QUEUED: a new epoch, and inputs frozen the first time. Returns the queue."""
     record = draft.state.record(group_id)
     name, ordinal = split_member(group_id)
     planned = draft.plan.groups[name]
@@ -78,9 +78,9 @@ def mint(draft: Draft, group_id: str) -> None:
         started_at=0.0,
     )
     draft.move(group_id, queued, queue=planned.spec.queue_name)
-    offered = Attempt(epoch=epoch, nonce=draft.world.nonce)
-    draft.offer(group_id, offered)
+    draft.offer(group_id, Attempt(epoch=epoch, nonce=draft.world.nonce))
     draft.decision.hints.append((planned.spec.queue_name, queued.hint(draft.job.id, group_id)))
+    return planned.spec.queue_name
 
 
 def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
@@ -107,11 +107,11 @@ def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
 
 def resend_hints(draft: Draft) -> None:
     """A hint that nobody claimed in time is sent again, the oldest first, within the queue's allowance (rule 6)."""
-    now, limit = draft.world.now, draft.world.dispatch_timeout
+    now = draft.world.now
     overdue = [
         (record.hinted_at, group_id, record)
         for group_id in draft.state.by_state[S.QUEUED]
-        if (record := draft.state.groups[group_id]).hinted_at + limit <= now and group_id in draft.state.attempts
+        if resend_at(record := draft.state.groups[group_id], draft.world) <= now and group_id in draft.state.attempts
     ]
     for _, group_id, record in sorted(overdue, key=lambda item: item[:2]):
         queue = draft.planned(group_id).spec.queue_name
@@ -119,7 +119,6 @@ def resend_hints(draft: Draft) -> None:
         if used >= draft.world.resend.get(queue, 0) or draft.decision.full:
             continue
         again = replace(record, hinted_at=now, hints=record.hints + 1)
-        draft.state.put(group_id, again)
-        draft.decision.groups[group_id] = again
+        draft.put(group_id, again)
         draft.decision.resent[queue] = used + 1
         draft.decision.hints.append((queue, again.hint(draft.job.id, group_id)))

@@ -25,6 +25,9 @@ MAX_PARAM_DEPTH = 20
 MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of a second
 
 
+CONTROL_QUEUE = "control"
+
+
 def problems_in(spec: JobSpec) -> list[Problem]:
     """Everything that is wrong with ``spec`` as a whole."""
     groups: dict[str, GroupSpec] = {}
@@ -66,6 +69,11 @@ def _names(spec: JobSpec) -> Iterator[Problem]:
                 f"two groups are named {group.name!r}, this one and groups[{first[group.name]}]", ("groups", i, "name")
             )
         first.setdefault(group.name, i)
+        if group.queue == CONTROL_QUEUE:
+            yield Problem(
+                f"the queue {CONTROL_QUEUE!r} is the coordinators' own, where no worker listens; name another",
+                ("groups", i, "queue"),
+            )
 
 
 def _needs(spec: JobSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
@@ -154,8 +162,13 @@ def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], ow
             return f"{source!r} is made by this group itself; a fork takes its values from a group that it needs"
         if outside is not None:
             return f"{source!r} is made by group {outside!r}, which is not among the needs; add it to needs:"
-        if len(needed) < len(group.needs) or any(step.python for g in needed.values() for step in g.steps):
+        if len(needed) < len(group.needs):
             return None
+        pythons = [g for g in needed.values() if any(step.python for step in g.steps)]
+        if any(g.for_each is None for g in pythons):
+            return None
+        if pythons:
+            return f"group {pythons[0].name!r} is a fork itself; its members would each bring values of their own"
         known = [*needed, *(name for g in needed.values() for name in outputs_of(g))]
         return f"no needed group makes {source!r}{suggestion(source, known)}; known: {listed(dict.fromkeys(known))}"
     if maker.for_each is not None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from coordinator.job import Attempt, GroupRecord, JobRecord
-from coordinator.plan import Plan
+from coordinator.plan import Plan, PlannedGroup
 from coordinator.status import GroupState
 from tasks.group import Scalar
 from tasks.token import fork_member, split_member
@@ -46,13 +46,18 @@ class JobState:
         self.by_state: dict[GroupState, dict[str, None]] = {state: {} for state in GroupState}
         self.recovering: dict[str, None] = {}
         self.fatal: dict[str, None] = {}  # failed for good, and nothing after them lives with it
-        self.ready: dict[str, None] | None = None  # groups that may go and have members left; None: not derived yet
+        self.ready: dict[str, dict[str, None]] | None = None  # see Draft.ready; None: not derived yet
         self.needs: dict[str, Census] = {}  # per planned group: the states of all it needs
         self.fulls: dict[str, int | None] = {}  # per planned group: members counted into its successors' needs
         self.open_groups = 0  # planned groups that are not done
+        self.tally: Census = Counter()  # records per state, of the whole job
+        self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
+        self.unexpanded = 0  # dynamic forks whose values nobody knows yet
         self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by ``act``
         for name in plan.groups:
-            self.fulls[name] = plan.member_count(name, self.collected)
+            full = self.fulls[name] = plan.member_count(name, self.collected)
+            self.size += full or 1
+            self.unexpanded += full is None
         for name in plan.groups:
             self.needs[name] = self._count_needs(name)
         self.open_groups = sum(1 for name in plan.groups if not self.done(name))
@@ -63,6 +68,10 @@ class JobState:
 
     def record(self, group_id: str) -> GroupRecord:
         return self.groups.get(group_id, WAITING_RECORD)
+
+    def planned(self, group_id: str) -> PlannedGroup:
+        """The planned group of a group or of a fork's member."""
+        return self.plan.groups[split_member(group_id)[0]]
 
     def ended_whole(self, name: str) -> bool:
         """A fork that ended before it was expanded (skipped, failed or canceled as a whole)."""
@@ -94,11 +103,26 @@ class JobState:
 
     # ---- changing ------------------------------------------------------------------------------------
 
-    def collect(self, key: str, values: tuple[Scalar, ...]) -> None:
-        """The values of a dynamic fork have become known: successors now wait for members, not for the unknown."""
-        if key not in self.collected:
-            self.collected[key] = values
-            self._expand(key)
+    def collect(self, fork: str, values: tuple[Scalar, ...]) -> None:
+        """The values of a dynamic fork have become known: successors now wait for members, not for the unknown.
+
+        The first values stand; later ones change nothing.
+        """
+        if fork in self.collected:
+            return
+        self.collected[fork] = values
+        count = self.fulls[fork] = len(values)
+        if self.ended_whole(fork):
+            return
+        self.unexpanded -= 1
+        if not count:
+            return  # an empty fork stays unexpanded to others until it has been skipped as a whole
+        self.size += count - 1
+        for successor in self.plan.groups[fork].successors:
+            needs = self.needs[successor]
+            needs[UNEXPANDED] -= 1
+            needs[GroupState.WAITING] += count
+            _trim(needs)
 
     def put(self, group_id: str, record: GroupRecord) -> None:
         """Set one record and bring every index along."""
@@ -115,12 +139,16 @@ class JobState:
         state = GroupState.WAITING if old is None else old.state
         if old is not None:
             self.census[name][state] -= 1
+            self.tally[state] -= 1
             if not self.census[name][state]:
                 del self.census[name][state]
             del self.by_state[state][group_id]
             self.recovering.pop(group_id, None)
             self.fatal.pop(group_id, None)
         whole = group_id == name and self.plan.groups[name].spec.for_each is not None
+        if whole and old is None:
+            self.unexpanded -= self.fulls[name] is None
+            self.size -= (self.fulls[name] or 1) - 1
         for successor in self.plan.groups[name].successors:
             needs = self.needs[successor]
             if whole and old is None:
@@ -133,6 +161,7 @@ class JobState:
 
     def _count_in(self, name: str, group_id: str, record: GroupRecord) -> None:
         self.census[name][record.state] += 1
+        self.tally[record.state] += 1
         self.by_state[record.state][group_id] = None
         if record.recovering:
             self.recovering[group_id] = None
@@ -140,21 +169,6 @@ class JobState:
             self.fatal[group_id] = None
         for successor in self.plan.groups[name].successors:
             self.needs[successor][record.state] += 1
-
-    def _expand(self, key: str) -> None:
-        count = len(self.collected[key])
-        for name, group in self.plan.groups.items():
-            source = group.spec.fork_from
-            if source is None or source.source != key:
-                continue
-            self.fulls[name] = count
-            if not count or self.ended_whole(name):
-                continue  # an empty fork stays unexpanded to others until it has been skipped as a whole
-            for successor in group.successors:
-                needs = self.needs[successor]
-                needs[UNEXPANDED] -= 1
-                needs[GroupState.WAITING] += count
-                _trim(needs)
 
     def _count_needs(self, name: str) -> Census:
         """What a group sees of its needs before any record is counted: everything waits."""

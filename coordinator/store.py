@@ -59,7 +59,7 @@ class Begun:
 
     def takeover(self, sweep_every: float) -> bool:
         """May a lapsed lease be believed? Only while the sweep is alive and no grace runs (rule 7)."""
-        return self.now > self.grace_until and self.now - self.alive_at <= 3 * sweep_every
+        return self.now > self.grace_until and 0 <= self.now - self.alive_at <= 3 * sweep_every
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Submission:
 
     job: JobRecord
     plans: Mapping[str, str]
+    params: Mapping[str, Any]
     fingerprint: str
-    total: int | None
 
 
 class KeyTaken(Exception):
@@ -87,10 +87,19 @@ class KeyTaken(Exception):
 class Store:
     """Jobs in one Redis. ``client`` must decode responses."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, *, lock_ttl: float = 5.0, retention: float = 7 * 86400) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        keys: Keys,
+        *,
+        lock_ttl: float = 5.0,
+        lease_ttl: float = 15.0,
+        retention: float = 7 * 86400,
+    ) -> None:
         self._redis = client
         self._keys = keys
         self._lock_ms = max(1, round(lock_ttl * 1000))
+        self._lease_ttl = lease_ttl
         self._retention = retention
         self._begin = script(client, "coordinator", "begin")
         self._end = script(client, "coordinator", "end")
@@ -103,7 +112,7 @@ class Store:
     def of(cls, settings: Settings, client: redis.Redis) -> Store:
         """The store that ``settings`` describe."""
         keys = Keys(settings.prefix)
-        return cls(client, keys, lock_ttl=settings.lock_ttl, retention=settings.retention)
+        return cls(client, keys, lock_ttl=settings.lock_ttl, lease_ttl=settings.lease_ttl, retention=settings.retention)
 
     # ---- one pass over one job -----------------------------------------------------------------------
 
@@ -118,10 +127,16 @@ class Store:
             return Begun(kind, float(answer[1]))
         return Begun(kind, float(answer[1]), str(answer[2]), float(answer[3]), float(answer[4]))
 
-    def end(self, job: str, owner: str) -> EndAnswer:
-        """Let go of the lock, unless somebody met it busy meanwhile."""
+    def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
+        """Let go of the lock, unless somebody met it busy meanwhile.
+
+        With ``anyway`` it is let go of even then, and the job is due at once instead.
+        """
         keys = self._keys.of(job)
-        return EndAnswer(self._end(keys=[keys.lock, keys.dirty], args=[owner, self._lock_ms]))
+        answer = self._end(
+            keys=[keys.lock, keys.dirty, self._keys.due], args=[owner, self._lock_ms, job, "1" if anyway else "0"]
+        )
+        return EndAnswer(answer)
 
     def load(self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None) -> JobState | None:
         """The state of a job; None if there is no such job.
@@ -184,6 +199,7 @@ class Store:
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
             "expire": self._retention,
+            "lease_ttl": self._lease_ttl,
         }
         answer = self._commit(
             keys=[
@@ -233,7 +249,7 @@ class Store:
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         """Say that the sweep is alive. Returns the time of Redis and the age of the tick before, in seconds."""
-        now, gap, _ = self._tick(keys=[self._keys.alive], args=[period, lease_ttl])
+        now, gap, _ = self._tick(keys=[self._keys.alive, self._keys.due], args=[period, lease_ttl])
         return float(now), float(gap)
 
     def silence(self) -> float:
@@ -270,7 +286,8 @@ class Store:
         job = submission.job
         keys = self._keys.of(job.id)
         change = {
-            "fields": job.to_fields(),
+            # Once for all groups: claim.lua hands them to runners beside the plan of the group.
+            "fields": {**job.to_fields(), "params": json.dumps(dict(submission.params))},
             "plans": dict(submission.plans),
             "summary": summary,
             "fingerprint": submission.fingerprint,
@@ -330,14 +347,6 @@ def _stamp(due: float | None) -> str | None:
 
 def summary_of(state: JobState) -> str:
     """The one line of JSON that ``list`` shows of a job."""
-    census: dict[str, int] = {}
-    total: int | None = 0
-    for name in state.plan.groups:
-        count = state.plan.member_count(name, state.collected)
-        if total is not None:
-            total = None if count is None and not state.ended_whole(name) else total + max(1, count or 1)
-        for group_state, number in state.census[name].items():
-            census[group_state] = census.get(group_state, 0) + number
     job = state.job
     line: dict[str, Any] = {
         "id": job.id,
@@ -346,8 +355,8 @@ def summary_of(state: JobState) -> str:
         "submitted_at": job.submitted_at,
         "started_at": job.started_at,
         "ended_at": job.ended_at,
-        "groups": census,
-        "total": total,
+        "groups": {group_state: number for group_state, number in state.tally.items() if number},
+        "total": None if state.unexpanded else state.size,
         "version": job.version,
         "reason": job.reason.to_dict() if job.reason else None,
     }

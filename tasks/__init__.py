@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.errors import Unrecoverable
 
 if TYPE_CHECKING:
-    from tasks.published import published
+    from tasks.reader import published
 
 __all__ = ["Unrecoverable", "published"]
 
@@ -19,7 +19,7 @@ __all__ = ["Unrecoverable", "published"]
 def __getattr__(name: str) -> Any:
     # On first use (PEP 562): a watchdog and the command line import this package and never read a warehouse.
     if name == "published":
-        from tasks.published import published
+        from tasks.reader import published
 
         return published
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,9 +16,25 @@ def connect(url: str, *, timeout: float = 5.0, repeats: int = 2) -> redis.Redis:
     return redis.Redis.from_url(
         url,
         decode_responses=True,
+        # Bytes that are no text must be shown and parked, not raised out of the read (test_reports_that_are_no_text).
+        encoding_errors="backslashreplace",
         socket_timeout=timeout,
         socket_connect_timeout=timeout,
         socket_keepalive=True,
         health_check_interval=15,
         retry=Retry(ExponentialBackoff(base=0.05, cap=0.5), repeats),
     )
+
+
+# Errors that the server gives as an answer, though they say that it cannot serve now, not that the command is wrong.
+_AWAY = ("READONLY", "MISCONF", "NOREPLICAS", "LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "OOM")
+
+
+def unavailable(error: BaseException) -> bool:
+    """The store cannot serve at this moment (away, full, failing over): wait and try again; nobody did wrong."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | redis.exceptions.OutOfMemoryError):
+        return True
+    if isinstance(error, redis.exceptions.ReadOnlyError):
+        return True
+    # A script passes such an answer on with its own words around it.
+    return isinstance(error, redis.ResponseError) and any(word in str(error)[:200] for word in _AWAY)

@@ -186,7 +186,10 @@ class Collect(Strict):
 
 
 class GroupPlan(Strict):
-    """What is stored once per group at submit, for the runners: the group with the job's defaults merged in."""
+    """What is stored once per group at submit, for the runners: the group with the job's defaults merged in.
+
+    ``params`` are the job's; they are stored once, beside the plans, and joined when the group is claimed.
+    """
 
     group: GroupSpec
     params: dict[str, Any] = {}

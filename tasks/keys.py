@@ -5,7 +5,7 @@ key                                   type    what it holds
 ====================================  ======  ===========================================================
 ``P:{JOB}:job``                       hash    the job record: spec, intent, status, commit, reasons, times
 ``P:{JOB}:plans``                     hash    group → GroupPlan; written at submit, read by runners
-``P:{JOB}:forks``                     hash    output.column → the values of the forks made from it
+``P:{JOB}:forks``                     hash    dynamic fork → its values, once known
 ``P:{JOB}:groups``                    hash    group id → GroupRecord; absent means WAITING
 ``P:{JOB}:inputs``                    hash    group, and member of a fork → FrozenInputs, from the first QUEUED on
 ``P:{JOB}:attempts``                  hash    group id → the live attempt; dropped when its outcome is folded in

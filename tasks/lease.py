@@ -6,6 +6,7 @@ attempt record only, never the job's commit (DESIGN rule 2): a wide job must not
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.resources import files
@@ -88,6 +89,7 @@ class Lease:
         if kind is not ClaimAnswer.CLAIMED:
             return Claim(kind)
         plan = GroupPlan.model_validate_json(answer[1])
+        plan = plan.model_copy(update={"params": {**json.loads(answer[4]), **plan.params}})
         inputs = FrozenInputs.model_validate_json(answer[2])
         member = FrozenInputs.model_validate_json(answer[3])
         frozen = FrozenInputs(value=member.value, inputs=inputs.inputs or member.inputs)

@@ -54,13 +54,20 @@ class HandsOfTheTest(Hands):
 class Head:
     """One coordinator process, without the process."""
 
-    def __init__(self, url: str, warehouse: Path, client: redis.Redis | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        warehouse: Path,
+        client: redis.Redis | None = None,
+        background: Callable[[Callable[[], None]], None] = lambda work: work(),
+        **settings: Any,
+    ) -> None:
         self.settings = Settings(redis_url=url, warehouse=str(warehouse), **settings)
         self.redis = client or connect(url)
         self.keys = Keys(self.settings.prefix)
         self.store = Store.of(self.settings, self.redis)
         self.hands = HandsOfTheTest()
-        self.coordinator = Coordinator(self.store, self.hands, self.settings, mint)
+        self.coordinator = Coordinator(self.store, self.hands, self.settings, mint, background=background)
         self.sweep = Sweep(self.store, self.coordinator, self.settings)
         self.inbox = Inbox(self.redis, self.keys, mint())
         self.inbox.open()

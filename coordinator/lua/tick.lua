@@ -1,6 +1,6 @@
 -- tick: the sweep says that it is alive. A gap in its ticks means an outage: no lease is believed lapsed for one term.
 --
--- KEYS  1 alive
+-- KEYS  1 alive  2 due
 -- ARGV  1 sweep period (s)  2 lease ttl (s)
 -- Answers {now, age of the last tick, grace until}
 --
@@ -11,6 +11,11 @@ local alive = redis.call('HMGET', KEYS[1], 'at', 'grace_until')
 local at = tonumber(alive[1] or '0')
 local grace = tonumber(alive[2] or '0')
 local gap = now - at
+if gap < 0 then
+    -- The clock was set back: what was to be due lies ahead by as much. Look at every job once, and set it anew.
+    local stamp = string.format('%.6f', now)
+    for _, job in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do redis.call('ZADD', KEYS[2], stamp, job) end
+end
 if gap > 3 * tonumber(ARGV[1]) or gap < 0 then
     grace = now + tonumber(ARGV[2])
     redis.call('HSET', KEYS[1], 'grace_until', string.format('%.6f', grace))

@@ -3,11 +3,12 @@
 -- KEYS  1 job  2 attempts  3 plans  4 inputs  5 reports  6 due
 -- ARGV  1 job id  2 group  3 epoch  4 nonce  5 claimant  6 worker  7 lease ttl (s)  8 event id
 --       9 plan field (the group, without a member's ordinal)  10 schema version
--- Answers {CLAIMED, plan, inputs, member} | {HELD} | {STALE} | {UNKNOWN_JOB}
--- inputs: what the group reads, one entry for all members of a fork; member: the fork value, '{}' where there is none
+-- Answers {CLAIMED, plan, inputs, member, params} | {HELD} | {STALE} | {UNKNOWN_JOB}
+-- inputs: what the group reads, one entry for all members of a fork; member: the fork value, '{}' where there is none;
+-- params: the job's
 --
 -- The same claimant claiming again is CLAIMED (its first reply was lost): tests/guarantees/test_one_at_a_time.py
-local record = redis.call('HMGET', KEYS[1], 'status', 'intent', 'halted')
+local record = redis.call('HMGET', KEYS[1], 'status', 'intent', 'halted', 'params')
 if not record[1] then return {'UNKNOWN_JOB'} end
 local terminal = {FINISHED = true, FAILED = true, CANCELED = true, STOPPED = true}
 if terminal[record[1]] then return {'STALE'} end
@@ -21,7 +22,8 @@ local plan = redis.call('HGET', KEYS[3], ARGV[9])
 local inputs = redis.call('HGET', KEYS[4], ARGV[9])
 local member = redis.call('HGET', KEYS[4], ARGV[2])
 if not plan or not (inputs or member) then return {'STALE'} end
-if attempt.claimant then return {'CLAIMED', plan, inputs or '{}', member or '{}'} end
+local answer = {'CLAIMED', plan, inputs or '{}', member or '{}', record[4] or '{}'}
+if attempt.claimant then return answer end
 if record[2] ~= 'run' or (record[3] or '') ~= '' then return {'HELD'} end
 
 local time = redis.call('TIME')
@@ -35,4 +37,4 @@ local token = table.concat({ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]}, '/')
 redis.call('XADD', KEYS[5], '*', 'v', ARGV[10], 'id', ARGV[8], 'token', token, 'kind', 'claimed',
     'at', string.format('%.6f', now))
 redis.call('ZADD', KEYS[6], 'XX', 'LT', now, ARGV[1])
-return {'CLAIMED', plan, inputs or '{}', member or '{}'}
+return answer

@@ -91,7 +91,9 @@ def test_a_lost_hint_on_a_queue_that_is_never_empty_is_sent_again_all_the_same(
         return bool(again)
 
     wait_until(steady_stream, 10, "the lost hint to be sent again")
-    head.work(again[0])
+    for hint in again[:1] + hints:
+        if head.claim(hint).answer == "CLAIMED":
+            head.finish(hint.held_by("runner1"))
     assert head.drive(job) is Status.FINISHED
 
 

@@ -100,8 +100,8 @@ class StoreAtHand:
     def begin(self, job: str, owner: str) -> Begun:
         return self._call(f"begin {job}", lambda: self._core.begin(job, owner))
 
-    def end(self, job: str, owner: str) -> EndAnswer:
-        return self._call(f"end {job}", lambda: self._core.end(job, owner))
+    def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
+        return self._call(f"end {job}", lambda: self._core.end(job, owner, anyway=anyway))
 
     def load(self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None) -> JobState | None:
         if cached is not None and self._call(f"look {job}", lambda: self._core.commit_id(job)) == cached.job.commit:

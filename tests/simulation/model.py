@@ -183,14 +183,16 @@ class ModelStore:
         self.due[job_id] = round(now + self.lock_ttl, 6)
         return Begun(BeginAnswer.LOCKED, now, f"{self.due[job_id]:.6f}", self.alive_at, self.grace_until)
 
-    def end(self, job_id: str, owner: str) -> EndAnswer:
+    def end(self, job_id: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         job, now = self.jobs.get(job_id), self.now
         if job is None or job.lock[0] != owner or job.lock[1] <= now:
             return EndAnswer.LOST
         if job.dirty_until > now:
+            if not anyway:
+                job.lock = (owner, now + self.lock_ttl)
+                return EndAnswer.AGAIN
+            self._due_earlier(job_id, now)
             job.dirty_until = 0.0
-            job.lock = (owner, now + self.lock_ttl)
-            return EndAnswer.AGAIN
         job.lock = ("", 0.0)
         return EndAnswer.RELEASED
 
@@ -255,7 +257,8 @@ class ModelStore:
             return False
         if guard.kind == "unclaimed":
             return not attempt.claimant
-        return attempt.lease < now and now > self.grace_until and now - self.alive_at <= 3 * self.period
+        holds = now <= attempt.lease <= now + self.lease_ttl + 1
+        return not holds and now > self.grace_until and 0 <= now - self.alive_at <= 3 * self.period
 
     def settle(self, job_id: str, due: float | None, due_seen: str, acks: Acks) -> None:
         self._stream.ack(acks.ids)
@@ -292,6 +295,8 @@ class ModelStore:
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         now = self.now
         gap = now - self.alive_at
+        if gap < 0:
+            self.due = dict.fromkeys(self.due, now)
         if gap > 3 * period or gap < 0:
             self.grace_until = now + lease_ttl
         self.alive_at, self.period = now, period

@@ -55,7 +55,7 @@ def _time(client: redis.Redis) -> float:
 def _submit(store: Store) -> None:
     plan = plan_of(SPEC)
     plans = plan.group_plans("/nowhere", None)
-    store.submit(Submission(JOB, plans, "f", 3), summary_of(JobState(plan, JOB, {}, {}, {})))
+    store.submit(Submission(JOB, plans, {}, "f"), summary_of(JobState(plan, JOB, {}, {}, {})))
 
 
 def _plain(value: Any) -> Any:

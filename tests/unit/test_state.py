@@ -38,6 +38,8 @@ def indexes(state: JobState) -> object:
         state.needs,
         state.fulls,
         state.open_groups,
+        {group_state: number for group_state, number in state.tally.items() if number},
+        (state.size, state.unexpanded),
         {name: state.done(name) for name in state.plan.groups},
     )
 
@@ -55,7 +57,7 @@ def test_indexes_equal_a_rebuild_after_any_sequence_of_changes(changes: Sequence
     state = fresh()
     for what, to, number in changes:
         if what == 8:
-            state.collect("a.n", tuple(range(number)))
+            state.collect("dynamic", tuple(range(number)))
         else:
             _move(state, list(PLAN.groups)[what % len(PLAN.groups)], to, number)
         assert indexes(state) == indexes(rebuilt(state))
@@ -77,16 +79,16 @@ def _move(state: JobState, name: str, to: GroupState, number: int) -> None:
 
 def test_the_same_values_collected_twice_count_once() -> None:
     state = fresh()
-    state.collect("a.n", (1, 2, 3))
-    state.collect("a.n", (4,))
-    assert state.collected["a.n"] == (1, 2, 3)
+    state.collect("dynamic", (1, 2, 3))
+    state.collect("dynamic", (4,))
+    assert state.collected["dynamic"] == (1, 2, 3)
     assert state.needs["tolerant"] == {S.WAITING: 5}
 
 
 def test_a_fork_is_not_done_before_it_is_expanded_nor_when_it_is_found_empty() -> None:
     state = fresh()
     assert state.needs["last"][UNEXPANDED] == 2  # the dynamic one, and the empty one until it is skipped
-    state.collect("a.n", ())
+    state.collect("dynamic", ())
     assert not state.done("dynamic")
     state.put("dynamic", GroupRecord(state=S.SKIPPED))
     assert state.done("dynamic")

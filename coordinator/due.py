@@ -1,0 +1,67 @@
+"""Due: when something must be looked at again. Pure functions of the record, the same for deciding and explaining.
+
+A time in the record that lies further ahead than it can was written before the clock was set back: it counts as come.
+"""
+
+from __future__ import annotations
+
+from coordinator.attempts import CLOCK_SLACK
+from coordinator.backoff import LOSS_BACKOFF
+from coordinator.decision import World
+from coordinator.job import GroupRecord, JobRecord
+from coordinator.state import JobState
+from coordinator.status import GroupState
+from tasks.group import RetryPolicy
+
+S = GroupState
+PUBLISHING = "publishing"
+MAX_PUBLISH_WAIT = 60.0
+MAX_RESEND_STEPS = 4  # a hint is sent again after 1, 2, 4, 8, 16 and then every 16 dispatch_timeouts
+
+
+def resend_at(record: GroupRecord, world: World) -> float:
+    """When an unclaimed hint is to be sent again: first after ``dispatch_timeout``, then less and less often.
+
+    The first is the one that finds a lost hint; the later ones would only pile up behind workers that are busy.
+    """
+    wait = world.dispatch_timeout * 2.0 ** min(max(0, record.hints - 1), MAX_RESEND_STEPS)
+    return _come_if_beyond(record.hinted_at, world.now) + wait
+
+
+def retry_at(record: GroupRecord, policy: RetryPolicy, world: World) -> float:
+    """When a group in BACKOFF may be tried again."""
+    return _come_if_beyond(record.next_at, world.now + max(policy.max_backoff, *LOSS_BACKOFF))
+
+
+def publish_at(job: JobRecord, world: World) -> float:
+    """When publishing is to be tried (again)."""
+    return _come_if_beyond(job.publish_next, world.now + max(world.publish_timeout, MAX_PUBLISH_WAIT))
+
+
+def due_at(state: JobState, world: World, more: bool = False) -> float:
+    """When this job must be decided again even if nobody says anything. Every non-terminal job has such a time."""
+    now = world.now
+    if more:
+        return now
+    # What has come and still stands (no room, no allowance, a grace that runs) cannot go on by being looked at more
+    # often: whoever makes room wakes the job. Lapsed leases are looked at again after a moment, when a grace may end.
+    later = now + world.dispatch_timeout
+    times = [later]
+    if state.job.phase == PUBLISHING:
+        times = [publish_at(state.job, world)]
+    for group_id in state.active:
+        record = state.groups[group_id]
+        attempt = state.attempts.get(group_id)
+        if record.state is S.QUEUED:
+            at = resend_at(record, world)
+            times.append(at if at > now else later)
+        elif attempt is not None:
+            times.append(max(min(attempt.lease, now + world.lease_ttl) + 0.01, now + 0.5))
+    for group_id in state.by_state[S.BACKOFF]:
+        at = retry_at(state.groups[group_id], state.planned(group_id).retry, world)
+        times.append(at if at > now else later)
+    return max(min(times), now + 0.05)
+
+
+def _come_if_beyond(at: float, limit: float) -> float:
+    return at if at <= limit + CLOCK_SLACK else 0.0

@@ -1,0 +1,75 @@
+"""A coordinator process whose report consumer has died must end, whatever its other threads hang in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import redis
+from conftest import RedisServer, wait_until
+
+MAIN = """
+import sys, threading, time
+import coordinator.celery as c
+from coordinator.consumer import Consumer
+from coordinator.sweep import Sweep
+entered = threading.Event()
+def hang(self):
+    entered.set()
+    print("SWEEP HANGS", flush=True)
+    threading.Event().wait()
+def die(self):
+    if {wait}:
+        entered.wait()
+    print("CONSUMER DIES", flush=True)
+    raise RuntimeError("a bug in the consumer")
+Sweep.run = hang
+Consumer.run = die
+c.app.worker_main(["worker", "--loglevel=WARNING", "-P", "threads", "-c", "4"])
+"""
+
+
+def start(redis_server: RedisServer, tmp_path: Path, wait: bool) -> subprocess.Popen[bytes]:
+    env = {
+        **os.environ,
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_WAREHOUSE": str(tmp_path / "w"),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    with open(tmp_path / "log", "wb") as out:
+        command = [sys.executable, "-c", MAIN.format(wait=wait)]
+        return subprocess.Popen(command, env=env, stdout=out, stderr=out, cwd=tmp_path)
+
+
+def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+        return True
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def test_the_process_ends_with_its_consumer(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> None:
+    """The control: nothing hangs."""
+    process = start(redis_server, tmp_path, wait=False)
+    assert ended_within(process, 30), (tmp_path / "log").read_text()[-2000:]
+
+
+def test_the_process_ends_with_its_consumer_also_when_a_sweep_hangs(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    process = start(redis_server, tmp_path, wait=True)
+    from celery import Celery
+
+    app = Celery(broker=redis_server.url, set_as_current=False)
+    app.conf.task_default_exchange = ""
+    app.send_task("coordinator.sweep", queue="control")
+    app.close()
+    wait_until(lambda: "CONSUMER DIES" in (tmp_path / "log").read_text(), 30, "the consumer to die")
+    assert ended_within(process, 30), "30 s after its consumer died:\n" + (tmp_path / "log").read_text()[-1500:]
