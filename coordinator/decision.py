@@ -10,6 +10,7 @@ from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from tasks.group import Scalar
 from tasks.token import Hint
 
+EMPTY = 1_000_000  # the resend allowance of a queue on which nothing waits: every overdue hint on it is lost
 MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from coordinator.attempts import CLOCK_SLACK
 from coordinator.backoff import LOSS_BACKOFF
-from coordinator.decision import World
+from coordinator.decision import EMPTY, World
 from coordinator.job import GroupRecord, JobRecord
 from coordinator.state import JobState
 from coordinator.status import GroupState
@@ -19,11 +19,19 @@ MAX_PUBLISH_WAIT = 60.0
 MAX_RESEND_STEPS = 4  # a hint is sent again after 1, 2, 4, 8, 16 and then every 16 dispatch_timeouts
 
 
-def resend_at(record: GroupRecord, world: World) -> float:
+def overdue_at(record: GroupRecord, world: World) -> float:
+    """When an unclaimed hint counts as overdue, and its queue is to be looked at."""
+    return _come_if_beyond(record.hinted_at, world.now) + world.dispatch_timeout
+
+
+def resend_at(record: GroupRecord, queue: str, world: World) -> float:
     """When an unclaimed hint is to be sent again: first after ``dispatch_timeout``, then less and less often.
 
     The first is the one that finds a lost hint; the later ones would only pile up behind workers that are busy.
+    Where nothing waits on the queue there is nothing to pile up behind, and the hint is lost for sure.
     """
+    if world.resend.get(queue) == EMPTY:
+        return overdue_at(record, world)
     wait = world.dispatch_timeout * 2.0 ** min(max(0, record.hints - 1), MAX_RESEND_STEPS)
     return _come_if_beyond(record.hinted_at, world.now) + wait
 
@@ -53,7 +61,7 @@ def due_at(state: JobState, world: World, more: bool = False) -> float:
         record = state.groups[group_id]
         attempt = state.attempts.get(group_id)
         if record.state is S.QUEUED:
-            at = resend_at(record, world)
+            at = overdue_at(record, world)
             times.append(at if at > now else later)
         elif attempt is not None:
             times.append(max(min(attempt.lease, now + world.lease_ttl) + 0.01, now + 0.5))

@@ -108,13 +108,12 @@ def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
 def resend_hints(draft: Draft) -> None:
     """A hint that nobody claimed in time is sent again, the oldest first, within the queue's allowance (rule 6)."""
     now = draft.world.now
-    overdue = [
-        (record.hinted_at, group_id, record)
-        for group_id in draft.state.by_state[S.QUEUED]
-        if resend_at(record := draft.state.groups[group_id], draft.world) <= now and group_id in draft.state.attempts
-    ]
-    for _, group_id, record in sorted(overdue, key=lambda item: item[:2]):
-        queue = draft.planned(group_id).spec.queue_name
+    overdue = []
+    for group_id in draft.state.by_state[S.QUEUED]:
+        record, queue = draft.state.groups[group_id], draft.planned(group_id).spec.queue_name
+        if group_id in draft.state.attempts and resend_at(record, queue, draft.world) <= now:
+            overdue.append((record.hinted_at, group_id, record, queue))
+    for _, group_id, record, queue in sorted(overdue, key=lambda item: item[:2]):
         used = draft.decision.resent.get(queue, 0)
         if used >= draft.world.resend.get(queue, 0) or draft.decision.full:
             continue

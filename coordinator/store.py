@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import redis
 
-from coordinator.decision import Decision
+from coordinator.decision import EMPTY, Decision
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import plan_of
 from coordinator.state import JobState
@@ -321,15 +321,20 @@ class Store:
         """Hints that may still be sent again per queue, in this dispatch_timeout, by all coordinators together.
 
         Twice the slots that listen and at least 8, so that a lost hint is found on a queue that is never empty. Where
-        nobody listens and the queue already holds more than that, sending more would only pile up.
+        nobody listens and the queue already holds more than that, sending more would only pile up. A queue that is
+        EMPTY has lost whatever is overdue on it (its keys were deleted, its broker replaced).
         """
         left: dict[str, int] = {}
         for queue in queues:
             allowed = max(8, 2 * slots.get(queue, 0))
             used = int(cast(str, self._redis.get(self._keys.resent(queue))) or 0)
-            if not slots.get(queue) and self._redis.llen(queue) >= 64:
-                allowed = 0
-            left[queue] = max(0, allowed - used)
+            length = self._redis.llen(queue)
+            if not length:
+                left[queue] = EMPTY
+            elif length >= 64 and not slots.get(queue):
+                left[queue] = 0
+            else:
+                left[queue] = max(0, allowed - used)
         return left
 
     def note_resent(self, resent: Mapping[str, int], dispatch_timeout: float) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 import redis
-from conftest import wait_until
+from servers import wait_until
 
 from tasks.group import Collect, FrozenInputs, GroupPlan, GroupSpec
 from tasks.keys import Keys

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from conftest import wait_until
+from servers import wait_until
 
 from coordinator.act import Coordinator
 from coordinator.assemble import mint

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import redis
-from conftest import RedisServer, wait_until
+from servers import RedisServer, wait_until
 
 MAIN = """
 import sys, threading, time

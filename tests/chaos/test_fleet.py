@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import psutil
 import pyarrow.parquet
 import pytest
 import redis
-from conftest import free_port, wait_until
+from servers import free_port, wait_until
 
 from coordinator.client import Client
 from coordinator.local import LocalFleet
@@ -74,6 +75,16 @@ def runner_of(client: Client, job: str, group: str) -> dict[str, Any]:
         return None
 
     return wait_until(find, 60, f"{group} to run")  # type: ignore[return-value]
+
+
+def celery_processes(*words: str) -> list[psutil.Process]:
+    """Celery processes of the fleet with these words on their command line."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if set(words) < set(process.cmdline()):
+                found.append(process)
+    return found
 
 
 def until_step(tmp_path: Path, name: str = "hold", **more: Any) -> tuple[dict[str, Any], Path]:
@@ -189,12 +200,7 @@ def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_oth
     }
     job = client.submit(spec).id
     wait_until(lambda: client.show(job).done > 40, 60, "some groups to be done")
-    (victim, *_) = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if "coordinator" in process.cmdline() and "worker" in process.cmdline()
-    ]
-    victim.kill()
+    celery_processes("coordinator", "worker")[0].kill()
     assert client.wait(job, 90).job.status is Status.FINISHED
     events = kinds(client, job)
     assert len(events) == 301
@@ -248,7 +254,7 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
         check=True,
     )
     nodes = json.loads(ping.stdout.splitlines()[-1])
-    assert {name.split("@")[0].rstrip("0123456789-") for name in nodes} >= {"worker", "light", "coordinator"}, nodes
+    assert {name.split("@")[0].rstrip("0123456789-") for name in nodes} >= {"spark", "light", "coordinator"}, nodes
 
     port = free_port()
     flower = subprocess.Popen(
@@ -275,7 +281,7 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
 
 def test_no_beat_at_all_makes_no_difference(client: Client, fleet: LocalFleet) -> None:
     """GUARANTEES 10, last: the fixture's beat is frozen for the rest of this file."""
-    (beat,) = [process for process in psutil.Process().children(recursive=True) if "beat" in process.cmdline()]
+    (beat,) = celery_processes("coordinator", "beat")
     beat.suspend()
     try:
         job = client.submit(EXAMPLES / "dynamic.yaml").id

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis
+from servers import RedisServer
 
 from coordinator.act import Coordinator, Handled
 from coordinator.assemble import mint
@@ -26,7 +27,6 @@ from tasks.lease import Lease
 from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.settings import Settings
 from tasks.token import Hint, Token
-from tests.conftest import RedisServer
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "coordinator.cli")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import redis
+from servers import RedisServer, free_port
 
 from coordinator.cli.exits import without_password
 from tests.cli.conftest import COMMAND, ByHand, Cli
-from tests.conftest import RedisServer, free_port
 
 GOOD = """\
 name: good

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from servers import wait_until
 
 from coordinator.cli.demo import java_version, missing
 from tests.cli.conftest import ROOT, Cli
-from tests.conftest import wait_until
 
 
 @pytest.fixture

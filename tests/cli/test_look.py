@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from servers import wait_until
 
 from coordinator.inbox import Inbox
 from tasks.attempt_log import AttemptLog
@@ -20,7 +21,6 @@ from tasks.report import Outcome, OutcomeKind
 from tasks.token import Token
 from tasks.warehouse import Change, Entry, Warehouse
 from tests.cli.conftest import ByHand, Cli
-from tests.conftest import wait_until
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})
 

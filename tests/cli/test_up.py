@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 import pytest
 import redis
+from servers import free_port, wait_until
 
 from coordinator.child import FIRST_DELAY, LONGEST_DELAY, how_it_ended, restart_delay
 from coordinator.home import Home, discover_redis_url
 from coordinator.local import LocalFleet, Size, crew
 from tasks.settings import Settings
-from tests.conftest import free_port, wait_until
 
 FOREGROUND = """
 import json, sys

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 import redis
+from servers import RedisServer, wait_until
 
 from tasks.report import Outcome, OutcomeKind
 from tests.cli.conftest import ByHand, Cli
-from tests.conftest import RedisServer, wait_until
 
 SPEC = """\
 name: waited

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import wait_until
 from head import Head, failed, group, join
+from servers import wait_until
 
 from coordinator.decision import MAX_TRANSITIONS, Decision
 from coordinator.status import Status
@@ -100,6 +100,7 @@ def test_a_lost_hint_on_a_queue_that_is_never_empty_is_sent_again_all_the_same(
 def test_hints_sent_again_neither_flood_nor_starve(make_head: Callable[..., Head]) -> None:
     """Rule 6: the oldest first, at most twice the slots that listen and at least 8, in one dispatch_timeout."""
     head = make_head(dispatch_timeout=0.4)
+    head.redis.rpush("light", "somebody else's message")  # a queue that is not empty: nobody can say what was lost
     old = head.submit(group("w", for_each={"n": list(range(30))}), name="old")
     head.read()
     first = head.hints()
@@ -125,6 +126,17 @@ def test_hints_sent_again_neither_flood_nor_starve(make_head: Callable[..., Head
 
     sent = wait_until(next_term, 5, "the next dispatch_timeout", every=0.05)
     assert len(sent) <= 20
+
+
+def test_hints_lost_with_the_whole_queue_are_all_sent_again_at_once(make_head: Callable[..., Head]) -> None:
+    """GUARANTEES 9: on an empty queue there is nothing to pile up behind; what is overdue is lost."""
+    head = make_head(dispatch_timeout=0.3)
+    head.submit(group("w", for_each={"n": list(range(60))}))
+    head.read()
+    lost = head.hints()
+    assert len(lost) == 60
+    sent = wait_until(lambda: head.sweep.run() and head.hints(), 5, "the hints to be sent again")
+    assert sorted(map(str, sent)) == sorted(map(str, lost))
 
 
 def test_at_most_a_window_of_hints_is_unclaimed_per_job_and_queue(head: Head) -> None:

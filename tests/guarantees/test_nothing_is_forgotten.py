@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 import redis
-from conftest import RedisServer, wait_until
 from head import Head, group, join
+from servers import RedisServer, wait_until
 
 from coordinator.status import Status
 from tasks.connect import connect

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 import redis
-from conftest import RedisServer
 from head import SUCCEEDED, Head, failed, group
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from servers import RedisServer
 
 from coordinator.status import GroupState, Status
 from coordinator.store import Acks, CommitAnswer
@@ -231,7 +231,7 @@ def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_head: Cal
     head.sweep.run()
     assert head.events(job, "only") == ["QUEUED", "RUNNING"], "no takeover within the grace"
 
-    from conftest import wait_until
+    from servers import wait_until
 
     wait_until(lambda: head.sweep.run() and bool(head.sent), 3, "the takeover after the grace", every=0.05)
     assert head.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
@@ -299,7 +299,7 @@ def test_everything_is_right_without_the_lock(make_head: Callable[..., Head]) ->
     for thread in threads:
         thread.start()
     try:
-        from conftest import wait_until
+        from servers import wait_until
 
         def work() -> bool:
             for head in heads:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import RedisServer
 from head import SUCCEEDED, Head, group
+from servers import RedisServer
 
 from coordinator.client import KeyConflict
 from coordinator.spec import SpecError
@@ -210,7 +210,7 @@ def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(make_
     spec = {"name": "daily", "groups": [group("only")]}
     job = head.client.submit(spec, key="k").id
     head.drive(job)
-    from conftest import wait_until
+    from servers import wait_until
 
     wait_until(lambda: not head.redis.exists(head.keys.of(job).job), 5, "the record to expire", every=0.05)
     wait_until(lambda: head.sweep.run() == 0 and not head.client.jobs(), 5, "the indexes to forget it", every=0.05)

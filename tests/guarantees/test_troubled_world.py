@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import pytest
 import redis
-from conftest import RedisServer, wait_until
 from guarantees.test_shown_is_true import staged
 from head import Head, group
+from servers import RedisServer, wait_until
 
 from coordinator.assemble import Background
 from coordinator.spec import SpecError

@@ -11,7 +11,7 @@ import fleet
 import psutil
 import pytest
 import redis
-from conftest import RedisServer, wait_until
+from servers import RedisServer, wait_until
 
 from tasks.report import OutcomeKind
 from tasks.token import Hint

@@ -10,7 +10,7 @@ from pathlib import Path
 import fleet
 import pytest
 import redis
-from conftest import RedisServer, wait_until
+from servers import RedisServer, wait_until
 
 from tasks.report import OutcomeKind
 

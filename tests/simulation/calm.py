@@ -18,6 +18,7 @@ from tasks.lease import ClaimAnswer
 from tasks.report import Outcome, OutcomeKind, Report
 from tasks.token import Hint, Token
 
+from .broker import Broker
 from .head import Line, StoreAtHand
 from .history import SETTINGS
 from .model import ModelStore
@@ -65,6 +66,13 @@ class Hands:
         return PublishResult()
 
 
+class _Empty:
+    """The broker of a fleet that takes every hint at once."""
+
+    def length(self, queue: str) -> int:
+        return 0
+
+
 class Calm:
     """Jobs of one forked group on a fleet with a slot for each member. Time moves when the test says so."""
 
@@ -73,7 +81,7 @@ class Calm:
         self.stream, self.hands = _Stream(), hands or Hands()
         self.core = ModelStore(lambda: self.now, self.stream, lock_ttl=5.0, lease_ttl=15.0)
         words = count()
-        store = StoreAtHand(_Calm(), self.core, cast(Any, None), lambda: {"spark": width})
+        store = StoreAtHand(_Calm(), self.core, cast(Broker, _Empty()), lambda: {"spark": width})
         self.coordinator = Coordinator(store, self.hands, SETTINGS, lambda: f"w{next(words)}")
         self.sweep = Sweep(cast(Store, store), self.coordinator, SETTINGS)
         group = {"name": "g", "steps": [{"python": "model:run"}], "for_each": {"n": list(range(width))}}

@@ -16,7 +16,7 @@ import redis
 
 from coordinator.act import Coordinator
 from coordinator.consumer import Consumer
-from coordinator.decision import Decision, PublishResult
+from coordinator.decision import EMPTY, Decision, PublishResult
 from coordinator.inbox import Entry, Inbox
 from coordinator.job import Reason
 from coordinator.state import JobState
@@ -136,6 +136,8 @@ class StoreAtHand:
 
     def resend_allowance(self, queues: Sequence[str], slots: Mapping[str, int]) -> dict[str, int]:
         def left(queue: str) -> int:
+            if not self._broker.length(queue):
+                return EMPTY
             if not slots.get(queue) and self._broker.length(queue) >= 64:
                 return 0
             return max(0, max(8, 2 * slots.get(queue, 0)) - self._core.resend_used(queue))

@@ -13,7 +13,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import redis
-from conftest import RedisServer, wait_until
+from servers import RedisServer, wait_until
 
 from tasks.filesystem import Files
 from tasks.group import Collect

@@ -13,9 +13,9 @@ import pytest
 import redis
 import yaml
 from celery.bin.celery import celery as celery_command
+from servers import free_port, server_binary, wait_until
 
 from tasks.settings import Settings
-from tests.conftest import free_port, server_binary, wait_until
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

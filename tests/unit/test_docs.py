@@ -24,6 +24,7 @@ from celery.bin.celery import celery as celery_command
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from servers import RedisServer
 
 from coordinator.cli.commands import app
 from coordinator.cli.exits import ExitCode
@@ -34,7 +35,6 @@ from coordinator.status import LEGAL_MOVES, TERMINAL, Status
 from tasks.duration import parse_duration
 from tasks.group import ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
 from tasks.settings import Settings
-from tests.conftest import RedisServer
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

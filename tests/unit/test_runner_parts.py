@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-from conftest import wait_until
+from servers import wait_until
 
 from tasks import attempt_log
 from tasks.attempt_log import AttemptLog

