@@ -1,6 +1,6 @@
 """Exit codes, and the sentence and code for every error that a user can meet.
 
-The codes are a promise to scripts (DESIGN §13). An error that is not listed here is a bug of ours, and is shown as one.
+The codes are a promise to scripts. An error that is not listed here is a bug of ours, and is shown as one.
 """
 
 from __future__ import annotations

@@ -157,7 +157,6 @@ def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_ag
 
 
 def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(client: Client, tmp_path: Path) -> None:
-    """GUARANTEES 16, without Spark."""
     group, gate = until_step(tmp_path)
     job = client.submit({"name": "freeze", "groups": [group]}).id
     frozen = runner_of(client, job, "hold")
@@ -209,7 +208,7 @@ def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_oth
 
 
 def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(client: Client, fleet: LocalFleet) -> None:
-    """GUARANTEES 9: hints are sent again."""
+    """Hints are sent again."""
     spec = {
         "name": "broker-keys",
         "groups": [
@@ -280,7 +279,7 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
 
 
 def test_no_beat_at_all_makes_no_difference(client: Client, fleet: LocalFleet) -> None:
-    """GUARANTEES 10, last: the fixture's beat is frozen for the rest of this file."""
+    """The fixture's beat is frozen for the rest of this file."""
     (beat,) = celery_processes("coordinator", "beat")
     beat.suspend()
     try:

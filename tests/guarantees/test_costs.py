@@ -71,7 +71,7 @@ def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(make_hea
 
 
 def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(make_head: Callable[..., Head]) -> None:
-    """DESIGN §7: constant in the width; the existing test has one planned group (a fork), this one has N."""
+    """Constant in the width, also of a job with as many planned groups as members."""
 
     def per_report(width: int) -> float:
         head = make_head()

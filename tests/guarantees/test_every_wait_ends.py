@@ -26,7 +26,7 @@ def listening(head: Head, queue: str, slots: int) -> None:
 def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_behind_it_starts_at_once(
     make_head: Callable[..., Head],
 ) -> None:
-    """GUARANTEES 35a, rule 9."""
+    """Protocol rule 9."""
     head = make_head(dispatch_window=10_000)
     sizes: list[int] = []
     commit = head.store.commit
@@ -71,7 +71,7 @@ def test_a_wide_job_costs_the_same_per_report_at_any_width(make_head: Callable[.
 def test_a_lost_hint_on_a_queue_that_is_never_empty_is_sent_again_all_the_same(
     make_head: Callable[..., Head],
 ) -> None:
-    """GUARANTEES 35b: the queue's length does not matter, only that nobody claimed in time."""
+    """The queue's length does not matter, only that nobody claimed in time."""
     head = make_head(dispatch_timeout=0.5)
     listening(head, "light", 2)
     head.redis.rpush("light", *["somebody else's message"] * 500)
@@ -129,7 +129,7 @@ def test_hints_sent_again_neither_flood_nor_starve(make_head: Callable[..., Head
 
 
 def test_hints_lost_with_the_whole_queue_are_all_sent_again_at_once(make_head: Callable[..., Head]) -> None:
-    """GUARANTEES 9: on an empty queue there is nothing to pile up behind; what is overdue is lost."""
+    """On an empty queue there is nothing to pile up behind; what is overdue is lost."""
     head = make_head(dispatch_timeout=0.3)
     head.submit(group("w", for_each={"n": list(range(60))}))
     head.read()
@@ -176,7 +176,6 @@ def test_every_join_rule_ends_with_all_branches_succeeded(head: Head, rule: Any)
 
 
 def test_a_quorum_that_can_no_longer_be_reached_fails_at_once_with_its_reason(head: Head) -> None:
-    """GUARANTEES 35, second half."""
     job = head.submit(
         *(group(name, retry={"max": 0}) for name in "abc"),
         join("j", "a", "b", "c", rule={"at_least": 3}),

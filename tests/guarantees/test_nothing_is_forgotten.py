@@ -17,7 +17,6 @@ from tasks.connect import connect
 def test_a_hint_popped_by_a_worker_that_dies_is_sent_again_and_the_group_runs_once(
     make_head: Callable[..., Head],
 ) -> None:
-    """GUARANTEES 1."""
     head = make_head(dispatch_timeout=0.3)
     job = head.submit(group("only"))
     head.read()
@@ -34,7 +33,6 @@ def test_a_hint_popped_by_a_worker_that_dies_is_sent_again_and_the_group_runs_on
 
 
 def test_a_report_deleted_from_the_stream_is_found_on_the_record_by_the_sweep(head: Head) -> None:
-    """GUARANTEES 3."""
     job = head.submit(group("first"), group("second", "first"))
     head.read()
     (hint,) = head.hints()
@@ -50,7 +48,7 @@ def test_a_report_deleted_from_the_stream_is_found_on_the_record_by_the_sweep(he
 def test_the_last_branch_of_a_join_that_meets_a_busy_lock_starts_the_successor_when_the_lock_is_free(
     make_head: Callable[..., Head], redis_server: RedisServer
 ) -> None:
-    """GUARANTEES 5, the Conductor case: beat is off, and no sweep may help."""
+    """The Conductor case: beat is off, and no sweep may help."""
     head = make_head(sweep_every=3600)
     job = head.submit(group("left"), group("right"), join("both", "left", "right"), group("after", "both"))
     head.read()
@@ -82,7 +80,6 @@ def test_the_last_branch_of_a_join_that_meets_a_busy_lock_starts_the_successor_w
 
 
 def test_when_the_locks_holder_dies_the_job_goes_on_at_the_end_of_its_term(make_head: Callable[..., Head]) -> None:
-    """GUARANTEES 6."""
     head = make_head(lock_ttl=0.5)
     job = head.submit(group("only"))
     assert head.store.begin(job, "a coordinator that dies now").answer == "LOCKED"
@@ -105,7 +102,7 @@ def test_a_busy_lock_is_decided_once_more_by_its_holder(head: Head) -> None:
 
 
 def test_without_any_beat_the_consumer_sweeps_by_itself(make_head: Callable[..., Head]) -> None:
-    """GUARANTEES 10: no beat at all makes no difference in the outcome."""
+    """No beat at all makes no difference in the outcome."""
     head = make_head(sweep_every=0.1, dispatch_timeout=0.3)
     job = head.submit(group("only"))
     head.redis.xtrim(head.keys.reports, maxlen=0, approximate=False)  # nor does the wake-up of the submit arrive
@@ -123,7 +120,7 @@ def test_without_any_beat_the_consumer_sweeps_by_itself(make_head: Callable[...,
 
 
 def test_two_sweeps_at_once_decide_every_job_once(make_head: Callable[..., Head]) -> None:
-    """GUARANTEES 10: two beats make no difference in the outcome."""
+    """Two beats make no difference in the outcome."""
     one, two = make_head(), make_head()
     jobs = [one.submit(group("only"), name=f"job{i}") for i in range(20)]
     threads = [threading.Thread(target=head.sweep.run) for head in (one, two) for _ in range(3)]
@@ -138,7 +135,6 @@ def test_two_sweeps_at_once_decide_every_job_once(make_head: Callable[..., Head]
 
 
 def test_a_report_of_an_unknown_job_is_parked_and_those_behind_it_are_applied(head: Head) -> None:
-    """GUARANTEES 11."""
     job = head.submit(group("only"))
     head.read()
     (hint,) = head.hints()
@@ -172,7 +168,6 @@ def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(head:
 
 
 def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_coordinator(head: Head) -> None:
-    """GUARANTEES 12."""
     job = head.submit(group("only"))
     head.read()
     (hint,) = head.hints()
@@ -199,7 +194,7 @@ def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_
 
 
 def test_a_coordinator_that_has_never_seen_the_job_applies_its_final_report(make_head: Callable[..., Head]) -> None:
-    """GUARANTEES 13: there is no reload window, since no coordinator holds the state."""
+    """There is no reload window, since no coordinator holds the state."""
     first = make_head()
     job = first.submit(group("only"))
     first.read()
@@ -216,7 +211,7 @@ def test_a_coordinator_that_has_never_seen_the_job_applies_its_final_report(make
 
 
 def test_reports_that_a_dead_coordinator_had_read_are_applied_by_another(make_head: Callable[..., Head]) -> None:
-    """GUARANTEES 4, first case: read, not applied, dead."""
+    """Read, not applied, dead."""
     dies, other = make_head(), make_head(report_idle=0.2)
     job = dies.submit(group("only"))
     dies.read()

@@ -57,7 +57,6 @@ def queued(head: Head, **more: object) -> tuple[str, object]:
 
 
 def test_one_hint_delivered_to_many_workers_at_once_is_claimed_once(head: Head, redis_server: RedisServer) -> None:
-    """GUARANTEES 14."""
     _, hint = queued(head)
     answers: list[str] = []
     start = threading.Barrier(8)
@@ -80,7 +79,6 @@ def test_one_hint_delivered_to_many_workers_at_once_is_claimed_once(head: Head, 
 def test_a_claim_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_nobody(
     head: Head, lossy: redis.Redis
 ) -> None:
-    """GUARANTEES 20a."""
     job, hint = queued(head)
     lease = Lease(lossy, head.keys, 15)
     lossy.ping()
@@ -100,7 +98,6 @@ def test_a_claim_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_
 def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_hints_are_sent(
     make_head: Callable[..., Head], lossy: redis.Redis
 ) -> None:
-    """GUARANTEES 20b."""
     head = make_head(client=lossy)
     job = head.submit(group("first"), group("second", "first"))
     head.read()
@@ -176,7 +173,7 @@ def test_a_lapsed_lease_is_taken_over_with_a_new_epoch(head: Head) -> None:
 
 
 def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(head: Head) -> None:
-    """GUARANTEES 20c: what was concluded from absence is checked again inside the commit."""
+    """What was concluded from absence is checked again inside the commit."""
     job, hint = queued(head)
     head.claim(hint)  # type: ignore[arg-type]
     head.read()
@@ -246,7 +243,7 @@ def test_a_clock_that_was_set_back_begins_a_grace(head: Head) -> None:
 
 
 def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_again(head: Head) -> None:
-    """Rule 3, GUARANTEES 20d: the store was rolled back to before the claim."""
+    """Protocol rule 3: the store was rolled back to before the claim."""
     job, hint = queued(head)
     keys = head.keys.of(job)
     before = head.redis.hgetall(keys.attempts)
@@ -259,7 +256,6 @@ def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_agai
 
 
 def test_reports_of_an_older_epoch_change_nothing_and_are_counted(head: Head) -> None:
-    """GUARANTEES 17."""
     job, hint = queued(head, retry={"max": 3, "backoff": 0})
     head.work(hint, failed())  # type: ignore[arg-type]
     head.read()
@@ -321,7 +317,7 @@ def test_everything_is_right_without_the_lock(make_head: Callable[..., Head]) ->
 
 
 def test_two_commits_race_and_the_loser_writes_nothing(make_head: Callable[..., Head]) -> None:
-    """GUARANTEES 42, rule 1."""
+    """Protocol rule 1."""
     from coordinator.decide import decide
     from coordinator.decision import World
 
@@ -342,7 +338,6 @@ def test_two_commits_race_and_the_loser_writes_nothing(make_head: Callable[..., 
 
 
 def test_a_terminal_job_never_changes_whatever_arrives(head: Head) -> None:
-    """GUARANTEES 39."""
     job, hint = queued(head)
     head.work(hint)  # type: ignore[arg-type]
     head.read()

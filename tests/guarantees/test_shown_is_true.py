@@ -46,7 +46,7 @@ def staged(head: Head, hint: Hint, output: str, rows: int = 3) -> Outcome:
 def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_are_in_place(
     make_head: Callable[..., Head], redis_server: RedisServer
 ) -> None:
-    """GUARANTEES 37: an observer that polls as fast as it can."""
+    """An observer that polls as fast as it can."""
     head = make_head()
     jobs: list[str] = []
     lies: list[str] = []
@@ -94,7 +94,7 @@ def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_ar
 def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_followed_by_another(
     make_head: Callable[..., Head],
 ) -> None:
-    """GUARANTEES 4, third case: the coordinator dies in the middle of publishing."""
+    """The coordinator dies in the middle of publishing."""
 
     class Killed(BaseException):
         pass
@@ -156,7 +156,7 @@ def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
 def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
     make_head: Callable[..., Head], seed: int
 ) -> None:
-    """GUARANTEES 40, on the real store; the property over the pure core is in tests/unit/test_decide.py."""
+    """The property over the pure core is in tests/unit/test_decide.py."""
     rng = random.Random(seed)
     head = make_head()
     job = head.submit(
@@ -178,7 +178,7 @@ def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
 
 
 def test_a_bad_spec_stores_nothing(head: Head) -> None:
-    """GUARANTEES 48; the error texts are held by tests/unit/test_spec.py."""
+    """The error texts are held by tests/unit/test_spec.py."""
     before = sorted(head.redis.keys("*"))
     for groups in (
         [],

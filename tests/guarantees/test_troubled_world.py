@@ -23,7 +23,7 @@ from tasks.warehouse import Warehouse
 
 
 def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(head: Head) -> None:
-    """DESIGN §10: a rolled-back Redis cannot publish twice. The base is noted at the first decision, not at submit."""
+    """A rolled-back Redis cannot publish twice: the base is noted at submit."""
     job = head.submit(group("make"))
     raw = redis.Redis(port=int(head.settings.redis_url.rsplit(":", 1)[1].split("/")[0]))
     saved = {key: raw.dump(key) for key in raw.keys("*")}
@@ -153,7 +153,7 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(make_head
 
 
 def test_a_report_that_is_no_utf8_is_parked_and_the_consumer_lives(head: Head, redis_server: RedisServer) -> None:
-    """GUARANTEES 12: cannot be read: parked."""
+    """Cannot be read: parked."""
     job = head.submit(group("only"))
     head.read()
     (hint,) = head.hints()
