@@ -21,7 +21,7 @@ from coordinator.decide import decide
 from coordinator.decision import Decision, PublishResult, World
 from coordinator.job import NewerJob, Reason
 from coordinator.state import JobState
-from coordinator.status import GroupState
+from coordinator.status import GroupState, Intent
 from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, summary_of
 from tasks.connect import unavailable
 from tasks.report import Report, ReportKind
@@ -89,6 +89,9 @@ class Outside(Protocol):
     def publish(self, state: JobState) -> PublishResult:
         """Publish a job whose groups are all done. Must not raise."""
 
+    def abort(self, state: JobState, why: Reason) -> PublishResult:
+        """Make sure that a job is never published; if it is already, say so. Must not raise."""
+
 
 @dataclass(slots=True)
 class _Pass:
@@ -97,6 +100,7 @@ class _Pass:
     hints: list[tuple[str, Hint]] = field(default_factory=list)
     resent: dict[str, int] = field(default_factory=dict)
     publish: JobState | None = None
+    abort: Reason | None = None
 
 
 def classify(state: JobState, report: Report) -> Applied:
@@ -142,7 +146,7 @@ class Coordinator:
         self._ids = ids
         self._sleep = sleep
         self._background = background
-        self._publishing: set[str] = set()
+        self._publishing: set[tuple[str, bool]] = set()
         self._cache: dict[str, tuple[float, JobState]] = {}
         self._mutex = threading.Lock()
         self._slots: tuple[float, dict[str, int]] = (0.0, {})
@@ -161,22 +165,25 @@ class Coordinator:
             # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
             self._send(todo)
         if todo.publish is not None:
-            self._publish_soon(todo.publish)
+            self._publish_soon(todo.publish, todo.abort)
         return handled
 
-    def _publish_soon(self, state: JobState) -> None:
-        """Publish in the background, once per job at a time: a warehouse that hangs must hold up nobody else."""
-        job = state.job.id
-        with self._mutex:
-            if job in self._publishing:
-                return
-            self._publishing.add(job)
-        self._background(lambda: self._publish_and_tell(state))
+    def _publish_soon(self, state: JobState, abort: Reason | None) -> None:
+        """Publish, or make sure it never happens, in the background, one of each per job at a time.
 
-    def _publish_and_tell(self, state: JobState) -> None:
+        A warehouse that hangs must hold up nobody else.
+        """
+        work = (state.job.id, abort is not None)
+        with self._mutex:
+            if work in self._publishing:
+                return
+            self._publishing.add(work)
+        self._background(lambda: self._publish_and_tell(state, abort))
+
+    def _publish_and_tell(self, state: JobState, abort: Reason | None) -> None:
         job = state.job.id
         try:
-            result = self._publish(state)
+            result = self._publish(state, abort)
             # What came of it is known to us alone; dropped, it would be found out only by publishing once more.
             # (test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free)
             for tries in range(1, MAX_BUSY):
@@ -190,11 +197,11 @@ class Coordinator:
             log.warning("job %s was published, which could not be recorded; it will be found out: %s", job, error)
         finally:
             with self._mutex:
-                self._publishing.discard(job)
+                self._publishing.discard((job, abort is not None))
 
-    def _publish(self, state: JobState) -> PublishResult:
+    def _publish(self, state: JobState, abort: Reason | None) -> PublishResult:
         try:
-            return self._outside.publish(state)
+            return self._outside.publish(state) if abort is None else self._outside.abort(state, abort)
         except Exception as error:
             # Whatever a warehouse's client may raise: this job is tried again later, and must not stop the others.
             # (tests/simulation/test_pass.py)
@@ -272,7 +279,7 @@ class Coordinator:
         if state is not cached:
             changed = None
         acks = _acks(state, reports)
-        if state.job.terminal or state.job.halted is not None:
+        if state.job.terminal or (state.job.halted is not None and state.job.intent in (Intent.RUN, Intent.PAUSE)):
             due = None if state.job.terminal else begun.now + HALTED_LOOK
             self._store.settle(job, due, begun.due_seen, acks)
             return CommitAnswer.APPLIED, False
@@ -294,8 +301,8 @@ class Coordinator:
         todo.hints.extend(decision.hints)
         for queue, count in decision.resent.items():
             todo.resent[queue] = todo.resent.get(queue, 0) + count
-        if decision.publish:
-            todo.publish = state
+        if decision.publish or decision.abort is not None:
+            todo.publish, todo.abort = state, decision.abort
         elif not state.job.terminal:
             self._keep(job, begun.now, state)
         return CommitAnswer.APPLIED, decision.more
@@ -344,6 +351,7 @@ class Coordinator:
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
             lease_ttl=settings.lease_ttl,
+            cancel_deadline=settings.cancel_deadline,
             base=self._outside.head(state.job.warehouse) if state.job.base is None else None,
             published=published,
         )

@@ -14,6 +14,8 @@ from kombu import Exchange, Queue
 
 from coordinator.assemble import Parts, assemble
 from coordinator.bootstep import ReportConsumer
+from coordinator.client import Client
+from coordinator.commands import Command
 from coordinator.quiet import hush
 from tasks.settings import settings
 
@@ -84,7 +86,19 @@ def sweep() -> int:
 @app.task(name="coordinator.submit")  # type: ignore[untyped-decorator]
 def submit(spec: dict[str, Any], key: str | None = None, params: dict[str, Any] | None = None) -> str:
     """Submit for an app that has nothing of ours installed. At most once: Celery may lose the message."""
-    from coordinator.client import Client
-
     with Client(settings()) as client:
         return client.submit(spec, key=key, params=params).id
+
+
+def _command_task(given: Command) -> None:
+    """``coordinator.pause`` … for apps that have nothing of ours installed. At most once, like every Celery message."""
+
+    def give(job: str, reason: str = "", by: str | None = None) -> str:
+        with Client(settings()) as client:
+            return str(client.command(job, given, reason=reason, by=by).answer)
+
+    app.task(give, name=f"coordinator.{given.name.lower()}")
+
+
+for _given in Command:
+    _command_task(_given)

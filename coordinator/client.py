@@ -11,18 +11,19 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import redis
 
+from coordinator.commands import Answer, Command, Commanded, command
 from coordinator.job import JobRecord
 from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
-from coordinator.store import KeyTaken, Store, Submission, summary_of
+from coordinator.store import CommitAnswer, KeyTaken, Store, Submission, summary_of
 from tasks.connect import connect
 from tasks.errors import UnstuckError
 from tasks.keys import Keys
@@ -165,6 +166,61 @@ class Client:
     def jobs(self, **filters: Any) -> list[ListedJob]:
         """Jobs, the newest first; see `Queries.jobs`."""
         return self.queries.jobs(**filters)
+
+    def command(
+        self, job: str, given: Command, *, reason: str = "", by: str | None = None, now: bool = False
+    ) -> Commanded:
+        """Pause, resume, stop, cancel or force-stop a job. Durable and idempotent: repeating it changes nothing.
+
+        Args:
+            reason: why, for the event log.
+            by: who asks; the OS user by default.
+            now: of a pause: interrupt what is running.
+
+        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be done.
+
+        Raises:
+            NoSuchJob: there is no such job.
+            redis.RedisError: the store could not be asked; asking again is safe.
+        """
+        command_id = secrets.token_hex(8)  # one for all tries
+        while True:
+            old = self._store.job(job)
+            if old is None:
+                raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
+            if old.commit == command_id:
+                return Commanded(Answer.DONE, old, f"{given} of job {job} is on record")
+            result = command(old, given, now=now)
+            if result.answer is not Answer.DONE:
+                return result
+            who = by or _user()
+            event = {"kind": f"USER_{given.name}", "by": who, "was": old.status, "text": reason}
+            asked = replace(result.job, intent_by=who)
+            answer = self._store.command(asked, old, command_id, {k: v for k, v in event.items() if v})
+            if answer is CommitAnswer.APPLIED:
+                self._make_durable(job)
+                return replace(result, job=asked)
+            # Somebody committed in between, or the record has just expired: judge it anew by what stands now.
+
+    def pause(self, job: str, *, now: bool = False, reason: str = "", by: str | None = None) -> Commanded:
+        """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody). See `command`."""
+        return self.command(job, Command.PAUSE, reason=reason, by=by, now=now)
+
+    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """Go on with a paused job, with its full retry budget. See `command`."""
+        return self.command(job, Command.RESUME, reason=reason, by=by)
+
+    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """Start nothing more, let what runs end, and end the job. See `command`."""
+        return self.command(job, Command.STOP, reason=reason, by=by)
+
+    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """Interrupt what runs and end the job; at the deadline it ends without its workers. See `command`."""
+        return self.command(job, Command.CANCEL, reason=reason, by=by)
+
+    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """End the job at once, whatever its workers do. See `command`."""
+        return self.command(job, Command.FORCE_STOP, reason=reason, by=by)
 
     def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:
         """Wait until the job has ended; the last view of it.

@@ -37,6 +37,7 @@ LEGAL: dict[Command, frozenset[Status]] = {
     Command.CANCEL: _OPEN,
     Command.FORCE_STOP: _OPEN,
 }
+# `command` says the same in finer words; tests/unit/test_commands.py holds the two equal.
 
 _INTENT = {
     Command.PAUSE: Intent.PAUSE,

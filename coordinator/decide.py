@@ -14,10 +14,11 @@ from dataclasses import replace
 
 from coordinator.decision import Decision, World
 from coordinator.draft import Draft
-from coordinator.due import due_at
+from coordinator.due import PUBLISHING, due_at
 from coordinator.ending import cancel_rest, end
 from coordinator.intake import look_at
 from coordinator.joining import judge_joins
+from coordinator.obeying import obey, renew_budgets
 from coordinator.queueing import queue_ready, resend_hints
 from coordinator.state import JobState
 from coordinator.status import Intent, derive
@@ -41,13 +42,17 @@ def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Deci
         draft.touched.extend(state.plan.groups)
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
         look_at(draft, group_id)
+    if draft.job.renewed:
+        renew_budgets(draft)
     if not draft.doomed:
         judge_joins(draft)  # which may find a quorum that can no longer be reached
-    if draft.doomed:
+    if draft.job.intent is not Intent.RUN:
+        obey(draft)
+    elif draft.doomed:
         cancel_rest(draft)
-    elif draft.job.intent is Intent.RUN and draft.job.halted is None:
+    elif draft.job.halted is None:
         queue_ready(draft)
-    resend_hints(draft)
+        resend_hints(draft)
     if not state.open_groups:
         end(draft)
     conclude(draft)
@@ -62,7 +67,7 @@ def conclude(draft: Draft) -> None:
         outcome=outcome,
         halted=draft.job.halted is not None,
         started=bool(draft.job.started_at),
-        active=bool(draft.state.active),
+        active=bool(draft.state.active) or draft.job.phase == PUBLISHING,
         recovering=bool(draft.state.recovering),
     )
     draft.job = replace(draft.job, status=status)

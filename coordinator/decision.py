@@ -56,6 +56,7 @@ class World:
     dispatch_window: int | None = None
     lease_ttl: float = 15.0
     publish_timeout: float = 30.0
+    cancel_deadline: float = 60.0
     base: int | None = None
     published: PublishResult | None = None
 
@@ -75,11 +76,13 @@ class Decision:
     frozen: dict[str, str] = field(default_factory=dict)
     offered: dict[str, Attempt] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
+    orders: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # group → epoch, nonce, CANCEL or DRAIN
     events: list[dict[str, Any]] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
     hints: list[tuple[str, Hint]] = field(default_factory=list)
     resent: dict[str, int] = field(default_factory=dict)
     publish: bool = False
+    abort: Reason | None = None  # make sure that the package is never published, and say why
     due: float | None = None  # None: terminal, never again
     moves: int = 0
     more: bool = False  # the limit of one commit was reached: decide again at once
@@ -92,5 +95,5 @@ class Decision:
     def empty(self) -> bool:
         """Nothing to commit."""
         return self.job == self.old and not (
-            self.groups or self.collected or self.frozen or self.dropped or self.offered
+            self.groups or self.collected or self.frozen or self.dropped or self.offered or self.orders
         )

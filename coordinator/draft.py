@@ -87,6 +87,18 @@ class Draft:
         self.decision.offered.pop(group_id, None)
         self.state.attempts.pop(group_id, None)
 
+    def order(self, group_id: str, order: str) -> None:
+        """Tell the runner of an attempt what to do: CANCEL or DRAIN, answered to its watchdog's next renewal."""
+        attempt = self.state.attempts.get(group_id)
+        if attempt is not None and attempt.order != order:
+            self.decision.orders[group_id] = (attempt.epoch, attempt.nonce, order)
+            self.state.attempts[group_id] = replace(attempt, order=order)
+
+    def full_up(self) -> bool:
+        """The limit of one commit is reached; the rest follows at once."""
+        self.decision.more |= self.decision.full
+        return self.decision.full
+
     def tell(self, kind: str, **event: Any) -> None:
         """An event of the job itself."""
         self.decision.events.append({"kind": kind, **event})

@@ -55,6 +55,8 @@ def due_at(state: JobState, world: World, more: bool = False) -> float:
     # often: whoever makes room wakes the job. Lapsed leases are looked at again after a moment, when a grace may end.
     later = now + world.dispatch_timeout
     times = [later]
+    if state.by_state[S.CANCELING] and state.job.intent_at <= now:
+        times.append(max(state.job.intent_at + world.cancel_deadline, now))
     if state.job.phase == PUBLISHING:
         times = [publish_at(state.job, world)]
     for group_id in state.active:

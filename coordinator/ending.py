@@ -8,10 +8,15 @@ from coordinator.decision import PublishResult
 from coordinator.draft import Draft
 from coordinator.due import MAX_PUBLISH_WAIT, PUBLISHING, publish_at
 from coordinator.job import GroupRecord, Reason
-from coordinator.status import GroupState, Status
+from coordinator.status import GroupState, Intent, Status
 from tasks.token import fork_member
 
 S = GroupState
+_WANTED = {
+    Intent.STOP: (Status.STOPPED, Reason("USER_STOPPED", "stopped by the user; nothing was published")),
+    Intent.CANCEL: (Status.CANCELED, Reason("USER_CANCELED", "canceled by the user; nothing was published")),
+    Intent.FORCE_STOP: (Status.CANCELED, Reason("FORCE_STOPPED", "stopped by force; nothing was published")),
+}
 
 
 def cancel_rest(draft: Draft) -> None:
@@ -21,21 +26,25 @@ def cancel_rest(draft: Draft) -> None:
     """
     culprit = next(iter(draft.state.fatal))
     reason = Reason("SIBLING_FAILED", f"group {culprit} failed, and on_failure is cancel_others")
-    for group_id in [
-        *draft.state.active,
-        *draft.state.by_state[S.BACKOFF],
-        *draft.state.by_state[S.WAITING],
-    ]:
-        if draft.decision.full:
-            draft.decision.more = True
+    for group_id in draft.state.active:
+        if draft.full_up():
+            return
+        draft.drop_attempt(group_id)
+        draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
+    cancel_waiting(draft, reason)
+
+
+def cancel_waiting(draft: Draft, reason: Reason) -> None:
+    """Cancel every group, and every member of a fork, that waits: for its needs, for its turn, for its next attempt."""
+    for group_id in [*draft.state.by_state[S.BACKOFF], *draft.state.by_state[S.WAITING]]:
+        if draft.full_up():
             return
         draft.drop_attempt(group_id)
         draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
     for name, planned in draft.plan.groups.items():
         if not draft.waiting_members(name):
             continue
-        if draft.decision.full:
-            draft.decision.more = True
+        if draft.full_up():
             return
         count = draft.plan.member_count(name, draft.state.collected) or 0
         started = draft.state.census[name].total()
@@ -43,15 +52,20 @@ def cancel_rest(draft: Draft) -> None:
             draft.move(name, GroupRecord(state=S.CANCELED, reason=reason))
             continue
         for ordinal in range(started, count):
-            if draft.decision.full:
-                draft.decision.more = True
+            if draft.full_up():
                 return
             draft.move(fork_member(name, ordinal), GroupRecord(state=S.CANCELED, reason=reason))
     draft.ready.clear()
 
 
 def end(draft: Draft) -> None:
-    """All groups are done: fail, or publish; and only what has been published is FINISHED."""
+    """All groups are done: as the user wanted, failed, or to be published; only what was published is FINISHED."""
+    intent = draft.job.intent
+    if intent is Intent.PAUSE and draft.job.phase != PUBLISHING:
+        return  # nothing begins under a pause, publishing neither
+    if intent in (Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP):
+        end_as_wanted(draft)
+        return
     if draft.state.fatal:
         group_id = next(iter(draft.state.fatal))
         record = draft.state.groups[group_id]
@@ -72,6 +86,26 @@ def end(draft: Draft) -> None:
             draft.decision.publish = True
         return
     published(draft, result)
+
+
+def end_as_wanted(draft: Draft) -> None:
+    """Stopped or canceled, unless the package stands already: a job in publishing asks the slot, which decides."""
+    status, reason = _WANTED[draft.job.intent]
+    result = draft.world.published
+    if draft.job.phase == PUBLISHING:
+        if result is None or result.trouble is not None:
+            if result is not None:
+                published(draft, result)  # how often it was tried, and when it will be again
+            elif publish_at(draft.job, draft.world) <= draft.world.now or not draft.job.aborting:
+                draft.job = replace(
+                    draft.job, aborting=True, publish_next=draft.world.now + draft.world.publish_timeout
+                )
+                draft.decision.abort = reason
+            return
+        if result.failed is None:
+            published(draft, result)
+            return
+    finish(draft, status, reason)
 
 
 def published(draft: Draft, result: PublishResult) -> None:

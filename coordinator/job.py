@@ -115,6 +115,7 @@ class Attempt:
     claimed_at: float = 0.0
     lease: float = 0.0
     progress: str = ""
+    order: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
     outcome: Outcome | None = None
     outcome_at: float = 0.0
 
@@ -137,6 +138,7 @@ class Attempt:
             float(data.get("claimed_at", 0)),
             float(data.get("lease", 0)),
             str(data.get("progress", "")),
+            str(data.get("order", "")),
             parsed,
             float(data.get("outcome_at", 0)),
         )
@@ -162,6 +164,7 @@ class JobRecord:
     Attributes:
         commit: uuid of the last commit; the compare-and-set of every commit.
         phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
+        aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
         base: head of the warehouse log when the job was first decided; None until then.
         intent_at: when the user last said what they want, and ``intent_by`` who it was.
         pause_now: the pause is to interrupt what runs, charging it to nobody.
@@ -181,6 +184,7 @@ class JobRecord:
     started_at: float = 0.0
     ended_at: float = 0.0
     phase: str = ""
+    aborting: bool = False
     publish_tries: int = 0
     publish_next: float = 0.0
     base: int | None = None
@@ -251,6 +255,7 @@ _JOB_FIELDS: dict[str, Any] = {
     "started_at": float,
     "ended_at": float,
     "phase": str,
+    "aborting": bool,
     "publish_tries": int,
     "publish_next": float,
     "base": int,

@@ -7,6 +7,7 @@ point: the slot in the warehouse log decides.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from kombu.exceptions import OperationalError
 
 from coordinator.decision import PublishResult
 from coordinator.job import Reason
-from coordinator.publish import Aborted, PublishFailed, publish
+from coordinator.publish import Aborted, PublishFailed, abort, publish
 from coordinator.state import JobState
 from coordinator.status import GroupState
 from tasks.errors import UnstuckError, WarehouseMismatch
@@ -52,8 +53,6 @@ class Hands:
 
     def publish(self, state: JobState) -> PublishResult:
         """Publish a job whose groups are all done."""
-        import time
-
         job, plan = state.job, state.plan
         sources = {
             name: tuple(
@@ -88,4 +87,26 @@ class Hands:
             return PublishResult(
                 failed=Reason(result.code or "PUBLISH_ABORTED", result.reason or "publishing was aborted")
             )
+        return PublishResult(version=result.version or 0, rows=result.rows)
+
+    def abort(self, state: JobState, why: Reason) -> PublishResult:
+        """Take the job's place in the log with an ABORT entry; if its package stands there already, it is published."""
+        job = state.job
+        try:
+            result = abort(
+                warehouse_uri=job.warehouse,
+                warehouse_id=job.warehouse_id,
+                publish_id=job.id,
+                job=job.id,
+                job_name=job.name,
+                base=job.base or 0,
+                now=time.time(),
+                code=why.code,
+                reason=why.text,
+            )
+        except (OSError, UnstuckError) as error:
+            text = f"the warehouse could not be asked yet whether the package stands: {type(error).__name__}: {error}"
+            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", text))
+        if isinstance(result, Aborted):
+            return PublishResult(failed=why)
         return PublishResult(version=result.version or 0, rows=result.rows)

@@ -68,8 +68,8 @@ LEGAL_MOVES: dict[GroupState, frozenset[GroupState]] = {
     # Back to WAITING when the user's intent takes an unclaimed hint away.
     _S.QUEUED: frozenset({_S.RUNNING, _S.WAITING, _S.CANCELED}),
     _S.RUNNING: frozenset({_S.SUCCEEDED, _S.BACKOFF, _S.FAILED, _S.CANCELING, _S.CANCELED}),
-    _S.BACKOFF: frozenset({_S.QUEUED, _S.WAITING, _S.FAILED, _S.CANCELED}),
-    _S.CANCELING: frozenset({_S.CANCELED, _S.SUCCEEDED, _S.FAILED}),
+    _S.BACKOFF: frozenset({_S.QUEUED, _S.CANCELED}),
+    _S.CANCELING: frozenset({_S.CANCELED, _S.SUCCEEDED}),
     _S.SUCCEEDED: frozenset(),
     _S.FAILED: frozenset(),
     _S.CANCELED: frozenset(),

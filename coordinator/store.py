@@ -107,6 +107,7 @@ class Store:
         self._settle = script(client, "coordinator", "settle")
         self._submit = script(client, "coordinator", "submit")
         self._tick = script(client, "coordinator", "tick")
+        self._command = script(client, "coordinator", "command")
 
     @classmethod
     def of(cls, settings: Settings, client: redis.Redis) -> Store:
@@ -191,6 +192,7 @@ class Store:
             "forks": {name: json.dumps(values) for name, values in decision.collected.items()},
             "attempts": {name: attempt.to_json() for name, attempt in decision.offered.items()},
             "drop": list(decision.dropped),
+            "orders": {name: list(order) for name, order in decision.orders.items()},
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
             "due": _stamp(decision.due),
             "due_seen": due_seen,
@@ -211,6 +213,33 @@ class Store:
             args=[old.id, json.dumps(change, separators=(",", ":")), REPORT_GROUP, EVENT_BOUND],
         )
         return CommitAnswer(answer)
+
+    def command(self, commanded: JobRecord, old: JobRecord, command_id: str, event: Mapping[str, Any]) -> CommitAnswer:
+        """Write what a user asked for. The only way the intent is ever written.
+
+        Args:
+            commanded: the record after the command; ``old`` is what it was judged by.
+            command_id: made before the first try; it becomes the job's commit.
+        """
+        keys = self._keys.of(old.id)
+        change = {
+            "id": command_id,
+            "expect": old.commit,
+            "set": commanded.changed_fields(old),
+            "event": json.dumps(dict(event), separators=(",", ":")),
+        }
+        answer = self._command(
+            keys=[keys.job, keys.events, self._keys.due, self._keys.reports], args=[old.id, json.dumps(change)]
+        )
+        return CommitAnswer(answer)
+
+    def job(self, job: str) -> JobRecord | None:
+        """The record of a job alone.
+
+        Raises: NewerJob.
+        """
+        fields = cast(dict[str, str], self._redis.hgetall(self._keys.of(job).job))
+        return JobRecord.from_fields(fields) if fields else None
 
     def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
         """Stop deciding a job that cannot be decided: it is shown as PAUSED with ``reason`` until a person acts.

@@ -39,6 +39,7 @@ class Settings(BaseSettings):
         default=None, ge=1, description="unclaimed hints per job and queue; None: 4 x slots, at least 64"
     )
     cancel_grace: Seconds = 10.0
+    cancel_deadline: Seconds = 60.0
     session_timeout: Seconds = Field(default=300.0, description="how long a Spark session may take to start")
     retention: Seconds = 7 * 86400.0
     durability: Literal["everysec", "fsync", "replica"] = "everysec"

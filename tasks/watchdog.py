@@ -182,7 +182,7 @@ class Watchdog:
         try:
             self._answer = self._lease.renew(self._token, self._worker, self._progress)
         except redis.RedisError as error:
-            # The lease runs on; the next tick tries again. Nobody takes over during an outage (docs/protocol.md, rule 7).
+            # The lease runs on; the next tick tries again. Nobody takes over in an outage (docs/protocol.md, rule 7).
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
 
     def _register(self) -> None:

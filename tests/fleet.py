@@ -126,8 +126,8 @@ def order(client: redis.Redis, hint: Hint, what: str) -> None:
 
 
 def reports(client: redis.Redis) -> list[dict[str, str]]:
-    """All reports so far, oldest first."""
-    return [fields for _, fields in client.xrange(KEYS.reports)]
+    """All reports of workers so far, oldest first; not the wake-ups that travel in the same stream."""
+    return [fields for _, fields in client.xrange(KEYS.reports) if fields["kind"] != "due"]
 
 
 class FleetWorker:

@@ -89,6 +89,10 @@ class Head:
     def status(self, job: str) -> Status:
         return self.show(job).job.status
 
+    def status_of_record(self, job: str) -> Status:
+        """The status as stored, of a job whose groups may not be readable."""
+        return Status(str(self.redis.hget(self.keys.of(job).job, "status")))
+
     def events(self, job: str, group: str | None = None) -> list[str]:
         """Kinds of events, in order."""
         return [

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from coordinator.cli.command import cancel, force_stop, pause, resume, stop
 from coordinator.cli.datasets import datasets
 from coordinator.cli.dead import dead
 from coordinator.cli.demo import demo
@@ -51,6 +52,11 @@ app.command("submit")(submit)
 app.command("list")(list_jobs)
 app.command("show")(show)
 app.command("watch")(watch)
+app.command("pause")(pause)
+app.command("resume")(resume)
+app.command("stop")(stop)
+app.command("cancel")(cancel)
+app.command("force-stop")(force_stop)
 app.command("events")(events)
 app.command("logs")(logs)
 app.command("validate")(validate)

@@ -5,7 +5,7 @@
 -- ARGV  1 job id  2 change (JSON)  3 consumer group  4 bound of the event stream
 --
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
---          attempts: {}, drop: [], events: [], due, due_seen, acks: [], counts: {}, summary, submitted_at, expire}
+--          attempts: {}, drop: [], orders: {}, events: [], due, due_seen, acks: [], counts: {}, summary, submitted_at, expire}
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
 -- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has hints to send.
@@ -43,6 +43,14 @@ set_all(KEYS[3], change.inputs)
 set_all(KEYS[4], change.forks)
 for _, group in ipairs(change.drop) do redis.call('HDEL', KEYS[5], group) end
 set_all(KEYS[5], change.attempts)
+for group, order in pairs(change.orders) do
+    local raw = redis.call('HGET', KEYS[5], group)
+    local attempt = raw and cjson.decode(raw)
+    if attempt and attempt.epoch == order[1] and attempt.nonce == order[2] and not attempt.outcome then
+        attempt.order = order[3]
+        redis.call('HSET', KEYS[5], group, cjson.encode(attempt))
+    end
+end
 for _, event in ipairs(change.events) do
     redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[4], '*', 'event', event)
 end

@@ -160,6 +160,8 @@ class Terminal:
     def __init__(self, cli: Cli, *arguments: str, columns: int = 120, rows: int = 24) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        # What the environment says of the size counts for more than what the terminal says; a test runner may set it.
+        cli.env.update(COLUMNS=str(columns), LINES=str(rows))
         self.process = cli.start(*arguments, stdin=slave, stdout=slave, stderr=slave, text=False)
         os.close(slave)
         self.drawn = ""

@@ -1,0 +1,62 @@
+"""Commands as pure functions: who is refused where, and that the table says the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.commands import LEGAL, Answer, Command, command
+from coordinator.job import JobRecord, Reason
+from coordinator.status import Intent, Status
+
+JOB = JobRecord("20131231T235959-k3f9a2xw", "job", "{}", "c")
+# Every way in which a job can stand: what the user wants, and what is so.
+STANDINGS = [
+    *((Intent.RUN, status) for status in (Status.PENDING, Status.RUNNING, Status.RETRYING)),
+    *((Intent.PAUSE, status) for status in (Status.PAUSING, Status.PAUSED)),
+    (Intent.STOP, Status.STOPPING),
+    (Intent.CANCEL, Status.CANCELING),
+    (Intent.FORCE_STOP, Status.CANCELING),
+    *((Intent.RUN, status) for status in Status if status.terminal),
+]
+
+
+@pytest.mark.parametrize("given", Command)
+@pytest.mark.parametrize(("intent", "status"), STANDINGS)
+def test_a_command_is_refused_where_the_table_says_so_and_says_what_holds(
+    given: Command, intent: Intent, status: Status
+) -> None:
+    job = replace(JOB, intent=intent, status=status)
+    result = command(job, given)
+    if status not in LEGAL[given]:
+        assert result.answer is Answer.REFUSED
+    if result.answer is Answer.REFUSED:
+        assert result.job == job, "nothing changed"
+        assert job.id in result.text
+        assert str(status) in result.text
+        assert status not in LEGAL[given] or intent is Intent.FORCE_STOP
+    if result.answer is Answer.ALREADY:
+        assert result.job == job
+
+
+def test_a_terminal_job_takes_no_command() -> None:
+    for status in Status:
+        if status.terminal:
+            assert not any(status in legal for legal in LEGAL.values())
+
+
+def test_a_halted_job_is_resumed_though_nobody_paused_it() -> None:
+    halted = replace(JOB, status=Status.PAUSED, halted=Reason("UNDECIDABLE", "…"))
+    result = command(halted, Command.RESUME)
+    assert result.answer is Answer.DONE
+    assert (result.job.halted, result.job.renewed, result.job.intent) == (None, True, Intent.RUN)
+
+
+def test_pause_now_after_a_pause_is_another_wish() -> None:
+    paused = command(JOB, Command.PAUSE).job
+    assert command(paused, Command.PAUSE).answer is Answer.ALREADY
+    now = command(paused, Command.PAUSE, now=True)
+    assert (now.answer, now.job.pause_now) == (Answer.DONE, True)
+    assert command(now.job, Command.PAUSE, now=True).answer is Answer.ALREADY
+    assert not command(now.job, Command.RESUME).job.pause_now
