@@ -18,6 +18,8 @@ from typing import Any
 import redis
 
 from coordinator.commands import Answer, Command, Commanded, command
+from coordinator.decision import World
+from coordinator.explain import Explanation, explain
 from coordinator.job import JobRecord
 from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries
@@ -162,6 +164,27 @@ class Client:
         if view is None:
             raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
         return view
+
+    def explain(self, job: str) -> list[Explanation]:
+        """What the job, and each of its groups that is not done, waits for; the job comes first.
+
+        Raises: NoSuchJob.
+        """
+        found = self.queries.state(job)
+        if found is None:
+            raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
+        state, now, due = found
+        settings = self.settings
+        world = World(
+            now=now,
+            nonce="",
+            slots=self._store.slots(now, 3 * settings.lease_renew + 1),
+            dispatch_timeout=settings.dispatch_timeout,
+            dispatch_window=settings.dispatch_window,
+            lease_ttl=settings.lease_ttl,
+            cancel_deadline=settings.cancel_deadline,
+        )
+        return explain(state, world, due)
 
     def jobs(self, **filters: Any) -> list[ListedJob]:
         """Jobs, the newest first; see `Queries.jobs`."""

@@ -99,6 +99,14 @@ class Queries:
 
     def show(self, job: str) -> JobView | None:
         """Everything about one job, read in one transaction; None if there is no such job."""
+        found = self.state(job)
+        if found is None:
+            return None
+        state, at, due = found
+        return JobView(state.job, at, due, tuple(_fork_view(state, name) for name in state.plan.groups))
+
+    def state(self, job: str) -> tuple[JobState, float, float | None] | None:
+        """The state of a job as deciding sees it, the time of Redis, and when the job is due."""
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=True)
         pipe.hgetall(keys.job)
@@ -118,12 +126,7 @@ class Queries:
             {name: tuple(json.loads(text)) for name, text in forks.items()},
             {name: Attempt.from_json(text) for name, text in attempts.items()},
         )
-        return JobView(
-            record,
-            seconds + micros / 1e6,
-            None if due is None else float(due),
-            tuple(_fork_view(state, name) for name in state.plan.groups),
-        )
+        return state, seconds + micros / 1e6, None if due is None else float(due)
 
     def jobs(
         self,

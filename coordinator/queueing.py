@@ -17,7 +17,7 @@ S = GroupState
 def queue_ready(draft: Draft) -> None:
     """Mint attempts for what may go: retries whose time has come, then waiting members, within the limits."""
     state = draft.state
-    room = _Room(draft)
+    room = Room(draft)
     retries = [
         (at, group_id)
         for group_id in state.by_state[S.BACKOFF]
@@ -39,7 +39,7 @@ def queue_ready(draft: Draft) -> None:
     draft.decision.more |= draft.decision.full
 
 
-class _Room:
+class Room:
     """How many more attempts may be on offer: ``max_parallel`` for the job, the dispatch window for each queue."""
 
     def __init__(self, draft: Draft) -> None:
@@ -50,6 +50,11 @@ class _Room:
         for group_id in draft.state.by_state[S.QUEUED]:
             self.take(draft.planned(group_id).spec.queue_name)
             self._parallel += 1  # counted among the active already
+
+    @property
+    def in_parallel(self) -> bool:
+        """``max_parallel`` leaves room."""
+        return self._parallel > 0
 
     def for_(self, queue: str) -> bool:
         return self._parallel > 0 and self._windows.setdefault(queue, self._world.window(queue)) > 0

@@ -17,6 +17,7 @@ from coordinator.cli.submit import submit
 from coordinator.cli.up import up
 from coordinator.cli.validate import validate
 from coordinator.cli.watch import watch
+from coordinator.cli.why import why
 
 app = typer.Typer(
     name="unstuck",
@@ -52,6 +53,7 @@ app.command("submit")(submit)
 app.command("list")(list_jobs)
 app.command("show")(show)
 app.command("watch")(watch)
+app.command("why")(why)
 app.command("pause")(pause)
 app.command("resume")(resume)
 app.command("stop")(stop)

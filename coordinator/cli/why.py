@@ -1,0 +1,52 @@
+"""``unstuck why``: what a job, and each of its groups that is not done, waits for, and what a person can do."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from coordinator.cli.connection import connected
+from coordinator.cli.job_name import resolve
+from coordinator.cli.terminal import clock, emit, iso, stdout
+from coordinator.explain import Explanation
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]
+
+
+def why(job: JobArgument, as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False) -> None:
+    """Say what a job waits for: since when, what was tried, what happens next and when, and what would help."""
+    with connected() as connection:
+        found = connection.client.explain(resolve(connection.client, job))
+    if as_json:
+        emit([_as_json(one) for one in found])
+        return
+    for one in found:
+        stdout.print(Text.assemble((one.subject, "bold"), f"  {one.state}" if one.state else ""), soft_wrap=True)
+        for label, text in _lines(one):
+            stdout.print(Text(f"  {label:<8}{text}"), soft_wrap=True)
+
+
+def _lines(one: Explanation) -> list[tuple[str, str]]:
+    lines = [("why", one.what)]
+    if one.since:
+        lines.append(("since", clock(one.since)))
+    if one.tried:
+        lines.append(("tried", one.tried))
+    if one.next_at:
+        lines.append(("next", f"{clock(one.next_at)}: {one.next_what}"))
+    elif one.next_what:
+        lines.append(("next", one.next_what))
+    if one.gives_up:
+        lines.append(("ends", one.gives_up))
+    lines.extend(("try", command) for command in one.help)
+    return lines
+
+
+def _as_json(one: Explanation) -> dict[str, object]:
+    data = dataclasses.asdict(one)
+    for name in ("since", "next_at"):
+        data[name] = iso(data[name]) if data[name] else None
+    return {**data, "help": list(one.help)}
