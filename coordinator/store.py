@@ -201,6 +201,7 @@ class Store:
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
             "expire": self._retention,
+            "wake": bool(decision.orders) or (new.terminal and new.status is not Status.FINISHED),
             "lease_ttl": self._lease_ttl,
         }
         answer = self._commit(
@@ -210,7 +211,13 @@ class Store:
                 *(self._keys.status(old.status), self._keys.status(new.status), self._keys.ended),
                 *(keys.plans, self._keys.submit_key(old.key)),
             ],
-            args=[old.id, json.dumps(change, separators=(",", ":")), REPORT_GROUP, EVENT_BOUND],
+            args=[
+                old.id,
+                json.dumps(change, separators=(",", ":")),
+                REPORT_GROUP,
+                EVENT_BOUND,
+                self._keys.cancel(old.id),
+            ],
         )
         return CommitAnswer(answer)
 

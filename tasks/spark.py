@@ -144,6 +144,8 @@ class Driver:
         conf = {
             "spark.ui.port": "0",  # any free one: runners share a host
             "spark.ui.showConsoleProgress": "false",
+            # How long a canceled task waits before it ends its Python worker; Spark's own 2s is most of a cancel.
+            "spark.python.task.killTimeout": "200ms",
             "spark.sql.session.timeZone": "UTC",  # a job must not depend on which host runs it
             "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         }

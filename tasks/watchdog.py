@@ -37,6 +37,7 @@ from tasks.report import Outcome
 from tasks.settings import Settings, settings
 from tasks.token import Token
 from tasks.vigil import Clock, Sight, Vigil, decide, may_renew
+from tasks.wake import Wake
 
 log = logging.getLogger("tasks.watchdog")
 
@@ -57,6 +58,7 @@ class Watchdog:
         self._queues = list(hello["queues"])
         self._runner = psutil.Process(int(hello["pid"]))
         self._tree = Tree(self._runner)
+        self._wake = Wake(self._client, self._keys)
         self._token: Token | None = None
         self._since = 0.0
         self._log: str | None = None
@@ -88,12 +90,17 @@ class Watchdog:
             moments.append(self._vigil.clock.began + self._vigil.clock.seconds)
         if self._vigil.order is not None:
             moments.append(self._vigil.ordered_at + self._settings.cancel_grace)
-        sources = [0] if self._piped else []
+        sources: list[Any] = [0] if self._piped else []
         if pidfd is not None:
             sources.append(pidfd)
+        socket = self._wake.socket()
+        if socket is not None:
+            sources.append(socket)
         ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
         if 0 in ready:
             self._read()
+        if socket in ready and self._wake.heard():
+            self._next_tick = 0.0  # the renewal brings the order
 
     def _read(self) -> None:
         data = os.read(0, 1 << 16)
@@ -113,6 +120,7 @@ class Watchdog:
             self._since = float(line["since"])
             self._progress = ""
             self._vigil = Vigil()
+            self._wake.follow(self._token.job)
             self._tick_soon()
         elif op == "log":
             self._log = line["path"]

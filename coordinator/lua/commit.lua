@@ -2,7 +2,7 @@
 --
 -- KEYS  1 job  2 groups  3 inputs  4 forks  5 attempts  6 events  7 due  8 reports  9 counters  10 summary
 --       11 alive  12 status index of the old status  13 of the new one  14 ended  15 plans  16 submit key
--- ARGV  1 job id  2 change (JSON)  3 consumer group  4 bound of the event stream
+-- ARGV  1 job id  2 change (JSON)  3 consumer group  4 bound of the event stream  5 channel of the job
 --
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
 --          attempts: {}, drop: [], orders: {}, events: [], due, due_seen, acks: [], counts: {}, summary, submitted_at, expire}
@@ -61,6 +61,9 @@ end
 if change.summary ~= cjson.null then redis.call('HSET', KEYS[10], ARGV[1], change.summary) end
 for _, id in ipairs(change.acks) do redis.call('XACK', KEYS[8], ARGV[3], id) end
 for name, count in pairs(change.counts) do redis.call('HINCRBY', KEYS[9], name, count) end
+
+-- Instant, where the renewal would be sure: runners of this job have something to hear.
+if change.wake then redis.call('PUBLISH', ARGV[5], change.id) end
 
 if change.due == cjson.null then
     -- Terminal: never due again, and kept for as long as the retention says.

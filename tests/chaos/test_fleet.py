@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     patch.setenv("UNSTUCK_LEASE_TTL", "6s")
     patch.setenv("UNSTUCK_LEASE_RENEW", "1s")
     patch.setenv("UNSTUCK_DISPATCH_TIMEOUT", "5s")
+    patch.setenv("UNSTUCK_CANCEL_DEADLINE", "8s")
     patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
     try:
         with LocalFleet(workers=1, coordinators=2, light=1, home=home) as fleet:
@@ -276,6 +278,52 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
     finally:
         flower.terminate()
         flower.wait(20)
+
+
+def spark_stage(tmp_path: Path) -> dict[str, Any]:
+    """A Spark group in a stage that takes minutes, and a file that says that it has begun."""
+    step = {"python": "fleet_steps:slow_stage", "params": {"started": str(tmp_path / "started")}}
+    return {"name": "stage", "steps": [step]}
+
+
+def test_a_running_spark_stage_is_canceled_in_under_five_seconds(client: Client, tmp_path: Path) -> None:
+    job = client.submit({"name": "cancel-spark", "groups": [spark_stage(tmp_path)]}).id
+    wait_until((tmp_path / "started").exists, 90, "the Spark stage to begin")
+    asked = time.monotonic()
+    assert client.cancel(job, reason="wrong table").answer == "DONE"
+    view = client.wait(job, 30, every=0.05)
+    took = time.monotonic() - asked
+    assert view.job.status is Status.CANCELED
+    assert took < 5.0, f"{took:.1f}s"
+    reason = view.groups[0].members[0].record.reason
+    assert reason is not None
+    assert reason.code == "CANCELED", "its runner has confirmed it"
+
+
+@pytest.mark.parametrize(("force", "within", "code"), [(False, 12.0, "UNCONFIRMED"), (True, 2.0, "FORCE_STOPPED")])
+def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_at_once(
+    client: Client, tmp_path: Path, force: bool, within: float, code: str
+) -> None:
+    group, gate = until_step(tmp_path)
+    job = client.submit({"name": "frozen", "groups": [group]}).id
+    frozen = runner_of(client, job, "hold")
+    os.kill(frozen["pid"], signal.SIGSTOP)
+    try:
+        asked = time.monotonic()
+        (client.force_stop if force else client.cancel)(job)
+        view = client.wait(job, 40, every=0.05)
+        took = time.monotonic() - asked
+    finally:
+        gate.touch()
+        if psutil.pid_exists(frozen["pid"]):
+            os.kill(frozen["pid"], signal.SIGCONT)
+    assert view.job.status is Status.CANCELED
+    assert took < within, f"{took:.1f}s"
+    reason = view.groups[0].members[0].record.reason
+    assert reason is not None
+    assert reason.code == code
+    wait_until(lambda: _idle_or_gone(client, frozen["id"]), 40, "the thawed runner to let go")
+    assert client.show(job).job.commit == view.job.commit, "and it has changed nothing"
 
 
 def test_no_beat_at_all_makes_no_difference(client: Client, fleet: LocalFleet) -> None:
