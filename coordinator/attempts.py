@@ -44,7 +44,11 @@ def fold(planned: PlannedGroup, group_id: str, record: GroupRecord, outcome: Out
     """The group's record after ``outcome``; None stands for a lease that lapsed without a word."""
     if record.state is GroupState.CANCELING and (outcome is None or outcome.kind is not OutcomeKind.SUCCEEDED):
         # However an attempt ends that was told to end, it is not tried again.
-        return Folded(replace(record, state=GroupState.CANCELED, reason=Reason("CANCELED", "canceled while running")))
+        reason = Reason("CANCELED", "canceled while running")
+        if outcome is None:
+            text = f"worker {record.worker} was not heard of again; whatever it still does can change nothing"
+            reason = Reason("UNCONFIRMED", text)
+        return Folded(replace(record, state=GroupState.CANCELED, reason=reason))
     if outcome is None:
         text = f"worker {record.worker} was not heard of for a whole lease ({format_duration(world.lease_ttl)})"
         return _lost(planned, group_id, record, Failure("LEASE_LAPSED", text), world)
