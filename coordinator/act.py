@@ -22,7 +22,8 @@ from coordinator.decision import Decision, PublishResult, World
 from coordinator.job import NewerJob, Reason
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent
-from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, summary_of
+from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
+from coordinator.summary import summary_of
 from tasks.connect import unavailable
 from tasks.report import Report, ReportKind
 from tasks.settings import Settings

@@ -9,41 +9,20 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-from celery import Celery
-from kombu import Exchange, Queue
-
 from coordinator.assemble import Parts, assemble
 from coordinator.bootstep import ReportConsumer
 from coordinator.client import Client
 from coordinator.commands import Command
 from coordinator.quiet import hush
+from coordinator.spec_check import CONTROL_QUEUE
+from tasks.app import celery_app
 from tasks.settings import settings
 
 _settings = settings()
-app = Celery("unstuck.coordinator", broker=_settings.redis_url, set_as_current=False)
-app.amqp.autoexchange = lambda _name: Exchange("")
+app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings.redis_url)
 app.conf.update(
-    task_ignore_result=True,
-    task_acks_late=False,
-    task_default_queue="control",
-    task_default_exchange="",
-    task_queues=[Queue("control", exchange=Exchange(""), routing_key="control")],
-    task_serializer="json",
-    accept_content=["json"],
     worker_pool="threads",
     worker_concurrency=4,
-    worker_prefetch_multiplier=1,
-    worker_redirect_stdouts=False,
-    worker_send_task_events=True,
-    worker_cancel_long_running_tasks_on_connection_loss=False,
-    broker_connection_retry_on_startup=True,
-    broker_connection_timeout=5.0,
-    broker_transport_options={
-        "socket_timeout": 30.0,
-        "socket_connect_timeout": 5.0,
-        "socket_keepalive": True,
-        "health_check_interval": 15,
-    },
     # Two beats are harmless with RedBeat. Its lock would outlive a killed beat by 25 minutes if it were not told.
     beat_scheduler="redbeat.RedBeatScheduler",
     beat_max_loop_interval=max(1.0, _settings.sweep_every),

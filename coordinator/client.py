@@ -25,7 +25,8 @@ from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
-from coordinator.store import CommitAnswer, KeyTaken, Store, Submission, summary_of
+from coordinator.store import CommitAnswer, KeyTaken, Store, Submission
+from coordinator.summary import summary_of
 from tasks.connect import connect
 from tasks.errors import UnstuckError
 from tasks.keys import Keys

@@ -384,21 +384,3 @@ class Store:
 
 def _stamp(due: float | None) -> str | None:
     return None if due is None else f"{due:.6f}"
-
-
-def summary_of(state: JobState) -> str:
-    """The one line of JSON that ``list`` shows of a job."""
-    job = state.job
-    line: dict[str, Any] = {
-        "id": job.id,
-        "name": job.name,
-        "status": job.status,
-        "submitted_at": job.submitted_at,
-        "started_at": job.started_at,
-        "ended_at": job.ended_at,
-        "groups": {group_state: number for group_state, number in state.tally.items() if number},
-        "total": None if state.unexpanded else state.size,
-        "version": job.version,
-        "reason": job.reason.to_dict() if job.reason else None,
-    }
-    return json.dumps(line, separators=(",", ":"))

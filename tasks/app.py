@@ -26,36 +26,47 @@ def queue_of(name: str) -> Queue:
     return Queue(name, exchange=Exchange(""), routing_key=name)
 
 
-app = Celery("unstuck.tasks", broker=settings().redis_url, set_as_current=False)
-# Queues that a worker is given with -Q, or a spec names, are made the same way.
-app.amqp.autoexchange = lambda _name: Exchange("")
+def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
+    """A Celery app as both rooms want it: no results, early acknowledgement, anonymous exchanges. Binds to nothing yet.
+
+    The first of ``queues`` is the default one.
+    """
+    made = Celery(name, broker=broker, set_as_current=False)
+    # Queues that a worker is given with -Q, or a spec names, are made the same way.
+    made.amqp.autoexchange = lambda _name: Exchange("")
+    made.conf.update(
+        task_ignore_result=True,
+        task_acks_late=False,
+        task_reject_on_worker_lost=False,
+        task_default_queue=queues[0],
+        task_queues=[queue_of(queue) for queue in queues],
+        task_create_missing_queues=True,
+        task_default_exchange="",
+        task_serializer="json",
+        accept_content=["json"],
+        worker_prefetch_multiplier=1,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_redirect_stdouts=False,
+        worker_send_task_events=True,
+        task_send_sent_event=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_timeout=5.0,
+        # No retry option here: it would silently switch Producer.batch off (measured).
+        broker_transport_options={
+            "socket_timeout": 30.0,
+            "socket_connect_timeout": 5.0,
+            "socket_keepalive": True,
+            "health_check_interval": 15,
+            "visibility_timeout": 3600,
+        },
+    )
+    return made
+
+
+app = celery_app("unstuck.tasks", QUEUES, settings().redis_url)
 app.conf.update(
-    task_ignore_result=True,
-    task_acks_late=False,
-    task_reject_on_worker_lost=False,
-    task_default_queue="spark",
-    task_queues=[queue_of(name) for name in QUEUES],
-    task_create_missing_queues=True,
-    task_default_exchange="",
-    task_serializer="json",
-    accept_content=["json"],
     worker_pool="tasks.pool:TaskPool",
     worker_concurrency=1,
-    worker_prefetch_multiplier=1,
     worker_disable_prefetch=True,
-    worker_cancel_long_running_tasks_on_connection_loss=False,
-    worker_redirect_stdouts=False,
-    worker_send_task_events=True,
-    task_send_sent_event=False,
     worker_proc_alive_timeout=60.0,  # a child on a busy host may take long to say that it is up
-    broker_connection_retry_on_startup=True,
-    broker_connection_timeout=5.0,
-    # No retry option here: it would silently switch Producer.batch off (measured).
-    broker_transport_options={
-        "socket_timeout": 30.0,
-        "socket_connect_timeout": 5.0,
-        "socket_keepalive": True,
-        "health_check_interval": 15,
-        "visibility_timeout": 3600,
-    },
 )

@@ -16,7 +16,8 @@ from coordinator.plan import plan_of
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
 from coordinator.status import Status
-from coordinator.store import Acks, Begun, CommitAnswer, Store, Submission, summary_of
+from coordinator.store import Acks, Begun, CommitAnswer, Store, Submission
+from coordinator.summary import summary_of
 from tasks.keys import Keys
 from tasks.lease import Lease
 from tasks.report import Failure, Outcome, OutcomeKind
