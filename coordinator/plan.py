@@ -23,7 +23,7 @@ class PlannedGroup:
     collect: tuple[Collect, ...]
     feeds: tuple[tuple[str, str], ...]  # forks whose values it may make, each with the key it reports them under
     reads: tuple[str, ...]  # groups whose outputs it sees: what it needs, and what a join among them needs in turn
-    absorbed: bool  # its failure is lived with by every group after it
+    absorbed: bool  # its failure does not fail the job: it is optional, or every group after it can live with it
 
     @property
     def name(self) -> str:
@@ -153,7 +153,8 @@ def compile_plan(spec: JobSpec) -> Plan:
             tuple(collect[name].values()),
             tuple(feeds[name]),
             reads[name],
-            bool(successors[name]) and all(merged[s].join.tolerates_failure for s in successors[name]),
+            merged[name].optional
+            or (bool(successors[name]) and all(merged[s].join.tolerates_failure for s in successors[name])),
         )
         for name in order
     }

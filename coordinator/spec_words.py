@@ -18,7 +18,6 @@ from tasks.group import DatasetName, ForkFrom, GroupName, ParamName, QueueName, 
 # Fields of the design whose behaviour is still to come: better told apart from a slip of the pen.
 NOT_YET = frozenset(
     (
-        "optional",
         "when",
         "quality",
         "max_rejected_ratio",

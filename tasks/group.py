@@ -122,6 +122,7 @@ class GroupSpec(Strict):
     steps: tuple[Step, ...] = ()
     retry: RetryPolicy | None = None
     timeout: Seconds | None = Field(default=None, description="from the group's first step; None: no end")
+    optional: bool = Field(default=False, description="its failure does not fail the job")
     worker_losses: int = Field(
         default=3, ge=1, le=1000, description="losses in a row before the group counts as POISON"
     )

@@ -310,6 +310,22 @@ def test_a_quorum_that_cannot_be_reached_fails_at_once_and_takes_the_others_alon
     assert job.status() is Status.FAILED
 
 
+def test_an_optional_group_that_fails_does_not_fail_the_job_and_is_judged_by_the_joins_after_it() -> None:
+    job = Job(
+        group("extra", retry={"max": 0}, optional=True),
+        group("main"),
+        group("strict", "extra"),
+        group("lenient", "extra", "main", steps=[], join="all_done"),
+    )
+    job.decide()
+    job.run("extra", failure())
+    assert job.record("strict").state is S.SKIPPED
+    assert job.record("main").state is S.QUEUED, "nothing is canceled"
+    job.run("main")
+    assert job.record("lenient").state is S.SUCCEEDED
+    assert job.state.job.phase == "publishing", "the job is about to finish well"
+
+
 def test_an_illegal_move_is_refused_before_it_is_stored() -> None:
     job = Job(group("a"))
     job.decide()
