@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import redis
+from processes import command_line
 from servers import wait_until
 
 from tasks.group import Collect, FrozenInputs, GroupPlan, GroupSpec
@@ -143,12 +144,12 @@ class FleetWorker:
         return [
             child
             for child in psutil.Process(self.process.pid).children()
-            if child.status() != psutil.STATUS_ZOMBIE and "tasks.watchdog" not in " ".join(child.cmdline())
+            if (line := command_line(child)) and "tasks.watchdog" not in line
         ]
 
     @property
     def watchdogs(self) -> list[psutil.Process]:
-        return [c for runner in self.runners for c in runner.children() if "tasks.watchdog" in " ".join(c.cmdline())]
+        return [c for runner in self.runners for c in runner.children() if "tasks.watchdog" in command_line(c)]
 
     def ready(self) -> bool:
         return b" ready." in self.log.read_bytes()

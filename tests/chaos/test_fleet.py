@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ import psutil
 import pyarrow.parquet
 import pytest
 import redis
+from processes import below, command_line
 from servers import free_port, wait_until
 
 from coordinator.client import Client
@@ -81,13 +81,11 @@ def runner_of(client: Client, job: str, group: str) -> dict[str, Any]:
 
 def celery_processes(*words: str) -> list[psutil.Process]:
     """Celery processes of the fleet with these words on their command line, or in the title they gave themselves."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            line = " ".join(process.cmdline())
-            if "celery" in line and all(word in line for word in words):
-                found.append(process)
-    return found
+    return [
+        process
+        for process in below(psutil.Process())
+        if "celery" in (line := command_line(process)) and all(word in line for word in words)
+    ]
 
 
 def until_step(tmp_path: Path, name: str = "hold", **more: Any) -> tuple[dict[str, Any], Path]:
@@ -121,7 +119,7 @@ def test_the_flights_pipeline_publishes_what_is_true_without_spark_although_its_
 
     wait_until(a_month_runs, 120, "a month to run")
     (victim,) = [runner for runner in client.queries.runners() if runner.get("job") == job]
-    jvms = [child for child in psutil.Process(victim["pid"]).children(recursive=True) if child.name() == "java"]
+    jvms = [child for child in below(psutil.Process(victim["pid"])) if "java" in command_line(child).split(" ")[0]]
     assert jvms
     os.kill(victim["pid"], signal.SIGKILL)
 

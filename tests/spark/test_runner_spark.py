@@ -13,6 +13,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import redis
+from processes import below, command_line
 from servers import RedisServer, wait_until
 
 from tasks.filesystem import Files
@@ -227,7 +228,7 @@ def test_a_jvm_that_died_between_attempts_is_made_anew(
     store: redis.Redis, offer: Offer, worker: fleet.FleetWorker
 ) -> None:
     done(store, offer("g", python("spark_numbers", "numbers")))
-    (jvm,) = [c for r in worker.runners for c in r.children() if "java" in c.name()]
+    (jvm,) = [c for r in worker.runners for c in r.children() if "java" in command_line(c)]
     jvm.kill()
     before = [runner.pid for runner in worker.runners]
     assert done(store, offer("h", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
@@ -241,10 +242,10 @@ def test_killing_the_runner_takes_the_jvm_and_the_python_workers_along(
     hint = offer("g", python("slow_stage", started=str(started)))
     wait_until(started.exists, 60, "the stage to run")
     (runner,) = worker.runners
-    (jvm,) = [c for c in runner.children() if "java" in c.name()]
+    (jvm,) = [c for c in runner.children() if "java" in command_line(c)]
     lease = fleet.attempt(store, hint)["lease"]
     wait_until(lambda: fleet.attempt(store, hint)["lease"] > lease, 10, "a renewal that saw the tree")
-    tree = [p for p in runner.children(recursive=True) if "tasks.watchdog" not in " ".join(p.cmdline())]
+    tree = [p for p in below(runner) if "tasks.watchdog" not in command_line(p)]
     assert len(tree) >= 3, tree  # the JVM, pyspark.daemon, a Python worker
     runner.kill()
     assert fleet.outcome(store, hint, 10).kind is OutcomeKind.LOST
