@@ -304,7 +304,7 @@ class Coordinator:
             todo.resent[queue] = todo.resent.get(queue, 0) + count
         if decision.publish or decision.abort is not None:
             todo.publish, todo.abort = state, decision.abort
-        elif not state.job.terminal:
+        elif not state.job.terminal and not decision.reload:
             self._keep(job, begun.now, state)
         return CommitAnswer.APPLIED, decision.more
 

@@ -81,3 +81,31 @@ def _command_task(given: Command) -> None:
 
 for _given in Command:
     _command_task(_given)
+
+
+@app.task(name="coordinator.alter")  # type: ignore[untyped-decorator]
+def alter(job: str, values: dict[str, Any], reason: str = "", by: str | None = None) -> str:
+    """Change values of a job's spec, by path. At most once, like every Celery message."""
+    with Client(settings()) as client:
+        return str(client.alter(job, values, reason=reason, by=by).answer)
+
+
+@app.task(name="coordinator.skip")  # type: ignore[untyped-decorator]
+def skip(job: str, group: str, reason: str = "", by: str | None = None) -> str:
+    """Skip a group. At most once, like every Celery message."""
+    with Client(settings()) as client:
+        return str(client.skip(job, group, reason=reason, by=by).answer)
+
+
+@app.task(name="coordinator.rerun")  # type: ignore[untyped-decorator]
+def rerun(job: str, group: str, reason: str = "", by: str | None = None) -> str:
+    """Run a group again, and what comes after it. At most once, like every Celery message."""
+    with Client(settings()) as client:
+        return str(client.rerun(job, group, reason=reason, by=by).answer)
+
+
+@app.task(name="coordinator.retry")  # type: ignore[untyped-decorator]
+def retry(job: str, params: dict[str, Any] | None = None, reason: str = "", by: str | None = None) -> str:
+    """The id of a new job that runs what ``job`` did not finish. At most once, like every Celery message."""
+    with Client(settings()) as client:
+        return client.retry(job, params=params, reason=reason, by=by).id

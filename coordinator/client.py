@@ -10,14 +10,16 @@ import getpass
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from coordinator.commands import Answer, Command, Commanded, command
+from coordinator.alter import alter
+from coordinator.asking import rerun, skip
+from coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_retry, command, taken_in
 from coordinator.decision import World
 from coordinator.explain import Explanation, explain
 from coordinator.job import JobRecord
@@ -34,6 +36,9 @@ from tasks.settings import Settings
 from tasks.settings import settings as default_settings
 from tasks.warehouse import Warehouse
 
+TAKEN_IN = 3.0  # seconds to wait for a coordinator to take in the command before, where the next one depends on it
+Judge = Callable[[], tuple[JobRecord, Commanded]]  # the record as it stands, and what a command makes of it
+
 
 class KeyConflict(UnstuckError):
     """The key was used for a job with another spec or other parameters."""
@@ -45,6 +50,12 @@ class NoSuchJob(UnstuckError):
     """No job with this id is in the store (it was never submitted here, or its retention is over)."""
 
     code = "NO_SUCH_JOB"
+
+
+class Refused(UnstuckError):
+    """The job is in a state in which this cannot be asked of it."""
+
+    code = "REFUSED"
 
 
 class NotDurable(UnstuckError):
@@ -118,10 +129,49 @@ class Client:
         job_spec = _read(spec)
         if params:
             job_spec = job_spec.with_params(dict(params))
+        return self._store_job(job_spec, self.settings.warehouse, key, by)
+
+    def retry(
+        self, job: str, *, params: Mapping[str, Any] | None = None, reason: str = "", by: str | None = None
+    ) -> Submitted:
+        """A new job that runs what ``job`` did not finish: FAILED, CANCELED or STOPPED, it never changes itself.
+
+        Work that stands is taken over by its marker, if it would be done the same way again. Retrying a job twice is
+        one new job.
+
+        Args:
+            params: values for parameters that are to change; what depends on them runs again.
+            reason: why, for the event log of the new job.
+
+        Raises:
+            NoSuchJob: there is no such job.
+            Refused: the job has not ended, or it is FINISHED.
+            SpecError: the parameters are wrong.
+            redis.RedisError: the store could not be asked; asking again is safe.
+        """
+        old = self._store.job(job)
+        if old is None:
+            raise self._no_such_job(job)
+        if old.status not in RETRY_LEGAL:
+            raise Refused(against_retry(old))
+        spec = JobSpec.model_validate_json(old.spec)
+        if params:
+            spec = spec.with_params(dict(params))
+        return self._store_job(spec, old.warehouse, f"retry/{job}/{spec.fingerprint[:16]}", by, reason, old)
+
+    def _store_job(
+        self,
+        job_spec: JobSpec,
+        warehouse: str,
+        key: str | None,
+        by: str | None,
+        reason: str = "",
+        retried: JobRecord | None = None,
+    ) -> Submitted:
         plan = compile_plan(job_spec)
-        warehouse = self.settings.warehouse
         place = Warehouse(warehouse)
         warehouse_id = place.ensure_id()
+        adopts, reruns = ((retried.id, *retried.adopts), retried.reruns) if retried is not None else ((), {})
         job = JobRecord(
             id=new_job_id(time.time()),
             name=job_spec.name,
@@ -135,11 +185,14 @@ class Client:
             # the job's own package above its base (tests/guarantees/test_shown_is_true.py).
             base=place.head(),
             key=key or "",
+            retry_of=retried.id if retried is not None else "",
+            adopts=adopts,
+            reruns=reruns,
         )
-        plans = plan.group_plans(warehouse, warehouse_id)
+        plans = plan.group_plans(warehouse, warehouse_id, reruns, adopts)
         submission = Submission(job, plans, plan.params, job_spec.fingerprint)
         try:
-            job_id, new = self._store.submit(submission, summary_of(JobState(plan, job, {}, {}, {})))
+            job_id, new = self._store.submit(submission, summary_of(JobState(plan, job, {}, {}, {})), reason)
         except KeyTaken as taken:
             raise KeyConflict(
                 f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
@@ -163,8 +216,11 @@ class Client:
         """
         view = self.queries.show(job)
         if view is None:
-            raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
+            raise self._no_such_job(job)
         return view
+
+    def _no_such_job(self, job: str) -> NoSuchJob:
+        return NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
 
     def explain(self, job: str) -> list[Explanation]:
         """What the job, and each of its groups that is not done, waits for; the job comes first.
@@ -173,7 +229,7 @@ class Client:
         """
         found = self.queries.state(job)
         if found is None:
-            raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
+            raise self._no_such_job(job)
         state, now, due = found
         settings = self.settings
         world = World(
@@ -207,23 +263,75 @@ class Client:
             NoSuchJob: there is no such job.
             redis.RedisError: the store could not be asked; asking again is safe.
         """
-        command_id = secrets.token_hex(8)  # one for all tries
-        while True:
+        who = by or _user()
+
+        def judge() -> tuple[JobRecord, Commanded]:
             old = self._store.job(job)
             if old is None:
-                raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
-            if old.commit == command_id:
-                return Commanded(Answer.DONE, old, f"{given} of job {job} is on record")
-            result = command(old, given, now=now)
+                raise self._no_such_job(job)
+            return old, command(old, given, now=now, by=who)
+
+        return self._give(given, judge, reason, who)
+
+    def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
+        """Change values of a job's spec, all or none. See `command`, and `coordinator.alter` for what may change when.
+
+        Args:
+            values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a value out.
+
+        Raises:
+            SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
+        """
+        who = by or _user()
+        judge = self._whole(job, lambda state: alter(state, values, time.time(), who, reason))
+        return self._give("alter", judge, reason, who)
+
+    def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """Skip a group, a fork or one member that has not ended; what comes after decides by its join rule.
+
+        Raises: NoSuchGroup; see also `command`.
+        """
+        return self._give("skip", self._whole(job, lambda state: skip(state, group)), reason, by or _user(), group)
+
+    def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """Run a group, a fork or one member again, and everything after it.
+
+        Raises: NoSuchGroup; see also `command`.
+        """
+        return self._give("rerun", self._whole(job, lambda state: rerun(state, group)), reason, by or _user(), group)
+
+    def _whole(self, job: str, judge: Callable[[JobState], Commanded]) -> Judge:
+        """Judge by the groups too. Who was just asked for a pause is given a moment to become PAUSED before a no."""
+
+        def whole() -> tuple[JobRecord, Commanded]:
+            until = time.monotonic() + TAKEN_IN
+            while True:
+                found = self.queries.state(job)
+                if found is None:
+                    raise self._no_such_job(job)
+                state = found[0]
+                result = judge(state)
+                if result.answer is not Answer.REFUSED or taken_in(state.job) or time.monotonic() > until:
+                    return state.job, result
+                time.sleep(0.02)
+
+        return whole
+
+    def _give(self, word: str, judge: Judge, reason: str, by: str, group: str = "") -> Commanded:
+        command_id = secrets.token_hex(8)  # one for all tries
+        while True:
+            old, result = judge()
             if result.answer is not Answer.DONE:
                 return result
-            who = by or _user()
-            event = {"kind": f"USER_{given.name}", "by": who, "was": old.status, "text": reason}
-            asked = replace(result.job, intent_by=who)
-            answer = self._store.command(asked, old, command_id, {k: v for k, v in event.items() if v})
+            kind = f"USER_{word.upper().replace('-', '_')}"
+            event: dict[str, Any] = {"kind": kind, "by": by, "was": old.status, "text": reason, "group": group}
+            if result.job.revision != old.revision:
+                event["changes"] = [asdict(change) for change in result.job.alterations[-1].changes]
+            said = {name: value for name, value in event.items() if value}
+            answer = self._store.command(result.job, old, command_id, said, plans=result.plans, params=result.params)
             if answer is CommitAnswer.APPLIED:
-                self._make_durable(job)
-                return replace(result, job=asked)
+                self._make_durable(old.id)
+                return result
             # Somebody committed in between, or the record has just expired: judge it anew by what stands now.
 
     def pause(self, job: str, *, now: bool = False, reason: str = "", by: str | None = None) -> Commanded:

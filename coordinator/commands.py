@@ -6,8 +6,10 @@ a weaker one, and one that is refused says in which state it was refused and wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from coordinator.job import JobRecord
 from coordinator.status import Intent, Status
@@ -37,6 +39,7 @@ LEGAL: dict[Command, frozenset[Status]] = {
     Command.CANCEL: _OPEN,
     Command.FORCE_STOP: _OPEN,
 }
+RETRY_LEGAL = frozenset({Status.FAILED, Status.CANCELED, Status.STOPPED})  # it makes a new job of an old one
 # `command` says the same in finer words; tests/unit/test_commands.py holds the two equal.
 
 _INTENT = {
@@ -51,17 +54,23 @@ _STRENGTH = (Intent.RUN, Intent.PAUSE, Intent.STOP, Intent.CANCEL, Intent.FORCE_
 
 @dataclass(frozen=True, slots=True)
 class Commanded:
-    """What a command came to: the job's record after it, and a sentence for whoever gave it."""
+    """What a command came to: the job's record after it, and a sentence for whoever gave it.
+
+    ``plans`` and ``params`` are what runners get from now on, where an ``alter`` changed it.
+    """
 
     answer: Answer
     job: JobRecord
     text: str
+    plans: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] | None = None
 
 
-def command(job: JobRecord, given: Command, *, now: bool = False) -> Commanded:
+def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "") -> Commanded:
     """What ``given`` makes of ``job``.
 
     Args:
+        by: who asks.
         now: of a pause: interrupt what is running, charging it to nobody.
     """
     where = f"job {job.id} is {job.status}"
@@ -75,14 +84,28 @@ def command(job: JobRecord, given: Command, *, now: bool = False) -> Commanded:
             )
         if job.intent not in (Intent.RUN, Intent.PAUSE):
             return Commanded(Answer.REFUSED, job, f"{where}: a {job.intent} cannot be taken back")
-        resumed = replace(job, intent=Intent.RUN, halted=None, pause_now=False, renewed=True)
+        resumed = replace(job, intent=Intent.RUN, intent_by=by, halted=None, pause_now=False, renewed=True)
         return Commanded(Answer.DONE, resumed, f"job {job.id} goes on, with its full retry budget")
     if job.intent is wanted and (not now or job.pause_now):
         return Commanded(Answer.ALREADY, job, f"{where}, and {given} had been asked for before")
     if _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
         return Commanded(Answer.REFUSED, job, f"{where}: {job.intent} was asked for, which {given} does not override")
-    asked = replace(job, intent=wanted, pause_now=now and given is Command.PAUSE)
+    asked = replace(job, intent=wanted, intent_by=by, pause_now=now and given is Command.PAUSE)
     return Commanded(Answer.DONE, asked, f"{given} of job {job.id} is on record; it was {job.status}")
+
+
+def taken_in(job: JobRecord) -> bool:
+    """A coordinator has decided since the last command: the status says what the user wanted by it."""
+    if job.terminal or job.halted is not None:
+        return True
+    return not job.asks and (job.intent is Intent.PAUSE) == (job.status in (Status.PAUSING, Status.PAUSED))
+
+
+def against_retry(job: JobRecord) -> str:
+    """Why ``job`` cannot be retried, and what to do instead."""
+    if job.status is Status.FINISHED:
+        return f"job {job.id} is FINISHED: there is nothing left to retry; {_after(job)}"
+    return f"job {job.id} is {job.status}: only a job that has ended can be retried; `unstuck cancel {job.id}` ends it"
 
 
 def _after(job: JobRecord) -> str:

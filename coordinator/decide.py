@@ -1,8 +1,8 @@
 """Decide: from the record of a job, what changes and what must be done. Pure: no I/O, no clock, no randomness.
 
-Level-triggered: everything follows from the states as they stand, whoever woke us and however often. Take in what the
-attempts say (``intake``), derive joins anew (``joining``), queue what may go (``queueing``), and see whether the job
-has ended (``ending``).
+Level-triggered: everything follows from the states as they stand, whoever woke us and however often. Do what the user
+asked of single groups (``asking``), take in what the attempts say (``intake``), derive joins anew (``joining``), queue
+what may go (``queueing``), and see whether the job has ended (``ending``).
 
 ``decide`` moves the given state forward; if the commit is refused the caller throws that state away.
 """
@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from coordinator.asking import bring_about
 from coordinator.decision import Decision, World
 from coordinator.draft import Draft
 from coordinator.due import PUBLISHING, due_at
 from coordinator.ending import cancel_rest, end
 from coordinator.intake import look_at
 from coordinator.joining import judge_joins
+from coordinator.moves import check_status
 from coordinator.obeying import obey, renew_budgets
 from coordinator.queueing import queue_ready, resend_hints
 from coordinator.state import JobState
@@ -37,6 +39,9 @@ def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Deci
         return draft.decision
     if state.job.base is None and world.base is not None:
         draft.job = replace(state.job, base=world.base)
+    if state.job.asks and bring_about(draft):
+        conclude(draft)
+        return draft.decision
     if changed is None or state.ready is None:
         state.ready = {}
         draft.touched.extend(state.plan.groups)
@@ -60,7 +65,11 @@ def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Deci
 
 
 def conclude(draft: Draft) -> None:
-    """Status and due follow from what stands now."""
+    """Status and due follow from what stands now.
+
+    Raises:
+        IllegalMove: the table of a job's moves does not hold it; nothing is committed.
+    """
     outcome = draft.job.status if draft.job.terminal else None
     status = derive(
         intent=draft.job.intent,
@@ -70,6 +79,7 @@ def conclude(draft: Draft) -> None:
         active=bool(draft.state.active) or draft.job.phase == PUBLISHING,
         recovering=bool(draft.state.recovering),
     )
+    check_status(draft.decision.old.status, status)
     draft.job = replace(draft.job, status=status)
     draft.decision.job = draft.job
     draft.state.job = draft.job

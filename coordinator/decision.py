@@ -76,6 +76,9 @@ class Decision:
     frozen: dict[str, str] = field(default_factory=dict)
     offered: dict[str, Attempt] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
+    forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes
+    thawed: dict[str, None] = field(default_factory=dict)  # whose inputs are not fixed any more
+    uncollected: dict[str, None] = field(default_factory=dict)  # forks whose values are to be collected anew
     orders: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # group → epoch, nonce, CANCEL or DRAIN
     events: list[dict[str, Any]] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
@@ -86,6 +89,7 @@ class Decision:
     due: float | None = None  # None: terminal, never again
     moves: int = 0
     more: bool = False  # the limit of one commit was reached: decide again at once
+    reload: bool = False  # and from a fresh load: the state does not follow what has gone
 
     @property
     def full(self) -> bool:
@@ -95,5 +99,5 @@ class Decision:
     def empty(self) -> bool:
         """Nothing to commit."""
         return self.job == self.old and not (
-            self.groups or self.collected or self.frozen or self.dropped or self.offered or self.orders
+            self.groups or self.collected or self.frozen or self.dropped or self.offered or self.orders or self.reload
         )

@@ -11,9 +11,11 @@ from typing import Any
 
 from coordinator.decision import Decision, World
 from coordinator.job import Attempt, GroupRecord
+from coordinator.moves import check_move
 from coordinator.plan import PlannedGroup
 from coordinator.state import JobState
-from coordinator.status import GroupState, check_move
+from coordinator.status import GroupState
+from tasks.token import split_member
 
 
 class Draft:
@@ -50,14 +52,17 @@ class Draft:
         census = self.state.census[name]
         return max(1, count or 1) - census.total() + census[GroupState.WAITING]
 
-    def move(self, group_id: str, record: GroupRecord, **event: Any) -> None:
+    def move(self, group_id: str, record: GroupRecord, *, asked: bool = False, **event: Any) -> None:
         """Change one group, with its event.
+
+        Args:
+            asked: the user asked for it (``moves.GROUP_MOVES_ASKED``).
 
         Raises:
             IllegalMove: the table of legal moves does not hold it; nothing has changed.
         """
         old = self.state.record(group_id)
-        check_move(group_id, old.state, record.state)
+        check_move(group_id, old.state, record.state, asked=asked)
         record = replace(record, since=self.world.now)
         self.put(group_id, record)
         self.decision.moves += 1
@@ -86,6 +91,20 @@ class Draft:
         self.decision.dropped[group_id] = None
         self.decision.offered.pop(group_id, None)
         self.state.attempts.pop(group_id, None)
+
+    def forget(self, group_id: str) -> None:
+        """The record of a group goes, as if it had never been queued. The state does not follow: it is loaded anew."""
+        self.drop_attempt(group_id)
+        self.decision.forgotten[group_id] = None
+        self.decision.moves += 1
+        self.decision.reload = True
+
+    def thaw(self, name: str, *, collected: bool) -> None:
+        """The inputs of a planned group are not fixed any more; with ``collected``, its fork values neither."""
+        self.decision.thawed.update(dict.fromkeys(g for g in self.state.frozen if split_member(g)[0] == name))
+        if collected and name in self.state.collected:
+            self.decision.uncollected[name] = None
+        self.decision.reload = True
 
     def order(self, group_id: str, order: str) -> None:
         """Tell the runner of an attempt what to do: CANCEL or DRAIN, answered to its watchdog's next renewal."""

@@ -67,7 +67,9 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
     if job.terminal:
         text = job.reason.text if job.reason else f"it is {job.status}"
         told = f"; {job.intent_by} asked for {job.intent}" if job.intent is not Intent.RUN else ""
-        helps = () if job.status is Status.FINISHED else (f"unstuck events {job.id}", f"unstuck logs {job.id}")
+        helps: tuple[str, ...] = ()
+        if job.status is not Status.FINISHED:
+            helps = (f"unstuck retry {job.id}", f"unstuck events {job.id}", f"unstuck logs {job.id}")
         return Explanation(
             job.id, job.status, text + told, job.ended_at, gives_up="it has ended; this is final", help=helps
         )

@@ -49,7 +49,9 @@ def mend(draft: Draft, group_id: str, record: GroupRecord) -> None:
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) -> None:
     if not draft.job.started_at:
         draft.job = replace(draft.job, started_at=draft.world.now)
-    running = replace(record, state=S.RUNNING, worker=attempt.worker, started_at=attempt.claimed_at)
+    running = replace(
+        record, state=S.RUNNING, worker=attempt.worker, started_at=attempt.claimed_at, revision=attempt.revision
+    )
     draft.move(group_id, running, worker=attempt.worker)
 
 

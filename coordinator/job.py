@@ -6,8 +6,8 @@ These are values. They are read by ``store``, judged by ``decide``, and never ch
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, Self
 
 from coordinator.status import GroupState, Intent, Status
 from tasks.errors import Malformed, UnstuckError
@@ -43,6 +43,7 @@ class GroupRecord:
         since: when this state was entered, seconds by Redis time.
         next_at: when the next attempt may start (BACKOFF).
         hinted_at: when the hint was last sent (QUEUED); ``hints`` says how often it was.
+        revision: how often the job had been altered when its newest attempt was claimed.
         failures: failures of the user's code since the last success or resume.
         losses: workers lost in a row.
         releases: attempts handed back by workers that were told to stop.
@@ -56,6 +57,7 @@ class GroupRecord:
     next_at: float = 0.0
     hinted_at: float = 0.0
     hints: int = 0
+    revision: int = 0
     failures: int = 0
     losses: int = 0
     releases: int = 0
@@ -115,6 +117,7 @@ class Attempt:
     claimed_at: float = 0.0
     lease: float = 0.0
     progress: str = ""
+    revision: int = 0  # how often the job had been altered when it was claimed
     order: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
     outcome: Outcome | None = None
     outcome_at: float = 0.0
@@ -138,6 +141,7 @@ class Attempt:
             float(data.get("claimed_at", 0)),
             float(data.get("lease", 0)),
             str(data.get("progress", "")),
+            int(data.get("revision") or 0),
             str(data.get("order", "")),
             parsed,
             float(data.get("outcome_at", 0)),
@@ -158,6 +162,43 @@ class NewerJob(UnstuckError):
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """What a user asked of one group. A coordinator brings it about before it decides anything else.
+
+    Attributes:
+        do: ``skip`` it; ``rerun`` it and what comes after it; ``renew`` its attempt, so that it uses what was altered.
+        group: a planned group, or one member of a fork.
+    """
+
+    do: Literal["skip", "rerun", "renew"]
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value of the spec that was altered; None stands for one that is not there."""
+
+    path: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """One ``alter``: the n-th makes revision n of the spec. ``at``: seconds since the epoch, by the asker's clock."""
+
+    at: float
+    by: str
+    reason: str
+    changes: tuple[Change, ...]
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        changes = tuple(Change(**change) for change in data["changes"])
+        return cls(float(data["at"]), str(data["by"]), str(data["reason"]), changes)
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord:
     """What is stored of the job itself.
 
@@ -169,6 +210,10 @@ class JobRecord:
         intent_at: when the user last said what they want, and ``intent_by`` who it was.
         pause_now: the pause is to interrupt what runs, charging it to nobody.
         renewed: the user resumed, and every group's retry budget is to be given back in full.
+        asks: what the user asked of single groups and no coordinator has brought about yet.
+        revision: how often ``spec`` was altered since the submit, and ``alterations`` what each time, in order.
+        reruns: how often each group was asked to run again, so that no marker of before counts for it.
+        adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
         halted: why the job cannot go on by itself, if so; it is shown as PAUSED, though nobody asked for it.
         version: slot of the job's package in the warehouse log, once published; 0 if nothing was to publish.
     """
@@ -198,6 +243,11 @@ class JobRecord:
     intent_by: str = ""
     pause_now: bool = False
     renewed: bool = False
+    asks: tuple[Ask, ...] = ()
+    revision: int = 0
+    alterations: tuple[Alteration, ...] = ()
+    reruns: dict[str, int] = field(default_factory=dict)
+    adopts: tuple[str, ...] = ()
     key: str = ""
     retry_of: str = ""
     schema: int = JOB_SCHEMA
@@ -244,6 +294,8 @@ def _field_text(value: Any) -> str:
         return ""
     if isinstance(value, Reason):
         return _compact(value.to_dict())
+    if isinstance(value, tuple):
+        return _compact([item if isinstance(item, str) else asdict(item) for item in value]) if value else ""
     if isinstance(value, dict):
         return _compact(value)
     return str(value)
@@ -269,6 +321,11 @@ _JOB_FIELDS: dict[str, Any] = {
     "intent_by": str,
     "pause_now": bool,
     "renewed": bool,
+    "revision": int,
+    "asks": lambda text: tuple(Ask(**ask) for ask in json.loads(text)),
+    "alterations": lambda text: tuple(Alteration.from_dict(one) for one in json.loads(text)),
+    "reruns": json.loads,
+    "adopts": lambda text: tuple(json.loads(text)),
     "key": str,
     "retry_of": str,
 }

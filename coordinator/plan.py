@@ -6,6 +6,7 @@ Holds who needs whom, who comes after whom, and what each runner must collect fo
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -72,14 +73,22 @@ class Plan:
             return collected[group][ordinal]
         return (spec.fork_values or ())[ordinal]
 
-    def group_plans(self, warehouse: str, warehouse_id: str | None) -> dict[str, str]:
-        """What is stored per group for the runners, as JSON."""
+    def group_plans(
+        self,
+        warehouse: str,
+        warehouse_id: str | None,
+        reruns: Mapping[str, int] | None = None,
+        adopts: tuple[str, ...] = (),
+    ) -> dict[str, str]:
+        """What is stored per group for the runners, as JSON. ``reruns`` and ``adopts``: as on the job's record."""
         return {
             group.name: GroupPlan(
                 group=_without_values(group.spec),
                 collect=group.collect,
                 warehouse=warehouse,
                 warehouse_id=warehouse_id,
+                reruns=(reruns or {}).get(group.name, 0),
+                adopts=adopts,
             ).model_dump_json(by_alias=True)
             for group in self.groups.values()
             if group.spec.steps

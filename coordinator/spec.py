@@ -134,7 +134,7 @@ class JobSpec(Strict):
                 problems.append(Problem(message, ("params", name)))
                 continue
             try:
-                values[name] = _override(value, self.params[name]) if isinstance(value, str) else value
+                values[name] = override(value, self.params[name]) if isinstance(value, str) else value
             except ValueError as error:
                 problems.append(Problem(str(error), ("params", name)))
         if problems:
@@ -206,8 +206,11 @@ def _unmarked(problems: tuple[Problem, ...], reading: Reading) -> list[Problem]:
     return [reading.located(problem) for problem in problems if problem.loc not in named]
 
 
-def _override(text: str, standing: Any) -> Any:
-    """What ``text`` says in place of ``standing``. Raises: ValueError."""
+def override(text: str, standing: Any) -> Any:
+    """What ``text`` says in place of ``standing``: read as a spec would read it, except that text stays text.
+
+    Raises: ValueError.
+    """
     from coordinator.spec_text import plain_scalar, read_text
 
     if text[:1] in ("[", "{", '"', "'"):

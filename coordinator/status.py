@@ -1,4 +1,4 @@
-"""Status and state: the words for where a job and a group stand, and every move that is legal.
+"""Status and state: the words for where a job and a group stand. Which moves are legal stands in ``moves``.
 
 Status is derived in one place (``derive``) from intent, phase and group states; nothing else computes it.
 """
@@ -60,34 +60,6 @@ class GroupState(StrEnum):
 
 
 GROUP_TERMINAL = frozenset({GroupState.SUCCEEDED, GroupState.FAILED, GroupState.CANCELED, GroupState.SKIPPED})
-
-_S = GroupState
-LEGAL_MOVES: dict[GroupState, frozenset[GroupState]] = {
-    # A join without steps goes straight to SUCCEEDED; an impossible one to FAILED; a cut-off one to SKIPPED.
-    _S.WAITING: frozenset({_S.QUEUED, _S.SUCCEEDED, _S.FAILED, _S.SKIPPED, _S.CANCELED}),
-    # Back to WAITING when the user's intent takes an unclaimed hint away.
-    _S.QUEUED: frozenset({_S.RUNNING, _S.WAITING, _S.CANCELED}),
-    _S.RUNNING: frozenset({_S.SUCCEEDED, _S.BACKOFF, _S.FAILED, _S.CANCELING, _S.CANCELED}),
-    _S.BACKOFF: frozenset({_S.QUEUED, _S.CANCELED}),
-    _S.CANCELING: frozenset({_S.CANCELED, _S.SUCCEEDED}),
-    _S.SUCCEEDED: frozenset(),
-    _S.FAILED: frozenset(),
-    _S.CANCELED: frozenset(),
-    _S.SKIPPED: frozenset(),
-}
-
-
-class IllegalMove(Exception):
-    """A group was about to make a move that the table does not hold; a bug, refused before it reaches the store."""
-
-    def __init__(self, group: str, old: GroupState, new: GroupState) -> None:
-        super().__init__(f"group {group}: {old} → {new} is not a legal move")
-
-
-def check_move(group: str, old: GroupState, new: GroupState) -> None:
-    """Raises: IllegalMove."""
-    if new not in LEGAL_MOVES[old]:
-        raise IllegalMove(group, old, new)
 
 
 def derive(

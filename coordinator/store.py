@@ -192,6 +192,9 @@ class Store:
             "forks": {name: json.dumps(values) for name, values in decision.collected.items()},
             "attempts": {name: attempt.to_json() for name, attempt in decision.offered.items()},
             "drop": list(decision.dropped),
+            "forget": list(decision.forgotten),
+            "thaw": list(decision.thawed),
+            "uncollect": list(decision.uncollected),
             "orders": {name: list(order) for name, order in decision.orders.items()},
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
             "due": _stamp(decision.due),
@@ -221,22 +224,38 @@ class Store:
         )
         return CommitAnswer(answer)
 
-    def command(self, commanded: JobRecord, old: JobRecord, command_id: str, event: Mapping[str, Any]) -> CommitAnswer:
+    def command(
+        self,
+        commanded: JobRecord,
+        old: JobRecord,
+        command_id: str,
+        event: Mapping[str, Any],
+        *,
+        plans: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> CommitAnswer:
         """Write what a user asked for. The only way the intent is ever written.
 
         Args:
             commanded: the record after the command; ``old`` is what it was judged by.
             command_id: made before the first try; it becomes the job's commit.
+            plans: of groups that run otherwise from now on, as `submit` stores them.
+            params: the job's parameters, if they changed.
         """
         keys = self._keys.of(old.id)
+        fields = commanded.changed_fields(old)
+        if params is not None:
+            fields["params"] = json.dumps(dict(params))
         change = {
             "id": command_id,
             "expect": old.commit,
-            "set": commanded.changed_fields(old),
+            "set": fields,
+            "plans": dict(plans or {}),
             "event": json.dumps(dict(event), separators=(",", ":")),
         }
         answer = self._command(
-            keys=[keys.job, keys.events, self._keys.due, self._keys.reports], args=[old.id, json.dumps(change)]
+            keys=[keys.job, keys.events, self._keys.due, self._keys.reports, keys.plans],
+            args=[old.id, json.dumps(change)],
         )
         return CommitAnswer(answer)
 
@@ -313,8 +332,8 @@ class Store:
 
     # ---- submit --------------------------------------------------------------------------------------
 
-    def submit(self, submission: Submission, summary: str) -> tuple[str, bool]:
-        """Store a job. Returns its id, and whether it is new.
+    def submit(self, submission: Submission, summary: str, reason: str = "") -> tuple[str, bool]:
+        """Store a job. Returns its id, and whether it is new. ``reason`` goes onto the event log.
 
         Raises:
             KeyTaken: its key belongs to a job with another spec.
@@ -328,12 +347,13 @@ class Store:
             "summary": summary,
             "fingerprint": submission.fingerprint,
             "key": job.key,
+            "reason": reason,
         }
         answer, job_id = self._submit(
             keys=[
                 *(keys.job, keys.plans, keys.events, self._keys.due, self._keys.jobs),
                 *(self._keys.status(Status.PENDING), self._keys.summary),
-                *(self._keys.submit_key(job.key), self._keys.reports),
+                *(self._keys.submit_key(job.key), self._keys.reports, self._keys.of(job.retry_of).events),
             ],
             args=[job.id, json.dumps(change)],
         )

@@ -190,6 +190,10 @@ class GroupPlan(Strict):
     """What is stored once per group at submit, for the runners: the group with the job's defaults merged in.
 
     ``params`` are the job's; they are stored once, beside the plans, and joined when the group is claimed.
+
+    Attributes:
+        reruns: how often the user asked for it to run again; no marker of before counts then.
+        adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
     """
 
     group: GroupSpec
@@ -197,6 +201,8 @@ class GroupPlan(Strict):
     collect: tuple[Collect, ...] = ()
     warehouse: str
     warehouse_id: str | None = None
+    reruns: int = 0
+    adopts: tuple[str, ...] = ()
 
 
 class FrozenInputs(Strict):
@@ -240,5 +246,6 @@ class WorkOrder(Strict):
             "params": self.params,
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
+            **({"reruns": self.plan.reruns} if self.plan.reruns else {}),
         }
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]

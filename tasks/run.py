@@ -15,6 +15,7 @@ import secrets
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,11 @@ class Attempt:
 
     def _succeed(self, held: Held) -> Outcome:
         order, files = self._order, self._files
-        standing = standing_marker(files, self._token.staging.rpartition("/")[0], order.fingerprint)
-        if standing is not None:
+        for job in (self._token.job, *order.plan.adopts):
+            folder = replace(self._token, job=job).staging.rpartition("/")[0]
+            standing = standing_marker(files, folder, order.fingerprint)
+            if standing is None:
+                continue
             staging, marker = standing
             log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
             return _success(staging, marker, adopted=True)

@@ -55,6 +55,11 @@ def _give(given: Command, jobs: list[str], reason: str, as_json: bool, *, now: b
     with connected() as connection:
         ids = [resolve(connection.client, job) for job in jobs]
         results = [connection.client.command(job, given, reason=reason, now=now) for job in ids]
+    tell(results, as_json)
+
+
+def tell(results: list[Commanded], as_json: bool) -> None:
+    """Say what came of commands, and leave with 4 if one was refused."""
     if as_json:
         emit([_as_json(result) for result in results])
     for result in results if not as_json else ():

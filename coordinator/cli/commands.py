@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from coordinator.cli.change import alter, rerun, retry, skip
 from coordinator.cli.command import cancel, force_stop, pause, resume, stop
 from coordinator.cli.datasets import datasets
 from coordinator.cli.dead import dead
@@ -59,6 +60,10 @@ app.command("resume")(resume)
 app.command("stop")(stop)
 app.command("cancel")(cancel)
 app.command("force-stop")(force_stop)
+app.command("retry")(retry)
+app.command("alter")(alter)
+app.command("skip")(skip)
+app.command("rerun")(rerun)
 app.command("events")(events)
 app.command("logs")(logs)
 app.command("validate")(validate)

@@ -84,14 +84,14 @@ def verdict(error: Exception) -> tuple[ExitCode, str] | None:
     """The exit code and the text for ``error``; None if nobody expected it."""
     from pydantic import ValidationError
 
-    from coordinator.client import NoSuchJob, NotDurable
+    from coordinator.client import NoSuchJob, NotDurable, Refused
     from coordinator.home import FleetRunning
 
     if isinstance(error, NoSuchJob):
         return ExitCode.NO_SUCH_JOB, str(error)
     if isinstance(error, Unreachable | NotDurable):
         return ExitCode.UNREACHABLE, str(error)
-    if isinstance(error, FleetRunning):
+    if isinstance(error, FleetRunning | Refused):
         return ExitCode.REFUSED, str(error)
     if isinstance(error, UnstuckError):
         # FleetFailed is found by its code: coordinator.local is slow to import, and an error path need not have it.

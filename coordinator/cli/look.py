@@ -14,6 +14,7 @@ from rich.text import Text
 
 from coordinator.cli.as_json import job_json, listed_json
 from coordinator.cli.connection import connected
+from coordinator.cli.diff import diff_json, diff_lines
 from coordinator.cli.job_name import resolve
 from coordinator.cli.terminal import clock, coloured, count_of, emit, one_line, printable, stderr, stdout, table
 from coordinator.cli.tree import job_tree
@@ -91,13 +92,18 @@ def _listing(jobs: list[ListedJob], now: float) -> Table:
 
 def show(
     job: Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")],
+    diff: Annotated[bool, typer.Option("--diff", help="What was altered, and which groups ran with what.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
 ) -> None:
     """Show all there is to know of one job, and the errors of its groups."""
     with connected() as connection:
         view = connection.client.show(resolve(connection.client, job))
     if as_json:
-        emit(job_json(view))
+        emit(diff_json(view) if diff else job_json(view))
+        return
+    if diff:
+        for line in diff_lines(view):
+            stdout.print(line, soft_wrap=True)
         return
     stdout.print(job_tree(view, view.at, cut=stdout.is_terminal))
     stdout.print()
@@ -114,6 +120,7 @@ def _facts(view: JobView) -> Table:
         "by": job.submitted_by,
         "key": job.key,
         "retry of": job.retry_of,
+        "altered": f"{count_of(job.revision, 'time')}: unstuck show {job.id} --diff" if job.revision else "",
         "intent": str(job.intent),
         "phase": job.phase,
         "reason": one_line(job.reason.text) if job.reason else "",

@@ -58,12 +58,12 @@ def tell(client: Client, name: str, submitted: Submitted, as_json: bool) -> None
     out.print(f"The same spec was submitted under this key before: job {submitted.id} of {name}, which is {status}.")
 
 
-def params_of(texts: list[str]) -> dict[str, str]:
+def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE") -> dict[str, str]:
     """``{"year": "2013"}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
     params = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--param")
+            raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
         params[name] = value
     return params

@@ -1,7 +1,8 @@
 -- submit: a job's record, its runners' plans, its place in the indexes and its first due, together.
 --
 -- KEYS  1 job  2 plans  3 events  4 due  5 jobs  6 status index of PENDING  7 summary  8 submit key  9 reports
--- ARGV  1 job id  2 {fields: {}, plans: {}, summary, fingerprint, key} (JSON)
+--       10 events of the job that this one retries
+-- ARGV  1 job id  2 {fields: {}, plans: {}, summary, fingerprint, key, reason} (JSON)
 -- Answers {SUBMITTED, id} | {EXISTS, id} | {KEY_TAKEN, id}
 --
 -- Repeating it with the same id changes nothing (its first reply was lost). The same key with the same spec is the
@@ -21,8 +22,14 @@ local now = string.format('%.6f', tonumber(time[1]) + tonumber(time[2]) / 100000
 for field, value in pairs(change.fields) do redis.call('HSET', KEYS[1], field, value) end
 redis.call('HSET', KEYS[1], 'submitted_at', now)
 for name, plan in pairs(change.plans) do redis.call('HSET', KEYS[2], name, plan) end
-local event = cjson.encode({kind = 'SUBMITTED', at = tonumber(now), by = change.fields.submitted_by})
-redis.call('XADD', KEYS[3], '*', 'event', event)
+local event = {kind = 'SUBMITTED', at = tonumber(now), by = change.fields.submitted_by}
+if change.reason ~= '' then event.text = change.reason end
+redis.call('XADD', KEYS[3], '*', 'event', cjson.encode(event))
+if change.fields.retry_of ~= '' and redis.call('EXISTS', KEYS[10]) == 1 then
+    event.kind = 'RETRIED'
+    event.text = 'as job ' .. ARGV[1]
+    redis.call('XADD', KEYS[10], '*', 'event', cjson.encode(event))
+end
 redis.call('ZADD', KEYS[4], now, ARGV[1])
 redis.call('ZADD', KEYS[5], now, ARGV[1])
 redis.call('ZADD', KEYS[6], now, ARGV[1])

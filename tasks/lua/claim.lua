@@ -8,7 +8,7 @@
 -- params: the job's
 --
 -- The same claimant claiming again is CLAIMED (its first reply was lost): tests/guarantees/test_one_at_a_time.py
-local record = redis.call('HMGET', KEYS[1], 'status', 'intent', 'halted', 'params')
+local record = redis.call('HMGET', KEYS[1], 'status', 'intent', 'halted', 'params', 'revision')
 if not record[1] then return {'UNKNOWN_JOB'} end
 local terminal = {FINISHED = true, FAILED = true, CANCELED = true, STOPPED = true}
 if terminal[record[1]] then return {'STALE'} end
@@ -31,6 +31,7 @@ local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 attempt.claimant = ARGV[5]
 attempt.worker = ARGV[6]
 attempt.claimed_at = now
+attempt.revision = tonumber(record[5])
 attempt.lease = now + tonumber(ARGV[7])
 redis.call('HSET', KEYS[2], ARGV[2], cjson.encode(attempt))
 local token = table.concat({ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]}, '/')

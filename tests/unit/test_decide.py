@@ -12,7 +12,8 @@ from job_at_hand import LEASE, LOST, NO_JITTER, Job, failure, group
 from coordinator.decide import decide
 from coordinator.decision import MAX_TRANSITIONS, Decision, World
 from coordinator.job import Attempt
-from coordinator.status import GroupState, IllegalMove, Status
+from coordinator.moves import IllegalMove
+from coordinator.status import GroupState, Status
 from tasks.group import FrozenInputs, GroupPlan
 
 S = GroupState

@@ -29,9 +29,11 @@ from servers import RedisServer
 from coordinator.cli.commands import app
 from coordinator.cli.exits import ExitCode
 from coordinator.client import Client
+from coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
 from coordinator.spec import Defaults, JobSpec
 from coordinator.spec_words import NOT_YET
-from coordinator.status import LEGAL_MOVES, TERMINAL, Status
+from coordinator.status import TERMINAL, GroupState, Status
+from scripts import diagrams
 from tasks.duration import parse_duration
 from tasks.group import ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
 from tasks.settings import Settings
@@ -323,14 +325,16 @@ def test_the_settings_page_is_the_settings() -> None:
 # -- states and keys ------------------------------------------------------------------------------------------
 
 
-def test_the_moves_of_a_group_are_the_legal_ones_in_table_and_diagram() -> None:
-    legal = {(str(old), str(new)) for old, moves in LEGAL_MOVES.items() for new in moves}
-    text = (DOCS / "how-it-works.md").read_text()
-    assert set(re.findall(r"^\| ([A-Z]+) \| ([A-Z]+) \|", text, re.MULTILINE)) == legal
-    (diagram,) = [b.text for b in blocks("mermaid") if b.text.startswith("stateDiagram")]
-    assert set(re.findall(r"^ +([A-Z]+) --> ([A-Z]+)$", diagram, re.MULTILINE)) == legal
-    ends = {str(state) for state, moves in LEGAL_MOVES.items() if not moves}
-    assert set(re.findall(r"^ +([A-Z]+) --> \[\*\]$", diagram, re.MULTILINE)) == ends
+def test_the_diagrams_of_moves_are_drawn_from_the_tables() -> None:
+    page = (DOCS / "how-it-works.md").read_text()
+    assert diagrams.drawn(page) == page, "run python scripts/diagrams.py"
+
+
+def test_every_state_and_status_has_its_place_in_the_tables() -> None:
+    for words, moves in ((GroupState, GROUP_MOVES), (Status, JOB_MOVES)):
+        assert {word for move in moves for word in move} == set(words)
+        assert not [old for old, _ in moves if old.terminal], "terminal is final"
+    assert {new for _, new in GROUP_MOVES_ASKED} == {GroupState.SKIPPED, GroupState.WAITING}
 
 
 def test_every_status_is_described_and_the_final_ones_are_named() -> None:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from job_at_hand import Job, group
 
 from coordinator.job import GroupRecord, JobRecord
+from coordinator.moves import GROUP_MOVES
 from coordinator.plan import Plan, compile_plan
 from coordinator.spec import JobSpec
 from coordinator.state import UNEXPANDED, JobState
-from coordinator.status import LEGAL_MOVES, GroupState
+from coordinator.status import GroupState
 from tasks.token import fork_member
 
 S = GroupState
@@ -73,7 +74,7 @@ def _move(state: JobState, name: str, to: GroupState, number: int) -> None:
             group_id = fork_member(name, number % (count or 1))
         elif not to.terminal:
             return  # only an end is recorded of a fork as a whole
-    if to in LEGAL_MOVES[state.record(group_id).state]:
+    if (state.record(group_id).state, to) in GROUP_MOVES:
         state.put(group_id, GroupRecord(state=to, failures=number, losses=number // 2))
 
 

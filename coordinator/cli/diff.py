@@ -1,0 +1,61 @@
+"""``unstuck show --diff``: what was altered of a job, and which groups ran with what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+
+from coordinator.cli.terminal import clock, coloured, iso, printable
+from coordinator.queries import JobView
+
+
+def diff_json(view: JobView) -> dict[str, Any]:
+    """The alterations in order, and for each group that was ever claimed the revision that it ran with."""
+    return {
+        "id": view.job.id,
+        "revision": view.job.revision,
+        "alterations": [
+            {
+                "revision": number,
+                "at": iso(one.at),
+                "by": one.by,
+                "reason": one.reason,
+                "changes": [{"path": c.path, "old": c.old, "new": c.new} for c in one.changes],
+            }
+            for number, one in enumerate(view.job.alterations, 1)
+        ],
+        "groups": [
+            {"group": member.id, "state": str(member.state), "attempt": member.record.epoch, "revision": revision}
+            for member, revision in _ran(view)
+        ],
+    }
+
+
+def diff_lines(view: JobView) -> Iterator[Text]:
+    """The same for people."""
+    job = view.job
+    if not job.alterations:
+        yield Text(f"job {job.id} was never altered")
+        return
+    for number, one in enumerate(job.alterations, 1):
+        why = f": {one.reason}" if one.reason else ""
+        yield Text.assemble((f"revision {number}", "bold"), f"  {clock(one.at)} by {printable(one.by + why)}")
+        for change in one.changes:
+            yield Text.assemble(f"  {change.path}  ", (_said(change.old), "red"), " → ", (_said(change.new), "green"))
+    for member, revision in _ran(view):
+        with_ = "as it is now" if revision == job.revision else f"revision {revision}" if revision else "as submitted"
+        yield Text.assemble((member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}")
+
+
+def _ran(view: JobView) -> Iterator[tuple[Any, int]]:
+    for group in view.groups:
+        for member in group.members:
+            if member.record.started_at:
+                yield member, member.record.revision
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else printable(json.dumps(value))

@@ -1,0 +1,83 @@
+"""``unstuck alter | skip | rerun | retry`` and ``show --diff``, as a user has them."""
+
+from __future__ import annotations
+
+import pytest
+from cli.conftest import ByHand, Cli
+
+
+@pytest.fixture
+def retrying(hand: ByHand) -> str:
+    """A job whose group ``bad`` has failed once and waits for its next attempt."""
+    job = hand.submit(
+        {"name": "good"},
+        {"name": "bad", "retry": {"max": 3, "backoff": "1h"}},
+        {"name": "end", "needs": ["good", "bad"]},
+        params={"table": "flights"},
+    )
+    hand.decide(job)
+    hand.fail(job, "bad", "no such table", recoverable=True)
+    return job
+
+
+def test_what_was_altered_and_which_group_ran_with_what_is_shown(cli: Cli, hand: ByHand, retrying: str) -> None:
+    assert "was never altered" in cli("show", retrying, "--diff").stdout
+    done = cli("alter", retrying, "--set", "params.table=planes", "--set", "groups.bad.timeout=2h", "--reason", "typo")
+    assert done.returncode == 0, done.stderr
+    assert "params.table" in done.stdout
+    hand.succeed(retrying, "good")
+    shown = cli("show", retrying, "--diff").stdout
+    assert 'params.table  "flights" → "planes"' in shown
+    assert "groups.bad.timeout  none → 7200" in shown
+    assert "typo" in shown
+    assert "bad BACKOFF  ran with the spec as submitted" in shown
+    assert "good SUCCEEDED  ran with the spec as it is now" in shown
+    told = cli.json("show", retrying, "--diff")
+    assert [change["path"] for change in told["alterations"][0]["changes"]] == ["groups.bad.timeout", "params.table"]
+    assert {group["group"]: group["revision"] for group in told["groups"]} == {"good": 1, "bad": 0}
+    assert "altered" in cli("show", retrying).stdout
+
+
+@pytest.mark.parametrize(
+    ("setting", "said", "code"),
+    [
+        ("groups.bda.timeout=1h", "did you mean 'bad'", 2),
+        ("groups.bad.timeout=soon", "groups[1].timeout", 2),
+        ("groups.bad.timeuot=1h", "timeuot", 2),
+        ("params", "is not PATH=VALUE", 2),
+        ("groups.end.needs=[good]", "never changes", 4),
+    ],
+)
+def test_an_alter_that_makes_no_sense_says_what_was_expected(
+    cli: Cli, retrying: str, setting: str, said: str, code: int
+) -> None:
+    done = cli("alter", retrying, "--set", setting)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert "was never altered" in cli("show", retrying, "--diff").stdout
+
+
+def test_skip_rerun_and_their_refusals(cli: Cli, hand: ByHand, retrying: str) -> None:
+    assert cli("skip", retrying, "nobody").returncode == 2
+    assert cli("skip", retrying, "bad", "--reason", "not today").returncode == 0
+    hand.decide(retrying)
+    events = cli("events", retrying).stdout
+    assert "USER_SKIP" in events
+    assert "not today" in events
+    refused = cli("rerun", retrying, "bad")
+    assert refused.returncode == 4
+    assert "unstuck pause" in refused.stderr, "the job runs again"
+
+
+def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "a"}, name="flights", params={"year": 2013})
+    hand.decide(job)
+    assert cli("retry", job).returncode == 4, "it has not ended"
+    hand.fail(job, "a", "no")
+    assert f"unstuck retry {job}" in cli("why", job).stdout
+    (new,) = cli.json("retry", job, "--reason", "again")
+    assert (new["retry_of"], new["new"]) == (job, True)
+    assert cli.json("retry", job) == [{**new, "new": False}]
+    shown = cli.json("show", new["id"])
+    assert (shown["retry_of"], shown["name"], shown["params"]) == (job, "flights", {"year": 2013})
+    assert cli("retry", job, "--param", "yaer=2014").returncode == 2
+    assert "RETRIED" in cli("events", job).stdout
