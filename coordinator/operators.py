@@ -91,7 +91,8 @@ def _ordered(sign: str, compare: Callable[[Any, Any], bool]) -> Callable[[Any, A
     def typed(a: Any, b: Any) -> bool:
         alike = any(isinstance(a, kind) and isinstance(b, kind) for kind in (str, list))
         if not alike and not (_is_number(a) and _is_number(b)):
-            raise Impossible(f"{named(a)} {sign} {named(b)}: these have no order")
+            first = "; ask whether it is none first" if a is None or b is None else ""
+            raise Impossible(f"{named(a)} {sign} {named(b)} cannot be compared{first}")
         return compare(a, b)
 
     return typed

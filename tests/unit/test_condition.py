@@ -73,9 +73,9 @@ def test_a_condition_is_true_or_false(text: str, holds: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("results.clean.nope > 0", "none > 0: these have no order"),
-        ("params.text < 3", "'a%s' < 3: these have no order"),
-        ("params.full > 0", "true > 0: these have no order"),
+        ("results.clean.nope > 0", "none > 0 cannot be compared; ask whether it is none first"),
+        ("params.text < 3", "'a%s' < 3 cannot be compared"),
+        ("params.full > 0", "true > 0 cannot be compared"),
         ("params.n", "3 stands where true or false is wanted; compare it"),
         ("not params.text", "'a%s' stands where true or false is wanted"),
         ("params.days and params.full", "a list stands where true or false is wanted"),

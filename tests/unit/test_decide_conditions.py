@@ -72,7 +72,8 @@ def test_a_condition_that_cannot_be_evaluated_fails_the_group_at_once_and_for_go
     assert job.status() is Status.FAILED
     assert job.state.job.reason is not None
     assert job.state.job.reason.text == (
-        "group b failed: its condition cannot be evaluated, and is not tried again: none > 1: these have no order; "
+        "group b failed: its condition cannot be evaluated, and is not tried again: "
+        "none > 1 cannot be compared; ask whether it is none first; "
         "`results.a.nothing > 1`, with results.a.nothing = none (group a did not record it)"
     )
 
