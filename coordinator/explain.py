@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from coordinator.condition import quoted
 from coordinator.decision import World
 from coordinator.draft import Draft
 from coordinator.due import PUBLISHING, overdue_at, publish_at, retry_at
@@ -51,7 +52,7 @@ class Explanation:
 
 
 def explain(state: JobState, world: World, due: float | None) -> list[Explanation]:
-    """The job first, then every group that is not done, in the order of the spec."""
+    """The job first, then every group that is not done or that its condition skipped, in the order of the spec."""
     found = [_job(state, world, due)]
     if not state.job.terminal:
         for name, planned in state.plan.groups.items():
@@ -140,6 +141,9 @@ def _planned(state: JobState, world: World, name: str, planned: PlannedGroup) ->
     waiting = Draft(state, world).waiting_members(name) - len(
         [m for m in open_members if state.record(m).state is S.WAITING]
     )
+    whole = state.record(name)
+    if whole.state is S.SKIPPED and whole.reason is not None and whole.reason.code == "CONDITION_FALSE":
+        yield Explanation(name, whole.state, whole.reason.text, whole.since, gives_up="it was skipped; this is final")
     if waiting > 0:
         yield _waiting(state, world, name, planned, waiting)
 
@@ -151,6 +155,8 @@ def _waiting(state: JobState, world: World, name: str, planned: PlannedGroup, me
         open_needs = [need for need in planned.spec.needs if not state.done(need)]
         shown = ", ".join(_need(state, need) for need in open_needs[:5])
         more = f" and {len(open_needs) - 5} more" if len(open_needs) > 5 else ""
+        if planned.spec.when is not None:
+            more += f"; then its condition decides: {quoted(planned.spec.when)}"
         return Explanation(
             name,
             S.WAITING,

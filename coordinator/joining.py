@@ -1,10 +1,18 @@
-"""Joining: which groups may go now. Every verdict is derived anew from the states as they stand (``join``)."""
+"""Joining: which groups may go now. Every verdict is derived anew from the states as they stand (``join``).
+
+Where a join says GO, the group's condition (``when:``) has the last word, once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator.condition import evaluate
 from coordinator.draft import Draft
 from coordinator.job import GroupRecord, Reason
 from coordinator.join import Verdict, judge
+from coordinator.queueing import freeze_group
 from coordinator.status import GroupState
 
 S = GroupState
@@ -30,13 +38,14 @@ def judge_one(draft: Draft, name: str) -> None:
     if found.verdict is Verdict.WAIT:
         return
     if found.verdict is Verdict.GO:
-        if planned.spec.is_join:
-            draft.move(name, GroupRecord(state=S.SUCCEEDED, reason=found.reason))
-            return
         count = draft.plan.member_count(name, draft.state.collected)
         if count is None and not all(draft.state.done(need) for need in planned.spec.needs):
             return  # a rule that needs not all of them holds already, and the maker of the values is still at work
-        if count is None:
+        if not condition_holds(draft, name):
+            return
+        if planned.spec.is_join:
+            draft.move(name, GroupRecord(state=S.SUCCEEDED, reason=found.reason))
+        elif count is None:
             source = planned.spec.fork_from
             text = f"no group that was needed made the output {source.output if source else '?'!r} with that column"
             draft.move(name, GroupRecord(state=S.FAILED, reason=Reason("FORK_SOURCE_MISSING", text)))
@@ -48,3 +57,30 @@ def judge_one(draft: Draft, name: str) -> None:
         return
     state = S.SKIPPED if found.verdict is Verdict.SKIP else S.FAILED
     draft.move(name, GroupRecord(state=state, reason=found.reason))
+
+
+def condition_holds(draft: Draft, name: str) -> bool:
+    """Evaluate the condition of a group that may go. Unless it holds, the group ends here: SKIPPED, or FAILED.
+
+    Once it held it is not asked again: the inputs of the group are frozen with it, and are the sign of it. Otherwise a
+    group that waits for room, or was returned by a pause, or a fork that is half queued, could find that it should
+    never have begun, since after ``any_succeeded`` more results may be there by now
+    (tests/unit/test_decide_conditions.py::test_a_condition_that_held_is_not_asked_again).
+    """
+    spec = draft.plan.groups[name].spec
+    if spec.when is None or name in draft.state.frozen:
+        return True
+
+    def results(group: str) -> Mapping[str, Any] | None:
+        record = draft.state.record(group)
+        return record.results if record.state is S.SUCCEEDED else None
+
+    verdict = evaluate(spec.when, {**draft.plan.params, **spec.params}, results)
+    if verdict.holds is None:
+        draft.move(name, GroupRecord(state=S.FAILED, reason=Reason("WHEN_FAILED", verdict.text)))
+    elif not verdict.holds:
+        draft.move(name, GroupRecord(state=S.SKIPPED, reason=Reason("CONDITION_FALSE", verdict.text)))
+    elif not spec.is_join:
+        freeze_group(draft, name)
+        draft.decision.moves += 1  # it makes the commit larger, as a move does
+    return verdict.holds is True

@@ -89,25 +89,30 @@ def mint(draft: Draft, group_id: str) -> str:
 
 
 def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
-    """Fix what every attempt of this group reads: the outputs of its needs as they stand now (rule 12).
+    """Fix what every attempt of this group, or member of a fork, reads (rule 12).
 
     A fork's members share one entry under the fork's name, or a fork after a fork would store N x N folders.
     """
     if name not in draft.state.frozen:
-        inputs = {
-            need: tuple(
-                record.staging
-                for member in draft.state.members(need)
-                if (record := draft.state.record(member)).state is S.SUCCEEDED and record.staging
-            )
-            for need in draft.plan.groups[name].reads
-        }
-        draft.decision.frozen[name] = FrozenInputs(inputs=inputs).model_dump_json()
-        draft.state.frozen.add(name)
+        freeze_group(draft, name)
     if ordinal is not None and group_id not in draft.state.frozen:
         value = draft.plan.member_value(name, ordinal, draft.state.collected)
         draft.decision.frozen[group_id] = FrozenInputs(value=value).model_dump_json()
         draft.state.frozen.add(group_id)
+
+
+def freeze_group(draft: Draft, name: str) -> None:
+    """Fix the outputs of a group's needs as they stand now: when it is first queued, or when its condition held."""
+    inputs = {
+        need: tuple(
+            record.staging
+            for member in draft.state.members(need)
+            if (record := draft.state.record(member)).state is S.SUCCEEDED and record.staging
+        )
+        for need in draft.plan.groups[name].reads
+    }
+    draft.decision.frozen[name] = FrozenInputs(inputs=inputs).model_dump_json()
+    draft.state.frozen.add(name)
 
 
 def resend_hints(draft: Draft) -> None:

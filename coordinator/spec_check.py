@@ -12,6 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+from coordinator.condition import Scope, check
 from coordinator.problem import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
 from tasks.group import GroupSpec
 
@@ -44,6 +45,7 @@ def problems_in(spec: JobSpec) -> list[Problem]:
         _cycle(spec, groups),
         *(_join(("groups", i), group, groups) for i, group in enumerate(spec.groups)),
         *(_fork(("groups", i), group, groups, owners) for i, group in enumerate(spec.groups)),
+        _conditions(spec, groups),
         _outputs(spec),
         _publish(spec),
         _params(spec),
@@ -181,6 +183,43 @@ def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], ow
     if not several and not any(step.python for step in maker.steps):
         return f"group {source!r} declares no output:; give its SQL step one"
     return None
+
+
+def _conditions(spec: JobSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
+    if not any(group.when is not None for group in spec.groups):
+        return
+    bits, above = _ancestors(groups)
+    told = 0
+    for i, group in enumerate(spec.groups):
+        if group.when is None:
+            continue
+
+        def before(name: str, mine: int = above.get(group.name, -1)) -> bool:
+            return bool(mine & bits[name])
+
+        params = {**spec.params, **group.params}
+        for message in check(group.when, Scope(group, params, groups, before, told < MAX_SUGGESTIONS)):
+            told += 1
+            yield Problem(message, ("groups", i, "when"))
+
+
+def _ancestors(groups: dict[str, GroupSpec]) -> tuple[dict[str, int], dict[str, int]]:
+    """A bit for each group, and for each group those of all that come before it; none in a cycle, which is told anyway.
+
+    As bits, for 10,000 groups in a chain have 50 million pairs.
+    """
+    bits = {name: 1 << at for at, name in enumerate(groups)}
+    known = {name: [need for need in group.needs if need in groups] for name, group in groups.items()}
+    above: dict[str, int] = {}
+    try:
+        for name in TopologicalSorter(known).static_order():
+            mine = 0
+            for need in known[name]:
+                mine |= above[need] | bits[need]
+            above[name] = mine
+    except CycleError:
+        return bits, {}
+    return bits, above
 
 
 def outputs_of(group: GroupSpec) -> list[str]:

@@ -18,7 +18,6 @@ from tasks.group import DatasetName, ForkFrom, GroupName, ParamName, QueueName, 
 # Fields of the design whose behaviour is still to come: better told apart from a slip of the pen.
 NOT_YET = frozenset(
     (
-        "when",
         "quality",
         "max_rejected_ratio",
         "kind",
@@ -170,7 +169,9 @@ def _sentence(kind: str, context: dict[str, Any], value: Any, message: str) -> s
         return f"expected {names}, not {describe(value)}{near}"
     if kind in ("too_short", "string_too_short"):
         return "expected at least one, not none" if kind == "too_short" else "expected text, not empty text"
-    if kind in ("too_long", "string_too_long"):
+    if kind == "string_too_long":
+        return f"expected at most {context['max_length']:,} characters, not {len(value):,}"
+    if kind == "too_long":
         return f"expected at most {context['max_length']}, not {context.get('actual_length', 'more')}"
     if kind in _EXPECTED:
         quotes = ""

@@ -134,7 +134,7 @@ class StepContext:
         return OutputSlot(name, self._work.write)
 
     def result(self, key: str, value: Any) -> None:
-        """Keep a small JSON value with the attempt's outcome, to be shown with the job.
+        """Keep a small JSON value with the attempt's outcome: shown with the job, and seen by conditions (``when:``).
 
         Raises:
             OutputInvalid: it is not JSON, or all results together are over 64 KiB.
@@ -142,7 +142,7 @@ class StepContext:
         results = {**self._work.results, str(key): value}
         try:
             text = json.dumps(results, allow_nan=False)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise OutputInvalid(f"the result {key!r} is not a JSON value: {error}") from error
         if len(text.encode()) > MAX_RESULTS:
             raise OutputInvalid(

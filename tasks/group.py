@@ -21,6 +21,7 @@ ParamName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 QueueName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 Scalar = str | int | float | bool
 MAX_FORK = 10_000
+MAX_WHEN = 1000  # characters of a condition
 
 
 class Strict(BaseModel):
@@ -112,6 +113,12 @@ class GroupSpec(Strict):
     name: GroupName
     needs: tuple[GroupName, ...] = ()
     join: JoinRule = JoinRule()
+    when: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_WHEN,
+        description="a condition; false: the group is skipped once its join says that it may go",
+    )
     for_each: dict[ParamName, tuple[Scalar, ...] | ForkFrom] | None = Field(
         default=None, description="one parameter and its values: the group is forked, one member per value"
     )
@@ -206,7 +213,7 @@ class GroupPlan(Strict):
 
 
 class FrozenInputs(Strict):
-    """What is fixed when a group is first queued; every later attempt reads exactly this.
+    """What is fixed when a group is first queued, or its condition held; every later attempt reads exactly this.
 
     Stored under the group's name; a fork's members share that entry and have one each for their value.
     """

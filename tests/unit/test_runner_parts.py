@@ -17,6 +17,7 @@ from servers import wait_until
 
 from tasks import attempt_log
 from tasks.attempt_log import AttemptLog
+from tasks.context import StepContext, Work
 from tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound, Unrecoverable
 from tasks.failure import MAX_TEXT, failure_of, shorten
 from tasks.filesystem import Files
@@ -29,6 +30,7 @@ from tasks.proctree import Seen, Tree, describe_status, look
 from tasks.secret import Secrets
 from tasks.spark import hadoop_uri, local_master, same_schema
 from tasks.steps import find, fit
+from tasks.token import Token
 
 
 def imported_by(module: str) -> set[str]:
@@ -294,3 +296,31 @@ def test_a_log_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
     (tmp_path / "_staging").write_text("a file where a folder should be")
     with AttemptLog(Files(str(tmp_path)), "_staging/j/g/1-n-c").open() as log:
         log.logger.info("unheard")
+
+
+# -- results ---------------------------------------------------------------------------------------------------
+
+
+def context(tmp_path: Path) -> tuple[Work, StepContext]:
+    work = Work(Files(str(tmp_path)), Token("job", "g", 1, "n", "c"), None, {})
+    log = logging.getLogger("step")
+    return work, StepContext(
+        work, {}, log=log, scratch=tmp_path, is_cancelled=lambda: False, report=lambda done, total: None
+    )
+
+
+def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    work, ctx = context(tmp_path)
+    ctx.result("rows", 3)
+    ctx.result("names", ("a", None, True))
+    ctx.result("rows", 4)
+    endless: list[Any] = []
+    for _ in range(100_000):
+        endless = [endless]
+    for wrong in (object(), {1, 2}, b"x", float("nan"), float("inf"), endless):
+        with pytest.raises(OutputInvalid, match="the result 'bad' is not a JSON value"):
+            ctx.result("bad", wrong)
+    ctx.result("most", "x" * 65_000)
+    with pytest.raises(OutputInvalid, match="with 'more' the results of this attempt are over 64 KiB; write a frame"):
+        ctx.result("more", "x" * 1000)
+    assert {**work.results, "most": ""} == {"rows": 4, "names": ["a", None, True], "most": ""}
