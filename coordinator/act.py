@@ -68,7 +68,7 @@ class JobStore(Protocol):
     def begin(self, job: str, owner: str) -> Begun: ...
     def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer: ...
     def load(
-        self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None
+        self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None, *, bare: bool = False
     ) -> JobState | None: ...
     def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer: ...
     def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None: ...
@@ -239,6 +239,8 @@ class Coordinator:
                 if isinstance(error, NewerJob):
                     self._leave_for_newer(job, error, begun, reports)
                     answer, more = CommitAnswer.APPLIED, False
+                elif (ended := self._end_by_force(job, begun, reports, published, todo)) is not None:
+                    answer, more = ended
                 elif not self._refuse(job, error, begun, reports):
                     break
                 else:
@@ -279,6 +281,43 @@ class Coordinator:
             return CommitAnswer.MISSING, False
         if state is not cached:
             changed = None
+        return self._decide(job, state, begun, changed, reports, published, todo)
+
+    def _end_by_force(
+        self,
+        job: str,
+        begun: Begun,
+        reports: Sequence[Delivered],
+        published: PublishResult | None,
+        todo: _Pass,
+    ) -> tuple[CommitAnswer, bool] | None:
+        """A job whose groups cannot be read or decided is ended all the same if force was asked for; else None.
+
+        Without its groups there is nothing that it could not be decided by: all of them count as canceled.
+        """
+        try:
+            state = self._store.load(job, bare=True)
+            if state is None or state.job.terminal or state.job.intent is not Intent.FORCE_STOP:
+                return None
+            log.warning("job %s is ended by force without its groups, which cannot be decided", job)
+            return self._decide(job, state, begun, None, reports, published, todo)
+        except Exception as error:
+            if unavailable(error):
+                raise
+            log.exception("job %s cannot even be ended by force", job)
+            return None
+
+    def _decide(
+        self,
+        job: str,
+        state: JobState,
+        begun: Begun,
+        changed: Sequence[str] | None,
+        reports: Sequence[Delivered],
+        published: PublishResult | None,
+        todo: _Pass,
+    ) -> tuple[CommitAnswer, bool]:
+        """Decide and commit once, from ``state``."""
         acks = _acks(state, reports)
         if state.job.terminal or (state.job.halted is not None and state.job.intent in (Intent.RUN, Intent.PAUSE)):
             due = None if state.job.terminal else begun.now + HALTED_LOOK

@@ -139,13 +139,21 @@ class Store:
         )
         return EndAnswer(answer)
 
-    def load(self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None) -> JobState | None:
+    def load(
+        self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None, *, bare: bool = False
+    ) -> JobState | None:
         """The state of a job; None if there is no such job.
 
         Args:
             cached: a state from before; used again if nothing was committed since.
             changed: groups whose attempts are read afresh; None for all that are active.
+            bare: the job alone, as if no group had begun.
+
+        Raises: NewerJob.
         """
+        if bare:
+            record = self.job(job)
+            return None if record is None else JobState(plan_of(record.spec), record, {}, {}, {})
         keys = self._keys.of(job)
         if cached is not None and self._redis.hget(keys.job, "commit") == cached.job.commit:
             self._refresh(keys.attempts, cached, cached.active if changed is None else changed)
