@@ -64,10 +64,14 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """Reports to ack with a commit, and how they were counted."""
+    """Reports to ack with a commit, how they were counted, and by entry id the event of an outcome that was refused."""
 
     ids: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"acks": list(self.ids), "counts": dict(self.counts), "refused": dict(self.refused)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +200,7 @@ class Store:
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
             "due": _stamp(decision.due),
             "due_seen": due_seen,
-            "acks": list(acks.ids),
-            "counts": dict(acks.counts),
+            **acks.to_dict(),
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
             "expire": self._retention,
@@ -276,9 +279,10 @@ class Store:
 
     def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next."""
-        change = {"due": _stamp(due), "due_seen": due_seen, "acks": list(acks.ids), "counts": dict(acks.counts)}
+        change = {"due": _stamp(due), "due_seen": due_seen, **acks.to_dict()}
         self._settle(
-            keys=[self._keys.due, self._keys.reports, self._keys.counters], args=[job, json.dumps(change), REPORT_GROUP]
+            keys=[self._keys.due, self._keys.reports, self._keys.counters, self._keys.of(job).events],
+            args=[job, json.dumps(change), REPORT_GROUP, EVENT_BOUND],
         )
 
     # ---- the sweep -----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ key                                   type    what it holds
 ``P:resent:QUEUE``                    string  hints sent again in this dispatch_timeout, by all coordinators
 ``P:runners``                         hash    runner id → JSON: host, pid, queues, what it runs, when seen
 ``P:runners:seen``                    zset    runner id → when its watchdog was last heard
+``P:finish:TOKEN:EVENT``              string  what was answered to a finish, since it may be repeated
 ``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
 ====================================  ======  ===========================================================
 
@@ -124,6 +125,9 @@ class Keys:
     @property
     def runners_seen(self) -> str:
         return self.name("runners", "seen")
+
+    def finish(self, token: str, event: str) -> str:
+        return self.name("finish", token, event)
 
     def cancel(self, job: str) -> str:
         return self.name("cancel", job)

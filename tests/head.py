@@ -115,8 +115,8 @@ class Head:
     def claim(self, hint: Hint, claimant: str = "runner1") -> Claim:
         return self.lease.claim(hint, claimant, f"host:{claimant}", f"claim-{hint}-{claimant}")
 
-    def finish(self, token: Token, outcome: Outcome = SUCCEEDED) -> FinishAnswer:
-        return self.lease.finish(token, outcome, f"finish-{token}")
+    def finish(self, token: Token, outcome: Outcome = SUCCEEDED, event: str = "") -> FinishAnswer:
+        return self.lease.finish(token, outcome, event or mint())
 
     def work(self, hint: Hint, outcome: Outcome = SUCCEEDED, claimant: str = "runner1") -> FinishAnswer:
         """Claim and finish one attempt."""

@@ -5,7 +5,8 @@
 -- ARGV  1 job id  2 change (JSON)  3 consumer group  4 bound of the event stream  5 channel of the job
 --
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
---          attempts: {}, drop: [], orders: {}, events: [], due, due_seen, acks: [], counts: {}, summary, submitted_at, expire}
+--          attempts: {}, drop: [], orders: {}, events: [], due, due_seen, acks: [], counts: {}, refused: {}, summary,
+--          submitted_at, expire}
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
 -- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has hints to send.
@@ -59,7 +60,13 @@ if KEYS[12] ~= KEYS[13] then
     redis.call('ZADD', KEYS[13], change.submitted_at, ARGV[1])
 end
 if change.summary ~= cjson.null then redis.call('HSET', KEYS[10], ARGV[1], change.summary) end
-for _, id in ipairs(change.acks) do redis.call('XACK', KEYS[8], ARGV[3], id) end
+for _, id in ipairs(change.acks) do
+    local acked = redis.call('XACK', KEYS[8], ARGV[3], id)
+    -- An outcome that was refused is one event, however often its entry is delivered or this script repeated.
+    if acked == 1 and change.refused[id] then
+        redis.call('XADD', KEYS[6], 'NOMKSTREAM', 'MAXLEN', '~', ARGV[4], '*', 'event', change.refused[id])
+    end
+end
 for name, count in pairs(change.counts) do redis.call('HINCRBY', KEYS[9], name, count) end
 
 -- Instant, where the renewal would be sure: runners of this job have something to hear.
