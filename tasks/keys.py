@@ -15,6 +15,9 @@ key                                   type    what it holds
 ``P:due``                             zset    job → when it must be decided again; every non-terminal job is here
 ``P:jobs``                            zset    job → submit time
 ``P:ended``                           zset    job → when it may be forgotten (retention)
+``P:sweepable``                       zset    job that has ended → when its staging is looked at next
+``P:staged``                          hash    job → JSON: where its staging lies, when it is forgotten
+``P:retries``                         hash    retry → the job that it retries, until it is forgotten
 ``P:status:STATUS``                   zset    job → submit time, per status
 ``P:summary``                         hash    job → one line of JSON for ``list``
 ``P:key:KEY``                         hash    job that was submitted under this key, fingerprint of its spec
@@ -88,6 +91,18 @@ class Keys:
     @property
     def ended(self) -> str:
         return self.name("ended")
+
+    @property
+    def sweepable(self) -> str:
+        return self.name("sweepable")
+
+    @property
+    def staged(self) -> str:
+        return self.name("staged")
+
+    @property
+    def retries(self) -> str:
+        return self.name("retries")
 
     def status(self, status: str) -> str:
         return self.name("status", status)

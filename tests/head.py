@@ -23,6 +23,8 @@ from coordinator.queries import JobView
 from coordinator.status import Status
 from coordinator.store import Store
 from coordinator.sweep import Sweep
+from coordinator.sweepable import Sweepable
+from coordinator.vacuum import Vacuum
 from tasks.app import app
 from tasks.connect import connect
 from tasks.keys import Keys
@@ -68,7 +70,8 @@ class Head:
         self.store = Store.of(self.settings, self.redis)
         self.hands = HandsOfTheTest()
         self.coordinator = Coordinator(self.store, self.hands, self.settings, mint, background=background)
-        self.sweep = Sweep(self.store, self.coordinator, self.settings)
+        self.vacuum = Vacuum(Sweepable(self.redis, self.keys), self.store, background)
+        self.sweep = Sweep(self.store, self.coordinator, self.settings, vacuum=self.vacuum)
         self.inbox = Inbox(self.redis, self.keys, mint())
         self.inbox.open()
         self.consumer = Consumer(self.inbox, self.coordinator, self.sweep, self.settings)

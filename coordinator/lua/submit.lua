@@ -1,6 +1,7 @@
 -- submit: a job's record, its runners' plans, its place in the indexes and its first due, together.
 --
 -- KEYS  1 job  2 plans  3 events  4 due  5 jobs  6 status index of PENDING  7 summary  8 submit key  9 reports
+--       10 retries
 -- ARGV  1 job id  2 {fields: {}, plans: {}, summary, fingerprint, key} (JSON)
 -- Answers {SUBMITTED, id} | {EXISTS, id} | {KEY_TAKEN, id}
 --
@@ -27,6 +28,8 @@ redis.call('ZADD', KEYS[4], now, ARGV[1])
 redis.call('ZADD', KEYS[5], now, ARGV[1])
 redis.call('ZADD', KEYS[6], now, ARGV[1])
 redis.call('HSET', KEYS[7], ARGV[1], change.summary)
+-- Whose staging it may adopt: the sweep asks (coordinator/vacuum.py).
+if change.fields.retry_of ~= '' then redis.call('HSET', KEYS[10], ARGV[1], change.fields.retry_of) end
 -- A wake-up for whoever reads reports; the due index is what makes it sure.
 redis.call('XADD', KEYS[9], '*', 'v', '1', 'kind', 'due', 'job', ARGV[1])
 return {'SUBMITTED', ARGV[1]}
