@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from guarantees.test_refused import held, refused
 from head import Head, failed, group
-from servers import wait_until
+from servers import RedisServer, wait_until
 
 from coordinator import vacuum
 from coordinator.assemble import Background
@@ -130,6 +130,11 @@ def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(head: Head)
     assert stands(head, f"{bad.staging}.log")
 
     stage(head, bad)  # a zombie thaws and writes once more
+    (Path(head.settings.warehouse) / f"_staging/{job}/notes").write_text("a file of somebody else's")
+    look(head, job)
+    assert read_marker(Files(head.settings.warehouse), good.staging) is not None
+    assert not stands(head, bad.staging)
+    stage(head, bad)  # and again
     forget(head, job)
     look(head, job)
     assert not stands(head, f"_staging/{job}")
@@ -159,6 +164,27 @@ def test_what_a_finished_job_published_can_be_read_for_ever(head: Head) -> None:
     assert sorted(Path(path).read_text() for path in older) == published
     assert not stands(head, f"_staging/{job}/inner")
     assert sorted(p.name for p in (Path(head.settings.warehouse) / f"_staging/{job}").rglob("*.log")) == []
+
+
+def test_an_object_store_is_swept_like_a_folder(redis_server: RedisServer, head: Head) -> None:
+    elsewhere: Any = f"memory://{head.redis.client_id()}"
+    head = Head(redis_server.url, elsewhere)
+    files = Files(elsewhere)
+    job, tokens = finished(head, group("inner"), group("out", "inner"))
+    zombie = replace(tokens["out"], claimant="zombie")
+    stage(head, zombie)
+
+    look(head, job)
+    assert f"{zombie.staging}.log".rpartition("/")[2] in files.names(f"_staging/{job}/out")
+    assert read_marker(files, zombie.staging) is None
+    assert read_marker(files, tokens["inner"].staging) is not None
+
+    forget(head, job)
+    look(head, job)
+    assert files.names(f"_staging/{job}") == ["out"]
+    (file,) = Warehouse(elsewhere).files("out")
+    assert files.read(file.path) == str(tokens["out"]).encode()
+    assert files.names(f"_staging/{job}/out") == [tokens["out"].staging.rpartition("/")[2]]
 
 
 def test_a_job_whose_record_is_gone_too_early_is_left_alone(head: Head) -> None:
