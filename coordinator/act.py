@@ -20,12 +20,12 @@ from coordinator.backoff import BUSY_WAIT, random_wait
 from coordinator.decide import decide
 from coordinator.decision import Decision, PublishResult, World
 from coordinator.job import NewerJob, Reason
+from coordinator.receipt import Delivered, receipt
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent
 from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
 from coordinator.summary import summary_of
 from tasks.connect import unavailable
-from tasks.report import Report, ReportKind
 from tasks.settings import Settings
 from tasks.token import Hint, split_member
 
@@ -43,23 +43,6 @@ class Handled(StrEnum):
     DONE = "DONE"
     BUSY = "BUSY"  # somebody else holds the job's lock: the reports stay pending, try again in milliseconds
     MISSING = "MISSING"  # there is no such job
-
-
-class Applied(StrEnum):
-    """What applying a report came to; each is counted."""
-
-    APPLIED = "APPLIED"
-    DUPLICATE = "DUPLICATE"
-    STALE = "STALE"
-    TERMINAL = "TERMINAL"
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """A report with the id of the stream entry that it came in."""
-
-    entry: str
-    report: Report
 
 
 class JobStore(Protocol):
@@ -102,26 +85,6 @@ class _Pass:
     resent: dict[str, int] = field(default_factory=dict)
     publish: JobState | None = None
     abort: Reason | None = None
-
-
-def classify(state: JobState, report: Report) -> Applied:
-    """What a report is worth against the record as it stands. The record is the truth; a report is a wake-up."""
-    if state.job.terminal:
-        return Applied.TERMINAL
-    token = report.token
-    if split_member(token.group)[0] not in state.plan.groups:
-        return Applied.STALE
-    record = state.record(token.group)
-    if (token.epoch, token.nonce) != (record.epoch, record.nonce):
-        return Applied.STALE
-    attempt = state.attempts.get(token.group)
-    if attempt is not None and attempt.claimant and attempt.claimant != token.claimant:
-        return Applied.STALE
-    if record.state is GroupState.QUEUED:
-        return Applied.APPLIED
-    if record.state in (GroupState.RUNNING, GroupState.CANCELING):
-        return Applied.DUPLICATE if report.kind is ReportKind.CLAIMED else Applied.APPLIED
-    return Applied.DUPLICATE
 
 
 class Coordinator:
@@ -318,7 +281,7 @@ class Coordinator:
         todo: _Pass,
     ) -> tuple[CommitAnswer, bool]:
         """Decide and commit once, from ``state``."""
-        acks = _acks(state, reports)
+        acks = receipt(state, reports)
         if state.job.terminal or (state.job.halted is not None and state.job.intent in (Intent.RUN, Intent.PAUSE)):
             due = None if state.job.terminal else begun.now + HALTED_LOOK
             self._store.settle(job, due, begun.due_seen, acks)
@@ -417,11 +380,3 @@ class Coordinator:
             self._cache[job] = (now, state)
             while len(self._cache) > CACHE_JOBS:
                 del self._cache[next(iter(self._cache))]
-
-
-def _acks(state: JobState, reports: Sequence[Delivered]) -> Acks:
-    counts: dict[str, int] = {}
-    for delivered in reports:
-        kind = classify(state, delivered.report)
-        counts[kind] = counts.get(kind, 0) + 1
-    return Acks(tuple(delivered.entry for delivered in reports), counts)

@@ -16,22 +16,26 @@ from coordinator.inbox import Inbox
 from coordinator.outside import Hands
 from coordinator.store import Store
 from coordinator.sweep import Sweep
+from coordinator.sweepable import Sweepable
+from coordinator.vacuum import Vacuum
 from tasks.app import app as fleet
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.settings import Settings
 
 PUBLISHERS = 8  # jobs that one coordinator publishes at a time
+VACUUMS = 2  # warehouses whose staging it sweeps at a time
 
 
 class Background:
     """Runs work in daemon threads, a few at a time: one that hangs in a warehouse must not keep the process alive."""
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self, at_once: int, name: str = "publisher") -> None:
+        self._name = name
         self._room = threading.BoundedSemaphore(at_once)
 
     def __call__(self, work: Callable[[], None]) -> None:
-        threading.Thread(target=self._run, args=(work,), name="publisher", daemon=True).start()
+        threading.Thread(target=self._run, args=(work,), name=self._name, daemon=True).start()
 
     def _run(self, work: Callable[[], None]) -> None:
         with self._room:
@@ -60,6 +64,8 @@ def assemble(settings: Settings) -> Parts:
     client = connect(settings.redis_url)
     store = Store.of(settings, client)
     coordinator = Coordinator(store, Hands(fleet), settings, mint, background=Background(PUBLISHERS))
-    sweep = Sweep(store, coordinator, settings)
-    inbox = Inbox(client, Keys(settings.prefix), f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}")
+    keys = Keys(settings.prefix)
+    vacuum = Vacuum(Sweepable(client, keys), store, Background(VACUUMS, "vacuum"))
+    sweep = Sweep(store, coordinator, settings, vacuum=vacuum)
+    inbox = Inbox(client, keys, f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}")
     return Parts(client, store, coordinator, sweep, inbox, Consumer(inbox, coordinator, sweep, settings))

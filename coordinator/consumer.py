@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 import redis
 
-from coordinator.act import Coordinator, Delivered, Handled
+from coordinator.act import Coordinator, Handled
 from coordinator.backoff import AWAY_WAIT, BUSY_WAIT, random_wait
 from coordinator.inbox import Entry, Inbox
+from coordinator.receipt import Delivered
 from coordinator.sweep import Sweep
 from tasks.connect import unavailable
 from tasks.errors import Malformed

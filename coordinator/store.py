@@ -19,6 +19,7 @@ from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import plan_of
 from coordinator.state import JobState
 from coordinator.status import Status
+from coordinator.sweepable import to_sweep
 from tasks.keys import Keys
 from tasks.lease import script
 from tasks.settings import Settings
@@ -64,10 +65,14 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """Reports to ack with a commit, and how they were counted."""
+    """Reports to ack with a commit, how they were counted, and by entry id the event of an outcome that was refused."""
 
     ids: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"acks": list(self.ids), "counts": dict(self.counts), "refused": dict(self.refused)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +100,14 @@ class Store:
         lock_ttl: float = 5.0,
         lease_ttl: float = 15.0,
         retention: float = 7 * 86400,
+        let_go: float = 25.0,  # seconds until no worker can hold an attempt of a job that has ended
     ) -> None:
         self._redis = client
         self._keys = keys
         self._lock_ms = max(1, round(lock_ttl * 1000))
         self._lease_ttl = lease_ttl
         self._retention = retention
+        self._let_go = let_go
         self._begin = script(client, "coordinator", "begin")
         self._end = script(client, "coordinator", "end")
         self._commit = script(client, "coordinator", "commit")
@@ -112,8 +119,12 @@ class Store:
     @classmethod
     def of(cls, settings: Settings, client: redis.Redis) -> Store:
         """The store that ``settings`` describe."""
-        keys = Keys(settings.prefix)
-        return cls(client, keys, lock_ttl=settings.lock_ttl, lease_ttl=settings.lease_ttl, retention=settings.retention)
+        return cls(
+            client,
+            Keys(settings.prefix),
+            **settings.model_dump(include={"lock_ttl", "lease_ttl", "retention"}),
+            let_go=settings.lease_ttl + settings.cancel_grace,
+        )
 
     # ---- one pass over one job -----------------------------------------------------------------------
 
@@ -207,20 +218,20 @@ class Store:
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
             "due": _stamp(decision.due),
             "due_seen": due_seen,
-            "acks": list(acks.ids),
-            "counts": dict(acks.counts),
+            **acks.to_dict(),
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
             "expire": self._retention,
             "wake": bool(decision.orders) or (new.terminal and new.status is not Status.FINISHED),
             "lease_ttl": self._lease_ttl,
+            "staged": to_sweep(new, self._let_go) if new.terminal else None,
         }
         answer = self._commit(
             keys=[
                 *(keys.job, keys.groups, keys.inputs, keys.forks, keys.attempts, keys.events),
                 *(self._keys.due, self._keys.reports, self._keys.counters, self._keys.summary, self._keys.alive),
                 *(self._keys.status(old.status), self._keys.status(new.status), self._keys.ended),
-                *(keys.plans, self._keys.submit_key(old.key)),
+                *(keys.plans, self._keys.submit_key(old.key), self._keys.sweepable, self._keys.staged),
             ],
             args=[
                 old.id,
@@ -303,9 +314,10 @@ class Store:
 
     def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next."""
-        change = {"due": _stamp(due), "due_seen": due_seen, "acks": list(acks.ids), "counts": dict(acks.counts)}
+        change = {"due": _stamp(due), "due_seen": due_seen, **acks.to_dict()}
         self._settle(
-            keys=[self._keys.due, self._keys.reports, self._keys.counters], args=[job, json.dumps(change), REPORT_GROUP]
+            keys=[self._keys.due, self._keys.reports, self._keys.counters, self._keys.of(job).events],
+            args=[job, json.dumps(change), REPORT_GROUP, EVENT_BOUND],
         )
 
     # ---- the sweep -----------------------------------------------------------------------------------
@@ -334,6 +346,7 @@ class Store:
                 pipe.zrem(self._keys.status(status), *ended)
             pipe.zrem(self._keys.jobs, *ended)
             pipe.hdel(self._keys.summary, *ended)
+            pipe.hdel(self._keys.retries, *ended)
             pipe.zrem(self._keys.ended, *ended)
             pipe.execute()
         return len(ended)
@@ -361,7 +374,8 @@ class Store:
             keys=[
                 *(keys.job, keys.plans, keys.events, self._keys.due, self._keys.jobs),
                 *(self._keys.status(Status.PENDING), self._keys.summary),
-                *(self._keys.submit_key(job.key), self._keys.reports, self._keys.of(job.retry_of).events),
+                *(self._keys.submit_key(job.key), self._keys.reports, self._keys.retries),
+                self._keys.of(job.retry_of).events,
             ],
             args=[job.id, json.dumps(change)],
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from coordinator.act import Coordinator, Handled
 from coordinator.store import Store
+from coordinator.vacuum import Vacuum
 from tasks.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -23,12 +24,14 @@ class Sweep:
         coordinator: Coordinator,
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
+        vacuum: Vacuum | None = None,
     ) -> None:
-        """``clock``: monotonic seconds."""
+        """``clock``: monotonic seconds. ``vacuum`` sweeps the staging of jobs that have ended; None: nobody does."""
         self._clock = clock
         self._store = store
         self._coordinator = coordinator
         self._settings = settings
+        self._vacuum = vacuum
 
     def run(self) -> int:
         """One sweep. Returns how many jobs were decided.
@@ -56,6 +59,8 @@ class Sweep:
                 decided += self._coordinator.handle(job) is not Handled.BUSY
             met.update(batch)
         self._store.forget_ended(now)
+        if self._vacuum is not None:
+            self._vacuum.start(now)
         return decided
 
     def run_if_overdue(self) -> int | None:

@@ -194,7 +194,7 @@ class Files:
             _make_folder(local)
 
     def remove_tree(self, folder: str) -> None:
-        """Remove ``folder`` and all below it; nothing if it is absent, also when others remove it at the same time.
+        """Remove ``folder`` and all below it, or a file; nothing if it is absent, also when others remove it meanwhile.
 
         Raises:
             ValueError: ``folder`` is the warehouse itself.
@@ -207,6 +207,8 @@ class Files:
             if self._fs.exists(self._key(folder)):
                 self._fs.rm(self._key(folder), recursive=True)
             return
+        if local.is_file():
+            local.unlink(missing_ok=True)
         while local.exists():
             try:
                 shutil.rmtree(local)

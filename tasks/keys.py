@@ -15,6 +15,9 @@ key                                   type    what it holds
 ``P:due``                             zset    job → when it must be decided again; every non-terminal job is here
 ``P:jobs``                            zset    job → submit time
 ``P:ended``                           zset    job → when it may be forgotten (retention)
+``P:sweepable``                       zset    job that has ended → when its staging is looked at next
+``P:staged``                          hash    job → JSON: where its staging lies, when it is forgotten
+``P:retries``                         hash    retry → the job that it retries, until it is forgotten
 ``P:status:STATUS``                   zset    job → submit time, per status
 ``P:summary``                         hash    job → one line of JSON for ``list``
 ``P:key:KEY``                         hash    job that was submitted under this key, fingerprint of its spec
@@ -26,6 +29,7 @@ key                                   type    what it holds
 ``P:resent:QUEUE``                    string  hints sent again in this dispatch_timeout, by all coordinators
 ``P:runners``                         hash    runner id → JSON: host, pid, queues, what it runs, when seen
 ``P:runners:seen``                    zset    runner id → when its watchdog was last heard
+``P:finish:TOKEN:EVENT``              string  what was answered to a finish, since it may be repeated
 ``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
 ====================================  ======  ===========================================================
 
@@ -88,6 +92,18 @@ class Keys:
     def ended(self) -> str:
         return self.name("ended")
 
+    @property
+    def sweepable(self) -> str:
+        return self.name("sweepable")
+
+    @property
+    def staged(self) -> str:
+        return self.name("staged")
+
+    @property
+    def retries(self) -> str:
+        return self.name("retries")
+
     def status(self, status: str) -> str:
         return self.name("status", status)
 
@@ -124,6 +140,9 @@ class Keys:
     @property
     def runners_seen(self) -> str:
         return self.name("runners", "seen")
+
+    def finish(self, token: str, event: str) -> str:
+        return self.name("finish", token, event)
 
     def cancel(self, job: str) -> str:
         return self.name("cancel", job)

@@ -20,6 +20,8 @@ from tasks.keys import Keys
 from tasks.report import SCHEMA_VERSION, Outcome
 from tasks.token import Hint, Token, split_member
 
+ANSWER_KEPT = 900  # seconds; whoever finishes goes on trying for less (run.FINISH_FOR, watchdog.LAST_WORD_FOR)
+
 
 class ClaimAnswer(StrEnum):
     CLAIMED = "CLAIMED"
@@ -117,7 +119,10 @@ class Lease:
         """
         keys = self._keys.of(token.job)
         answer = self._finish(
-            keys=[keys.job, keys.attempts, self._keys.reports, self._keys.due],
+            keys=[
+                *(keys.job, keys.attempts, self._keys.reports, self._keys.due),
+                self._keys.finish(str(token), event),
+            ],
             args=[
                 token.job,
                 token.group,
@@ -128,6 +133,7 @@ class Lease:
                 str(outcome.kind),
                 event,
                 SCHEMA_VERSION,
+                ANSWER_KEPT,
             ],
         )
         return FinishAnswer(answer)

@@ -107,12 +107,19 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One message from a worker. ``event`` is made before the first try to send and reused in every retry."""
+    """One message from a worker. ``event`` is made before the first try to send and reused in every retry.
+
+    Attributes:
+        at: seconds since the epoch, by the clock of Redis.
+        refused: empty, or why ``finish`` did not take the outcome: STALE (the attempt was no longer live) or TERMINAL
+            (the job had ended).
+    """
 
     event: str
     token: Token
     kind: ReportKind
-    at: float  # seconds since the epoch, by the clock of Redis
+    at: float
+    refused: str = ""
 
     @classmethod
     def from_fields(cls, fields: dict[str, str]) -> Report:
@@ -129,7 +136,13 @@ class Report:
         if version > SCHEMA_VERSION:
             raise NewerSchema(version)
         try:
-            return cls(fields["id"], Token.parse(fields["token"]), ReportKind(fields["kind"]), float(fields["at"]))
+            return cls(
+                fields["id"],
+                Token.parse(fields["token"]),
+                ReportKind(fields["kind"]),
+                float(fields["at"]),
+                fields.get("refused", ""),
+            )
         except KeyError as error:
             raise Malformed(f"a report needs the field {error}") from error
         except ValueError as error:

@@ -23,6 +23,8 @@ from coordinator.queries import JobView
 from coordinator.status import Status
 from coordinator.store import Store
 from coordinator.sweep import Sweep
+from coordinator.sweepable import Sweepable
+from coordinator.vacuum import Vacuum
 from tasks.app import app
 from tasks.connect import connect
 from tasks.keys import Keys
@@ -68,7 +70,8 @@ class Head:
         self.store = Store.of(self.settings, self.redis)
         self.hands = HandsOfTheTest()
         self.coordinator = Coordinator(self.store, self.hands, self.settings, mint, background=background)
-        self.sweep = Sweep(self.store, self.coordinator, self.settings)
+        self.vacuum = Vacuum(Sweepable(self.redis, self.keys), self.store, background)
+        self.sweep = Sweep(self.store, self.coordinator, self.settings, vacuum=self.vacuum)
         self.inbox = Inbox(self.redis, self.keys, mint())
         self.inbox.open()
         self.consumer = Consumer(self.inbox, self.coordinator, self.sweep, self.settings)
@@ -115,8 +118,8 @@ class Head:
     def claim(self, hint: Hint, claimant: str = "runner1") -> Claim:
         return self.lease.claim(hint, claimant, f"host:{claimant}", f"claim-{hint}-{claimant}")
 
-    def finish(self, token: Token, outcome: Outcome = SUCCEEDED) -> FinishAnswer:
-        return self.lease.finish(token, outcome, f"finish-{token}")
+    def finish(self, token: Token, outcome: Outcome = SUCCEEDED, event: str = "") -> FinishAnswer:
+        return self.lease.finish(token, outcome, event or mint())
 
     def work(self, hint: Hint, outcome: Outcome = SUCCEEDED, claimant: str = "runner1") -> FinishAnswer:
         """Claim and finish one attempt."""

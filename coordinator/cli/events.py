@@ -13,6 +13,7 @@ from coordinator.cli.connection import connected
 from coordinator.cli.job_name import resolve
 from coordinator.cli.terminal import clock, coloured, count_of, emit_line, iso, one_line, stdout
 from coordinator.client import Client
+from coordinator.receipt import REFUSED
 from coordinator.status import TERMINAL
 from tasks.duration import format_duration
 
@@ -66,10 +67,12 @@ def event_text(event: Event) -> Text:
     """One event as one line."""
     group = str(event.get("group", ""))
     parts = []
-    if "epoch" in event:
+    if "epoch" in event and event["kind"] != REFUSED:  # its sentence says so itself
         parts.append(f"attempt {event['epoch']}")
     if event.get("worker"):
         parts.append(f"on {event['worker']}")
+    if event.get("claimant"):
+        parts.append(f"claimant {event['claimant']}")
     if event.get("queue"):
         parts.append(f"queue {event['queue']}")
     if "rows" in event:

@@ -2,10 +2,12 @@
 --
 -- KEYS  1 job  2 groups  3 inputs  4 forks  5 attempts  6 events  7 due  8 reports  9 counters  10 summary
 --       11 alive  12 status index of the old status  13 of the new one  14 ended  15 plans  16 submit key
+--       17 sweepable  18 staged
 -- ARGV  1 job id  2 change (JSON)  3 consumer group  4 bound of the event stream  5 channel of the job
 --
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
---          attempts: {}, drop: [], forget: [], thaw: [], uncollect: [], orders: {}, events: [], due, due_seen, acks: [], counts: {}, summary, submitted_at, expire}
+--          attempts: {}, drop: [], forget: [], thaw: [], uncollect: [], orders: {}, events: [], due, due_seen, acks: [],
+--          counts: {}, refused: {}, summary, submitted_at, expire, staged: {after, …}}
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
 -- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has hints to send.
@@ -62,7 +64,13 @@ if KEYS[12] ~= KEYS[13] then
     redis.call('ZADD', KEYS[13], change.submitted_at, ARGV[1])
 end
 if change.summary ~= cjson.null then redis.call('HSET', KEYS[10], ARGV[1], change.summary) end
-for _, id in ipairs(change.acks) do redis.call('XACK', KEYS[8], ARGV[3], id) end
+for _, id in ipairs(change.acks) do
+    local acked = redis.call('XACK', KEYS[8], ARGV[3], id)
+    -- An outcome that was refused is one event, however often its entry is delivered or this script repeated.
+    if acked == 1 and change.refused[id] then
+        redis.call('XADD', KEYS[6], 'NOMKSTREAM', 'MAXLEN', '~', ARGV[4], '*', 'event', change.refused[id])
+    end
+end
 for name, count in pairs(change.counts) do redis.call('HINCRBY', KEYS[9], name, count) end
 
 -- Instant, where the renewal would be sure: runners of this job have something to hear.
@@ -74,6 +82,12 @@ if change.due == cjson.null then
     redis.call('ZADD', KEYS[14], string.format('%.6f', now + change.expire), ARGV[1])
     for _, index in ipairs({1, 2, 3, 4, 5, 6, 15, 16}) do
         redis.call('EXPIRE', KEYS[index], math.ceil(change.expire))
+    end
+    if change.staged ~= cjson.null then
+        -- What the sweep of its staging must know when the record has expired.
+        redis.call('ZADD', KEYS[17], string.format('%.6f', now + change.staged.after), ARGV[1])
+        change.staged.forget_at = now + change.expire
+        redis.call('HSET', KEYS[18], ARGV[1], cjson.encode(change.staged))
     end
 else
     -- Later only if it still is what was set when this decision began, and that has not passed: after it, whoever

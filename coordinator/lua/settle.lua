@@ -1,12 +1,20 @@
 -- settle: a decision that changed nothing still acks its reports, counts them and sets the job due.
 --
--- KEYS  1 due  2 reports  3 counters
--- ARGV  1 job id  2 {due, due_seen, acks: [], counts: {}} (JSON)  3 consumer group
+-- KEYS  1 due  2 reports  3 counters  4 events
+-- ARGV  1 job id  2 {due, due_seen, acks: [], counts: {}, refused: {}} (JSON)  3 consumer group
+--       4 bound of the event stream
 -- Answers OK
 local change = cjson.decode(ARGV[2])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-for _, id in ipairs(change.acks) do redis.call('XACK', KEYS[2], ARGV[3], id) end
+for _, id in ipairs(change.acks) do
+    local acked = redis.call('XACK', KEYS[2], ARGV[3], id)
+    -- An outcome that was refused is one event, however often its entry is delivered or this script repeated.
+    -- NOMKSTREAM: a log that has expired does not come back, for ever.
+    if acked == 1 and change.refused[id] then
+        redis.call('XADD', KEYS[4], 'NOMKSTREAM', 'MAXLEN', '~', ARGV[4], '*', 'event', change.refused[id])
+    end
+end
 for name, count in pairs(change.counts) do redis.call('HINCRBY', KEYS[3], name, count) end
 if change.due == cjson.null then
     redis.call('ZREM', KEYS[1], ARGV[1])

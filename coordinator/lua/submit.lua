@@ -1,7 +1,7 @@
 -- submit: a job's record, its runners' plans, its place in the indexes and its first due, together.
 --
 -- KEYS  1 job  2 plans  3 events  4 due  5 jobs  6 status index of PENDING  7 summary  8 submit key  9 reports
---       10 events of the job that this one retries
+--       10 retries  11 events of the job that this one retries
 -- ARGV  1 job id  2 {fields: {}, plans: {}, summary, fingerprint, key, reason} (JSON)
 -- Answers {SUBMITTED, id} | {EXISTS, id} | {KEY_TAKEN, id}
 --
@@ -25,15 +25,17 @@ for name, plan in pairs(change.plans) do redis.call('HSET', KEYS[2], name, plan)
 local event = {kind = 'SUBMITTED', at = tonumber(now), by = change.fields.submitted_by}
 if change.reason ~= '' then event.text = change.reason end
 redis.call('XADD', KEYS[3], '*', 'event', cjson.encode(event))
-if change.fields.retry_of ~= '' and redis.call('EXISTS', KEYS[10]) == 1 then
+if change.fields.retry_of ~= '' and redis.call('EXISTS', KEYS[11]) == 1 then
     event.kind = 'RETRIED'
     event.text = 'as job ' .. ARGV[1]
-    redis.call('XADD', KEYS[10], '*', 'event', cjson.encode(event))
+    redis.call('XADD', KEYS[11], '*', 'event', cjson.encode(event))
 end
 redis.call('ZADD', KEYS[4], now, ARGV[1])
 redis.call('ZADD', KEYS[5], now, ARGV[1])
 redis.call('ZADD', KEYS[6], now, ARGV[1])
 redis.call('HSET', KEYS[7], ARGV[1], change.summary)
+-- Whose staging it may adopt: the sweep asks (coordinator/vacuum.py).
+if change.fields.retry_of ~= '' then redis.call('HSET', KEYS[10], ARGV[1], change.fields.retry_of) end
 -- A wake-up for whoever reads reports; the due index is what makes it sure.
 redis.call('XADD', KEYS[9], '*', 'v', '1', 'kind', 'due', 'job', ARGV[1])
 return {'SUBMITTED', ARGV[1]}

@@ -270,7 +270,7 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(head: Head) ->
     )
     stale = head.client.queries.counters().get("STALE", 0)
     head.read()
-    assert head.client.queries.counters()["STALE"] == stale + 1
+    assert head.client.queries.counters()["STALE"] == stale + 2
     assert head.show(job).job.commit == commit
     assert head.show(job).groups[0].members[0].record.epoch == 2
 
@@ -342,7 +342,13 @@ def test_a_terminal_job_never_changes_whatever_arrives(head: Head) -> None:
     head.work(hint)  # type: ignore[arg-type]
     head.read()
     assert head.status(job) is Status.FINISHED
-    before = {key: head.redis.dump(key) for key in head.redis.keys(f"*{{{job}}}*")}
+    head.redis.expire(head.keys.of(job).events, 1000)
+
+    def record() -> dict[str, object]:
+        """All that is stored of the job, but for its log."""
+        return {key: head.redis.dump(key) for key in head.redis.keys(f"*{{{job}}}*") if not key.endswith(":events")}
+
+    before, log = record(), head.events(job)
 
     assert head.claim(hint, "late").answer == "STALE"  # type: ignore[arg-type]
     assert head.lease.renew(hint.held_by("runner1"), "host") == "STALE"  # type: ignore[attr-defined]
@@ -354,9 +360,11 @@ def test_a_terminal_job_never_changes_whatever_arrives(head: Head) -> None:
     head.redis.zadd(head.keys.due, {job: 0})
     head.sweep.run()
 
-    assert {key: head.redis.dump(key) for key in head.redis.keys(f"*{{{job}}}*")} == before
+    assert record() == before
+    assert head.events(job) == [*log, "REPORT_REFUSED"], "the finish that was refused, and nothing else"
+    assert 0 < head.redis.ttl(head.keys.of(job).events) <= 1000, "the log expires when it would have"
     assert head.redis.zscore(head.keys.due, job) is None
-    assert head.client.queries.counters()["TERMINAL"] == 4
+    assert head.client.queries.counters()["TERMINAL"] == 5
 
 
 def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reason(head: Head) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from coordinator.act import Coordinator, Delivered
+from coordinator.act import Coordinator
 from coordinator.decision import PublishResult
 from coordinator.job import JobRecord
+from coordinator.receipt import Delivered
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
 from coordinator.status import GroupState
@@ -36,7 +37,8 @@ class _Stream:
         if fields["kind"] != "due":
             self.reports.append(Delivered(f"{len(self.reports)}-0", Report.from_fields(fields)))
 
-    def ack(self, ids: Any) -> None: ...
+    def ack(self, ids: Any) -> list[str]:
+        return list(ids)
 
     def count(self, counts: Any) -> None: ...
 

@@ -6,6 +6,7 @@ calls against this and against the scripts on a real Valkey, and compares every 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -31,7 +32,6 @@ class StoredJob:
     groups: dict[str, GroupRecord] = field(default_factory=dict)
     collected: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     attempts: dict[str, Attempt] = field(default_factory=dict)
-    outcome_ids: dict[str, str] = field(default_factory=dict)
     frozen: dict[str, str] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     lock: tuple[str, float] = ("", 0.0)
@@ -50,7 +50,7 @@ class Reports(Protocol):
     """As much of the report stream as the scripts touch."""
 
     def add(self, fields: Fields) -> None: ...
-    def ack(self, ids: Iterable[str]) -> None: ...
+    def ack(self, ids: Iterable[str]) -> list[str]: ...
     def count(self, counts: Iterable[tuple[str, int]]) -> None: ...
 
 
@@ -78,6 +78,7 @@ class ModelStore:
         self.grace_until = 0.0
         self.period = 1.0
         self.resent: dict[str, tuple[int, float]] = {}
+        self.said: dict[tuple[Token, str], FinishAnswer] = {}
         self.watching: Watching | None = None
 
     @property
@@ -109,7 +110,12 @@ class ModelStore:
             return Claimed(ClaimAnswer.HELD)
         now = self.now
         job.attempts[hint.group] = replace(
-            attempt, claimant=claimant, worker=worker, claimed_at=now, lease=now + self.lease_ttl
+            attempt,
+            claimant=claimant,
+            worker=worker,
+            claimed_at=now,
+            lease=now + self.lease_ttl,
+            revision=job.record.revision,
         )
         token = hint.held_by(claimant)
         self._report(event, token, "claimed")
@@ -134,18 +140,24 @@ class ModelStore:
         return RenewAnswer.CONTINUE
 
     def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
+        said = self.said.get((token, event))
+        if said is None:
+            said = self.said[token, event] = self._finish(token, outcome, event)
+            return said
+        return FinishAnswer.DUPLICATE if said is FinishAnswer.APPLIED else said
+
+    def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         job = self.jobs.get(token.job)
         if job is None:
             self._report(event, token, str(outcome.kind))
             return FinishAnswer.UNKNOWN_JOB
         attempt = job.attempts.get(token.group)
-        if job.record.terminal or attempt is None or not self._holds(attempt, token):
+        if job.record.terminal or attempt is None or not self._holds(attempt, token) or attempt.outcome is not None:
+            refused = "TERMINAL" if job.record.terminal else "STALE"
+            self._report(event, token, str(outcome.kind), refused=refused)
             return FinishAnswer.STALE
-        if attempt.outcome is not None:
-            return FinishAnswer.DUPLICATE if job.outcome_ids.get(token.group) == event else FinishAnswer.STALE
         now = self.now
         job.attempts[token.group] = replace(attempt, outcome=outcome, outcome_at=now)
-        job.outcome_ids[token.group] = event
         self._report(event, token, str(outcome.kind))
         self._due_earlier(token.job, now)
         if self.watching:
@@ -155,8 +167,8 @@ class ModelStore:
     def _holds(self, attempt: Attempt, token: Token) -> bool:
         return (attempt.epoch, attempt.nonce, attempt.claimant) == (token.epoch, token.nonce, token.claimant)
 
-    def _report(self, event: str, token: Token, kind: str) -> None:
-        self._stream.add({"v": "1", "id": event, "token": str(token), "kind": kind, "at": f"{self.now:.6f}"})
+    def _report(self, event: str, token: Token, kind: str, **more: str) -> None:
+        self._stream.add({"v": "1", "id": event, "token": str(token), "kind": kind, "at": f"{self.now:.6f}", **more})
 
     # ---- coordinator/lua -----------------------------------------------------------------------------
 
@@ -236,12 +248,16 @@ class ModelStore:
         job.collected.update(decision.collected)
         for group in decision.dropped:
             job.attempts.pop(group, None)
+        for group in decision.forgotten:
+            job.groups.pop(group, None)
+        for name in decision.thawed:
+            job.frozen.pop(name, None)
+        for fork in decision.uncollected:
+            job.collected.pop(fork, None)
         for group, attempt in decision.offered.items():
             job.attempts[group] = Attempt(attempt.epoch, attempt.nonce)
-            job.outcome_ids.pop(group, None)
         job.events.extend(decision.events)
-        self._stream.ack(acks.ids)
-        self._stream.count(acks.counts.items())
+        self._acked(job, acks)
         self._set_due(old.id, decision.due, due_seen)
         if self.watching:
             self.watching.committed(before, job, decision)
@@ -261,12 +277,16 @@ class ModelStore:
         return not holds and now > self.grace_until and 0 <= now - self.alive_at <= 3 * self.period
 
     def settle(self, job_id: str, due: float | None, due_seen: str, acks: Acks) -> None:
-        self._stream.ack(acks.ids)
-        self._stream.count(acks.counts.items())
+        self._acked(self.jobs[job_id], acks)
         if due is None or job_id in self.due:
             self._set_due(job_id, due, due_seen)
         if self.watching:
             self.watching.due_set(job_id)
+
+    def _acked(self, job: StoredJob, acks: Acks) -> None:
+        acked = self._stream.ack(acks.ids)
+        job.events.extend(json.loads(acks.refused[entry]) for entry in acked if entry in acks.refused)
+        self._stream.count(acks.counts.items())
 
     def _set_due(self, job_id: str, due: float | None, due_seen: str) -> None:
         """Later only if it still is what was set when the pass began, and its term has not run out; earlier always."""

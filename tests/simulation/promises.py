@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 from coordinator.decision import Decision
 from coordinator.job import Attempt, GroupRecord, Reason
+from coordinator.moves import GROUP_MOVES
 from coordinator.plan import PlannedGroup, plan_of
-from coordinator.status import LEGAL_MOVES, GroupState, Status, derive
+from coordinator.status import GroupState, Status, derive
 from tasks.group import FrozenInputs
 from tasks.report import Outcome, OutcomeKind
 from tasks.settings import Settings
@@ -152,7 +153,7 @@ class Promises:
             state, epoch = old.state, old.epoch
             for event in events:
                 target = S(event["kind"])
-                if target not in LEGAL_MOVES[state]:
+                if (state, target) not in GROUP_MOVES:
                     self.broken(SHOWN, f"{job_id}/{group} moved from {state} to {target}")
                 if target is S.QUEUED:
                     epoch += 1

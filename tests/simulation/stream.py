@@ -63,9 +63,9 @@ class ReportStream:
             item.consumer, item.since = consumer, now
         return [item.entry for item in found]
 
-    def ack(self, ids: Iterable[str]) -> None:
-        for entry_id in ids:
-            self.pending.pop(entry_id, None)
+    def ack(self, ids: Iterable[str]) -> list[str]:
+        """Those that were pending until now."""
+        return [entry_id for entry_id in ids if self.pending.pop(entry_id, None) is not None]
 
     def park(self, entries: Iterable[Entry], reason: str) -> int:
         parked = 0

@@ -43,7 +43,8 @@ JOB = JobRecord("both", "both", SPEC, "new")
 class _NoStream:
     def add(self, fields: dict[str, str]) -> None: ...
 
-    def ack(self, ids: Any) -> None: ...
+    def ack(self, ids: Any) -> list[str]:
+        return list(ids)
 
     def count(self, counts: Any) -> None: ...
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from coordinator.act import Delivered
+from coordinator.receipt import Delivered
 from coordinator.status import GroupState
 from tasks.report import Report, ReportKind
 from tasks.token import Token

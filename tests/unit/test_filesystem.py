@@ -82,6 +82,16 @@ def test_a_folder_is_removed_with_all_below_it_and_twice_is_fine(files: Files) -
     assert files.names("s") == ["other"]
 
 
+def test_a_file_is_removed_alone_and_twice_is_fine(files: Files) -> None:
+    files.write_durable("s/job/1.log", b"x")
+    files.write_durable("s/job/1/part", b"y")
+
+    files.remove_tree("s/job/1.log")
+    files.remove_tree("s/job/1.log")
+
+    assert files.names("s/job") == ["1"]
+
+
 @pytest.mark.parametrize("folder", ["", "/"])
 def test_the_warehouse_itself_is_never_removed(files: Files, folder: str) -> None:
     with pytest.raises(ValueError, match="whole warehouse"):
