@@ -14,6 +14,7 @@ from coordinator.act import Coordinator
 from coordinator.consumer import Consumer
 from coordinator.inbox import Inbox
 from coordinator.outside import Hands
+from coordinator.presence import Presence
 from coordinator.store import Store
 from coordinator.sweep import Sweep
 from tasks.app import app as fleet
@@ -61,5 +62,8 @@ def assemble(settings: Settings) -> Parts:
     store = Store.of(settings, client)
     coordinator = Coordinator(store, Hands(fleet), settings, mint, background=Background(PUBLISHERS))
     sweep = Sweep(store, coordinator, settings)
-    inbox = Inbox(client, Keys(settings.prefix), f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}")
-    return Parts(client, store, coordinator, sweep, inbox, Consumer(inbox, coordinator, sweep, settings))
+    keys = Keys(settings.prefix)
+    name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
+    inbox = Inbox(client, keys, name)
+    consumer = Consumer(inbox, coordinator, sweep, settings, presence=Presence(client, keys, name))
+    return Parts(client, store, coordinator, sweep, inbox, consumer)

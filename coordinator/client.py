@@ -20,6 +20,7 @@ import redis
 from coordinator.commands import Answer, Command, Commanded, command
 from coordinator.decision import World
 from coordinator.explain import Explanation, explain
+from coordinator.fleet import FleetView, fleet_of
 from coordinator.job import JobRecord
 from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries
@@ -179,13 +180,22 @@ class Client:
         world = World(
             now=now,
             nonce="",
-            slots=self._store.slots(now, 3 * settings.lease_renew + 1),
+            slots=self._store.slots(now, self._runner_silence),
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
             lease_ttl=settings.lease_ttl,
             cancel_deadline=settings.cancel_deadline,
         )
         return explain(state, world, due)
+
+    def fleet(self) -> FleetView:
+        """Who is there: runners, coordinators, and the queues between them, as they last described themselves."""
+        return fleet_of(self._redis, Keys(self.settings.prefix), self._runner_silence)
+
+    @property
+    def _runner_silence(self) -> float:
+        """Seconds after which a runner that was not heard of does not count as listening."""
+        return 3 * self.settings.lease_renew + 1
 
     def jobs(self, **filters: Any) -> list[ListedJob]:
         """Jobs, the newest first; see `Queries.jobs`."""

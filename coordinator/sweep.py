@@ -29,6 +29,7 @@ class Sweep:
         self._store = store
         self._coordinator = coordinator
         self._settings = settings
+        self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
 
     def run(self) -> int:
         """One sweep. Returns how many jobs were decided.
@@ -56,6 +57,7 @@ class Sweep:
                 decided += self._coordinator.handle(job) is not Handled.BUSY
             met.update(batch)
         self._store.forget_ended(now)
+        self.ended_at = self._clock()
         return decided
 
     def run_if_overdue(self) -> int | None:

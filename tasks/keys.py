@@ -26,6 +26,8 @@ key                                   type    what it holds
 ``P:resent:QUEUE``                    string  hints sent again in this dispatch_timeout, by all coordinators
 ``P:runners``                         hash    runner id → JSON: host, pid, queues, what it runs, when seen
 ``P:runners:seen``                    zset    runner id → when its watchdog was last heard
+``P:coordinators``                    hash    coordinator id → JSON: host, pid, when it last read and swept
+``P:coordinators:seen``               zset    coordinator id → when it last noted itself
 ``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
 ====================================  ======  ===========================================================
 
@@ -124,6 +126,14 @@ class Keys:
     @property
     def runners_seen(self) -> str:
         return self.name("runners", "seen")
+
+    @property
+    def coordinators(self) -> str:
+        return self.name("coordinators")
+
+    @property
+    def coordinators_seen(self) -> str:
+        return self.name("coordinators", "seen")
 
     def cancel(self, job: str) -> str:
         return self.name("cancel", job)
