@@ -23,7 +23,7 @@ from coordinator.explain import Explanation, explain
 from coordinator.fleet import FleetView, fleet_of
 from coordinator.job import JobRecord
 from coordinator.plan import compile_plan
-from coordinator.queries import JobView, ListedJob, Queries
+from coordinator.queries import JobView, ListedJob, Queries, view_of
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
 from coordinator.store import CommitAnswer, KeyTaken, Store, Submission
@@ -157,27 +157,37 @@ class Client:
         if confirmed < 1:
             raise NotDurable(f"job {job} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within 5s")
 
-    def show(self, job: str) -> JobView:
+    def show(self, job: str, *, why: bool = False, members: int | None = None) -> JobView:
         """Everything there is to know of one job.
+
+        Args:
+            why: also explain what the job and its groups wait for, from the same read.
+            members: of each fork, explain at most so many; None: all.
 
         Raises: NoSuchJob.
         """
-        view = self.queries.show(job)
-        if view is None:
-            raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
-        return view
+        state, now, due = self._state(job)
+        return view_of(state, now, due, explain(state, self._world(now), due, members) if why else ())
 
     def explain(self, job: str) -> list[Explanation]:
         """What the job, and each of its groups that is not done, waits for; the job comes first.
 
         Raises: NoSuchJob.
         """
+        state, now, due = self._state(job)
+        return explain(state, self._world(now), due)
+
+    def _state(self, job: str) -> tuple[JobState, float, float | None]:
+        """Raises: NoSuchJob."""
         found = self.queries.state(job)
         if found is None:
             raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
-        state, now, due = found
+        return found
+
+    def _world(self, now: float) -> World:
+        """The world as deciding would see it, as far as explaining needs it."""
         settings = self.settings
-        world = World(
+        return World(
             now=now,
             nonce="",
             slots=self._store.slots(now, self._runner_silence),
@@ -186,7 +196,6 @@ class Client:
             lease_ttl=settings.lease_ttl,
             cancel_deadline=settings.cancel_deadline,
         )
-        return explain(state, world, due)
 
     def fleet(self) -> FleetView:
         """Who is there: runners, coordinators, and the queues between them, as they last described themselves."""
