@@ -124,9 +124,11 @@ def headline(view: JobView, at: float, cut: bool) -> list[Text]:
     reason = why(view, at)
     calm = job.status in (Status.PENDING, Status.RUNNING)
     style = "red" if job.status is Status.FAILED else "dim" if calm else "yellow"
-    return (
-        [first, Text(f"  {reason}", style, no_wrap=cut, overflow="ellipsis" if cut else "fold")] if reason else [first]
-    )
+    if not reason:
+        return [first]
+    # What it waits for changes while one looks, and must not move the tree; how it ended is read in full.
+    short = cut and not job.terminal
+    return [first, Text(f"  {reason}", style, no_wrap=short, overflow="ellipsis" if short else "fold")]
 
 
 def why(view: JobView, at: float) -> str:
