@@ -148,7 +148,7 @@ class Queries:
         status: Sequence[Status] = (),
         name: str | None = None,
         since: float | None = None,
-        limit: int = 50,
+        limit: int | None = 50,
     ) -> list[ListedJob]:
         """Jobs, the newest first.
 
@@ -156,17 +156,17 @@ class Queries:
             status: only these; all if empty.
             name: a glob that the job's name must match.
             since: only jobs submitted at or after this time, seconds since the epoch.
-            limit: at most this many.
+            limit: at most this many; None: all.
         """
         low = "-inf" if since is None else since
         indexes = [self._keys.status(one) for one in status] or [self._keys.jobs]
-        found: list[tuple[str, float]] = []
+        number = -1 if name or limit is None else limit
+        # At one moment: a job that moves from one status to another would else be found twice, or not at all
+        # (tests/guarantees/test_listing.py).
+        pipe = self._redis.pipeline(transaction=True)
         for index in indexes:
-            number = None if name else limit
-            found += cast(
-                list[tuple[str, float]],
-                self._redis.zrevrangebyscore(index, "+inf", low, start=0, num=number or 100_000, withscores=True),
-            )
+            pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
+        found: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
         found.sort(key=lambda item: item[1], reverse=True)
         ids = [job for job, _ in found]
         listed: list[ListedJob] = []
