@@ -29,8 +29,9 @@ def now(head: Head) -> float:
 
 
 def test_runners_say_what_they_run_since_when_and_when_they_last_claimed(cli: Cli, head: Head) -> None:
-    busy = {"job": "j1", "group": "month[3]", "epoch": 2, "since": now(head) - 3690, "step": "counting"}
-    runner(head, "busy", claimed_at=now(head) - 3690, **busy)
+    claimed = now(head) - 3690
+    busy = {"job": "j1", "group": "month[3]", "epoch": 2, "since": claimed, "step": "counting"}
+    runner(head, "busy", claimed_at=claimed, **busy)
     runner(head, "idle", pid=78, claimed_at=now(head) - 7200)
     runner(head, "fresh", pid=79)
     lines = cli("fleet").stdout.splitlines()
