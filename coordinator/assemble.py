@@ -14,6 +14,7 @@ from coordinator.act import Coordinator
 from coordinator.consumer import Consumer
 from coordinator.inbox import Inbox
 from coordinator.outside import Hands
+from coordinator.presence import Presence
 from coordinator.store import Store
 from coordinator.sweep import Sweep
 from coordinator.sweepable import Sweepable
@@ -67,5 +68,7 @@ def assemble(settings: Settings) -> Parts:
     keys = Keys(settings.prefix)
     vacuum = Vacuum(Sweepable(client, keys), store, Background(VACUUMS, "vacuum"))
     sweep = Sweep(store, coordinator, settings, vacuum=vacuum)
-    inbox = Inbox(client, keys, f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}")
-    return Parts(client, store, coordinator, sweep, inbox, Consumer(inbox, coordinator, sweep, settings))
+    name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
+    inbox = Inbox(client, keys, name)
+    consumer = Consumer(inbox, coordinator, sweep, settings, presence=Presence(client, keys, name))
+    return Parts(client, store, coordinator, sweep, inbox, consumer)

@@ -22,9 +22,10 @@ from coordinator.asking import rerun, skip
 from coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_retry, command, taken_in
 from coordinator.decision import World
 from coordinator.explain import Explanation, explain
+from coordinator.fleet import FleetView, fleet_of
 from coordinator.job import JobRecord
 from coordinator.plan import compile_plan
-from coordinator.queries import JobView, ListedJob, Queries
+from coordinator.queries import JobView, ListedJob, Queries, view_of
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
 from coordinator.store import CommitAnswer, KeyTaken, Store, Submission
@@ -209,15 +210,17 @@ class Client:
         if confirmed < 1:
             raise NotDurable(f"job {job} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within 5s")
 
-    def show(self, job: str) -> JobView:
+    def show(self, job: str, *, why: bool = False, members: int | None = None) -> JobView:
         """Everything there is to know of one job.
+
+        Args:
+            why: also explain what the job and its groups wait for, from the same read.
+            members: of each fork, explain at most so many; None: all.
 
         Raises: NoSuchJob.
         """
-        view = self.queries.show(job)
-        if view is None:
-            raise self._no_such_job(job)
-        return view
+        state, now, due = self._state(job)
+        return view_of(state, now, due, explain(state, self._world(now), due, members) if why else ())
 
     def _no_such_job(self, job: str) -> NoSuchJob:
         return NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
@@ -227,21 +230,37 @@ class Client:
 
         Raises: NoSuchJob.
         """
+        state, now, due = self._state(job)
+        return explain(state, self._world(now), due)
+
+    def _state(self, job: str) -> tuple[JobState, float, float | None]:
+        """Raises: NoSuchJob."""
         found = self.queries.state(job)
         if found is None:
             raise self._no_such_job(job)
-        state, now, due = found
+        return found
+
+    def _world(self, now: float) -> World:
+        """The world as deciding would see it, as far as explaining needs it."""
         settings = self.settings
-        world = World(
+        return World(
             now=now,
             nonce="",
-            slots=self._store.slots(now, 3 * settings.lease_renew + 1),
+            slots=self._store.slots(now, self._runner_silence),
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
             lease_ttl=settings.lease_ttl,
             cancel_deadline=settings.cancel_deadline,
         )
-        return explain(state, world, due)
+
+    def fleet(self) -> FleetView:
+        """Who is there: runners, coordinators, and the queues between them, as they last described themselves."""
+        return fleet_of(self._redis, Keys(self.settings.prefix), self._runner_silence)
+
+    @property
+    def _runner_silence(self) -> float:
+        """Seconds after which a runner that was not heard of does not count as listening."""
+        return 3 * self.settings.lease_renew + 1
 
     def jobs(self, **filters: Any) -> list[ListedJob]:
         """Jobs, the newest first; see `Queries.jobs`."""

@@ -18,6 +18,7 @@ import redis
 from coordinator.act import Coordinator, Handled
 from coordinator.backoff import AWAY_WAIT, BUSY_WAIT, random_wait
 from coordinator.inbox import Entry, Inbox
+from coordinator.presence import EVERY, Presence
 from coordinator.receipt import Delivered
 from coordinator.sweep import Sweep
 from tasks.connect import unavailable
@@ -48,6 +49,7 @@ class Consumer:
         sweep: Sweep,
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
+        presence: Presence | None = None,
     ) -> None:
         self._inbox = inbox
         self._coordinator = coordinator
@@ -58,6 +60,9 @@ class Consumer:
         self._next_claim = 0.0
         self._next_trim = 0.0
         self._next_look = 0.0
+        self._presence = presence
+        self._next_note = 0.0
+        self._read_at: float | None = None  # when a worker's report was last read
         self.stopping = threading.Event()
 
     def run(self) -> None:
@@ -81,6 +86,8 @@ class Consumer:
                 if away == 1:
                     log.warning("the store is away, reports wait in it: %s", error)
                 self.stopping.wait(random_wait(AWAY_WAIT, away))
+        if self._presence is not None:
+            self._presence.leave()
 
     def step(self) -> None:
         """One round: new reports, reports of the dead, busy jobs, the sweep nobody did."""
@@ -100,6 +107,13 @@ class Consumer:
         if now >= self._next_trim:
             self._next_trim = now + 30.0
             self._inbox.trim()
+            if self._presence is not None:
+                self._presence.forget_silent()
+        if self._presence is not None and now >= self._next_note:
+            # At the end of a round, so that one that hangs in a round is seen to be silent.
+            self._next_note = now + EVERY
+            now = self._clock()
+            self._presence.note(_ago(self._read_at, now), _ago(self._sweep.ended_at, now))
 
     def apply(self, entries: Iterable[Entry]) -> None:
         """Sort entries by job, park what nobody can apply, and hand the rest over."""
@@ -115,6 +129,8 @@ class Consumer:
                 log.error("report %s parked, it cannot be read: %s", entry.id, error)
             else:
                 by_job.setdefault(job, []).append(entry)
+                if not _only_wakes(entry):
+                    self._read_at = self._clock()
         for job, batch in by_job.items():
             waiting = self._busy.get(job)
             if waiting is not None:
@@ -142,6 +158,10 @@ class Consumer:
         now = self._clock()
         until = min([self._next_claim, self._next_look, *(busy.next_at for busy in self._busy.values())])
         return min(max(until - now, 0.001), 1.0)
+
+
+def _ago(at: float | None, now: float) -> float | None:
+    return None if at is None else now - at
 
 
 def _only_wakes(entry: Entry) -> bool:

@@ -7,8 +7,9 @@ so that an explanation cannot disagree with the decision.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from coordinator.brief import job_brief
 from coordinator.condition import quoted
 from coordinator.decision import World
 from coordinator.draft import Draft
@@ -33,6 +34,8 @@ class Explanation:
         subject: the group, or the job's id.
         state: its state or status.
         what: what it waits for, or how it came to end so, in a sentence.
+        short: the same in a few words, where ``what`` is longer than that.
+        timed: it waits for a time, ``next_at``, more than for anything else.
         since: when it came there.
         tried: what has been tried so far; empty if nothing had to be.
         next_at: when it is looked at next, and ``next_what`` what happens then.
@@ -43,6 +46,8 @@ class Explanation:
     subject: str
     state: str
     what: str
+    short: str = field(default="", kw_only=True)
+    timed: bool = field(default=False, kw_only=True)
     since: float = 0.0
     tried: str = ""
     next_at: float = 0.0
@@ -50,14 +55,31 @@ class Explanation:
     gives_up: str = ""
     help: tuple[str, ...] = ()
 
+    def line(self, at: float) -> str:
+        """What it waits for in one line, as it reads at the time ``at``: ``attempt 3 in 12s: STEP_FAILED: …``."""
+        text = " ".join((self.short or self.what).split())
+        if not self.timed:
+            return text
+        wait = self.next_at - at
+        return f"{self.next_what} {f'in {format_duration(wait)}' if wait > 0 else 'now'}: {text}"
 
-def explain(state: JobState, world: World, due: float | None) -> list[Explanation]:
-    """The job first, then every group that is not done or that its condition skipped, in the order of the spec."""
-    found = [_job(state, world, due)]
-    if not state.job.terminal:
-        for name, planned in state.plan.groups.items():
-            found.extend(_planned(state, world, name, planned))
-    return found
+
+def explain(state: JobState, world: World, due: float | None, members: int | None = SHOWN) -> list[Explanation]:
+    """The job first, then every group that is not done or that its condition skipped, in the order of the spec.
+
+    Args:
+        due: when the job is decided again at the latest; None if it has ended.
+        members: of each fork, at most so many are explained one by one; None: all.
+    """
+    job = _job(state, world, due)
+    if state.job.terminal:
+        return [job]
+    room = Room(Draft(state, world))
+    found: list[Explanation] = []
+    for name, planned in state.plan.groups.items():
+        found.extend(_planned(state, world, name, planned, room, members))
+    timed = state.job.phase == PUBLISHING and state.job.publish_tries > 0
+    return [replace(job, short=job_brief(state, world, due, found), timed=timed), *found]
 
 
 # ---- the job -----------------------------------------------------------------------------------------------------
@@ -128,16 +150,23 @@ def _publishing(state: JobState, world: World) -> Explanation:
 # ---- groups ------------------------------------------------------------------------------------------------------
 
 
-def _planned(state: JobState, world: World, name: str, planned: PlannedGroup) -> Iterator[Explanation]:
+# What needs a look most comes first where not all members are shown.
+_URGENT = {state: n for n, state in enumerate((S.BACKOFF, S.RUNNING, S.CANCELING, S.QUEUED, S.WAITING))}
+
+
+def _planned(
+    state: JobState, world: World, name: str, planned: PlannedGroup, room: Room, shown: int | None
+) -> Iterator[Explanation]:
     open_members = [
         member
         for member in (state.members(name) if len(state.census[name]) else ())
         if member in state.groups and not state.record(member).state.terminal
     ]
-    for member in open_members[:SHOWN]:
-        yield _group(state, world, member, planned)
-    if len(open_members) > SHOWN:
-        yield Explanation(name, "", f"and {len(open_members) - SHOWN} more of its members that are not done")
+    open_members.sort(key=lambda member: _URGENT[state.record(member).state])
+    for member in open_members[:shown]:
+        yield _timed(_group(state, world, member, planned), state.record(member))
+    if shown is not None and len(open_members) > shown:
+        yield Explanation(name, "", f"and {len(open_members) - shown} more of its members that are not done")
     waiting = Draft(state, world).waiting_members(name) - len(
         [m for m in open_members if state.record(m).state is S.WAITING]
     )
@@ -145,10 +174,10 @@ def _planned(state: JobState, world: World, name: str, planned: PlannedGroup) ->
     if whole.state is S.SKIPPED and whole.reason is not None and whole.reason.code == "CONDITION_FALSE":
         yield Explanation(name, whole.state, whole.reason.text, whole.since, gives_up="it was skipped; this is final")
     if waiting > 0:
-        yield _waiting(state, world, name, planned, waiting)
+        yield _waiting(state, world, name, planned, waiting, room)
 
 
-def _waiting(state: JobState, world: World, name: str, planned: PlannedGroup, members: int) -> Explanation:
+def _waiting(state: JobState, world: World, name: str, planned: PlannedGroup, members: int, room: Room) -> Explanation:
     found = judge(planned.spec.join, state.needs[name])
     many = f"{members} members: " if planned.spec.for_each is not None and members > 1 else ""
     if found.verdict is Verdict.WAIT:
@@ -161,11 +190,11 @@ def _waiting(state: JobState, world: World, name: str, planned: PlannedGroup, me
             name,
             S.WAITING,
             f"{many}{found.reason.text}; waits for {shown}{more}",
+            short=f"waits for {shown}{more}",
             gives_up="when these can no longer satisfy it",
         )
     if state.job.intent is not Intent.RUN:
         return Explanation(name, S.WAITING, f"{many}it may go, but {state.job.intent} was asked for")
-    room = Room(Draft(state, world))
     if not room.in_parallel:
         text = f"{many}it may go; max_parallel: {state.plan.max_parallel} are running"
     elif not room.for_(planned.spec.queue_name):
@@ -203,6 +232,13 @@ def _group(state: JobState, world: World, group_id: str, planned: PlannedGroup) 
     return Explanation(
         group_id, record.state, record.reason.text if record.reason else "it waits for its turn", record.since
     )
+
+
+def _timed(one: Explanation, record: GroupRecord) -> Explanation:
+    """A group in BACKOFF waits for a time; its line says which, and the code of what went wrong."""
+    if record.state is not S.BACKOFF:
+        return one
+    return replace(one, short=f"{record.reason.code}: {record.reason.text}" if record.reason else "", timed=True)
 
 
 def _queued(world: World, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:

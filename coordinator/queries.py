@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import redis
 
+from coordinator.explain import Explanation
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import plan_of
 from coordinator.state import JobState
@@ -54,12 +55,16 @@ class ForkView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job as it stood at ``at`` (seconds, by the clock of Redis)."""
+    """One job as it stood at ``at`` (seconds, by the clock of Redis).
+
+    ``why`` explains the job and its groups that are not done, by id, from the same read; empty unless asked for.
+    """
 
     job: JobRecord
     at: float
     due: float | None
     groups: tuple[ForkView, ...]
+    why: Mapping[str, Explanation] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -68,6 +73,15 @@ class JobView:
     @property
     def total(self) -> int:
         return sum(group.total for group in self.groups)
+
+    def why_line(self, subject: str, at: float | None = None) -> str:
+        """What the job or group ``subject`` waits for in one line, as of ``at``; empty if that is not known."""
+        found = self.why.get(subject)
+        return "" if found is None else found.line(self.at if at is None else at)
+
+    def why_fork(self, fork: ForkView, at: float | None = None) -> str:
+        """What a planned group waits for in one line: a fork may leave it to a member."""
+        return self.why_line(fork.name, at) or next(filter(None, (self.why_line(m.id, at) for m in fork.members)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +117,7 @@ class Queries:
         if found is None:
             return None
         state, at, due = found
-        return JobView(state.job, at, due, tuple(_fork_view(state, name) for name in state.plan.groups))
+        return view_of(state, at, due)
 
     def state(self, job: str) -> tuple[JobState, float, float | None] | None:
         """The state of a job as deciding sees it, the time of Redis, and when the job is due."""
@@ -134,7 +148,7 @@ class Queries:
         status: Sequence[Status] = (),
         name: str | None = None,
         since: float | None = None,
-        limit: int = 50,
+        limit: int | None = 50,
     ) -> list[ListedJob]:
         """Jobs, the newest first.
 
@@ -142,17 +156,17 @@ class Queries:
             status: only these; all if empty.
             name: a glob that the job's name must match.
             since: only jobs submitted at or after this time, seconds since the epoch.
-            limit: at most this many.
+            limit: at most this many; None: all.
         """
         low = "-inf" if since is None else since
         indexes = [self._keys.status(one) for one in status] or [self._keys.jobs]
-        found: list[tuple[str, float]] = []
+        number = -1 if name or limit is None else limit
+        # At one moment: a job that moves from one status to another would else be found twice, or not at all
+        # (tests/guarantees/test_listing.py).
+        pipe = self._redis.pipeline(transaction=True)
         for index in indexes:
-            number = None if name else limit
-            found += cast(
-                list[tuple[str, float]],
-                self._redis.zrevrangebyscore(index, "+inf", low, start=0, num=number or 100_000, withscores=True),
-            )
+            pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
+        found: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
         found.sort(key=lambda item: item[1], reverse=True)
         ids = [job for job, _ in found]
         listed: list[ListedJob] = []
@@ -187,6 +201,13 @@ class Queries:
     def counters(self) -> dict[str, int]:
         """How many reports were APPLIED, DUPLICATE, STALE, …"""
         return {name: int(n) for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()}
+
+
+def view_of(state: JobState, at: float, due: float | None, explained: Sequence[Explanation] = ()) -> JobView:
+    """A job as people see it, with what explains it."""
+    # Without a state it only counts members that are not explained.
+    why = {one.subject: one for one in explained if one.state}
+    return JobView(state.job, at, due, tuple(_fork_view(state, name) for name in state.plan.groups), why)
 
 
 def _fork_view(state: JobState, name: str) -> ForkView:

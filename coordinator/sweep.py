@@ -32,6 +32,7 @@ class Sweep:
         self._coordinator = coordinator
         self._settings = settings
         self._vacuum = vacuum
+        self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
 
     def run(self) -> int:
         """One sweep. Returns how many jobs were decided.
@@ -61,6 +62,7 @@ class Sweep:
         self._store.forget_ended(now)
         if self._vacuum is not None:
             self._vacuum.start(now)
+        self.ended_at = self._clock()
         return decided
 
     def run_if_overdue(self) -> int | None:

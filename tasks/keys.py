@@ -30,6 +30,8 @@ key                                   type    what it holds
 ``P:runners``                         hash    runner id → JSON: host, pid, queues, what it runs, when seen
 ``P:runners:seen``                    zset    runner id → when its watchdog was last heard
 ``P:finish:TOKEN:EVENT``              string  what was answered to a finish, since it may be repeated
+``P:coordinators``                    hash    coordinator id → JSON: host, pid, when it last read and swept
+``P:coordinators:seen``               zset    coordinator id → when it last noted itself
 ``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
 ====================================  ======  ===========================================================
 
@@ -143,6 +145,14 @@ class Keys:
 
     def finish(self, token: str, event: str) -> str:
         return self.name("finish", token, event)
+
+    @property
+    def coordinators(self) -> str:
+        return self.name("coordinators")
+
+    @property
+    def coordinators_seen(self) -> str:
+        return self.name("coordinators", "seen")
 
     def cancel(self, job: str) -> str:
         return self.name("cancel", job)

@@ -61,6 +61,7 @@ class Leash:
         with self._lock:
             self._clock, self._progress = None, ""
             self._hold = {"op": "hold", "token": str(token), "log": None, "since": time.time()}
+            self._hello["claimed"] = self._hold["since"]  # for a watchdog that takes over while nothing is held
             self._say(self._hold)
 
     def note_in(self, path: str | None) -> None:

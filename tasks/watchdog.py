@@ -5,7 +5,8 @@ It exists because one C call that holds the GIL silences every thread of the run
 tie it to its runner, one JSON object a line, each with an ``op``:
 
 ==================  ==========================================================================================
-runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues · ``hold`` token, log, since · ``log`` path ·
+runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, claimed (if it ever claimed) ·
+                    ``hold`` token, log, since · ``log`` path ·
                     ``clock`` code, seconds, elapsed (seconds null: stop it) · ``progress`` text · ``release``
 watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout)
 ==================  ==========================================================================================
@@ -60,7 +61,7 @@ class Watchdog:
         self._tree = Tree(self._runner)
         self._wake = Wake(self._client, self._keys)
         self._token: Token | None = None
-        self._since = 0.0
+        self._claimed = float(hello.get("claimed", 0.0))  # its last claim, by the clock of this host
         self._log: str | None = None
         self._progress = ""
         self._vigil = Vigil()
@@ -117,7 +118,7 @@ class Watchdog:
         if op == "hold":
             self._token = Token.parse(line["token"])
             self._log = line["log"]
-            self._since = float(line["since"])
+            self._claimed = float(line["since"])
             self._progress = ""
             self._vigil = Vigil()
             self._wake.follow(self._token.job)
@@ -195,26 +196,33 @@ class Watchdog:
 
     def _register(self) -> None:
         """Show people what this runner is at. Never more than a view: nothing is decided from it."""
+        try:
+            seconds, micros = self._client.time()
+            now = seconds + micros / 1e6
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.hset(self._keys.runners, self._id, json.dumps(self._described(now)))
+                pipe.zadd(self._keys.runners_seen, {self._id: now})
+                pipe.execute()
+        except redis.RedisError as error:
+            log.warning("%s could not be shown in the fleet: %s", self._worker, error)
+
+    def _described(self, now: float) -> dict[str, Any]:
+        """The line of this runner, its times by the clock of the store, which says that it is ``now``."""
+        claimed = now - max(0.0, time.time() - self._claimed) if self._claimed else None
         line: dict[str, Any] = {
             "id": self._id,
             "host": self._worker.rpartition(":")[0],
             "pid": self._runner.pid,
             "worker_pid": self._worker_pid,
             "queues": self._queues,
+            "claimed_at": claimed,
             "job": None,
         }
         if self._token is not None:
             token = self._token
-            line |= {"job": token.job, "group": token.group, "epoch": token.epoch, "since": self._since}
+            line |= {"job": token.job, "group": token.group, "epoch": token.epoch, "since": claimed}
             line["step"] = json.loads(self._progress).get("label") if self._progress else None
-        try:
-            seconds, micros = self._client.time()
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.hset(self._keys.runners, self._id, json.dumps(line))
-                pipe.zadd(self._keys.runners_seen, {self._id: seconds + micros / 1e6})
-                pipe.execute()
-        except redis.RedisError as error:
-            log.warning("%s could not be shown in the fleet: %s", self._worker, error)
+        return line
 
     def _unregister(self) -> None:
         try:

@@ -19,6 +19,7 @@ from coordinator.client import Client
 from coordinator.consumer import Consumer
 from coordinator.inbox import Inbox
 from coordinator.outside import Hands
+from coordinator.presence import Presence
 from coordinator.queries import JobView
 from coordinator.status import Status
 from coordinator.store import Store
@@ -72,9 +73,11 @@ class Head:
         self.coordinator = Coordinator(self.store, self.hands, self.settings, mint, background=background)
         self.vacuum = Vacuum(Sweepable(self.redis, self.keys), self.store, background)
         self.sweep = Sweep(self.store, self.coordinator, self.settings, vacuum=self.vacuum)
-        self.inbox = Inbox(self.redis, self.keys, mint())
+        name = f"host:1:{mint()}"
+        self.inbox = Inbox(self.redis, self.keys, name)
         self.inbox.open()
-        self.consumer = Consumer(self.inbox, self.coordinator, self.sweep, self.settings)
+        self.presence = Presence(self.redis, self.keys, name)
+        self.consumer = Consumer(self.inbox, self.coordinator, self.sweep, self.settings, presence=self.presence)
         self.client = Client(self.settings, redis_client=self.redis)
         self.lease = Lease(self.redis, self.keys, self.settings.lease_ttl)
 

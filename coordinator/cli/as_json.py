@@ -37,6 +37,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "status": str(job.status),
         "intent": str(job.intent),
         "phase": job.phase,
+        "why": None if job.terminal else view.why_line(job.id) or None,
         "reason": _reason(job.reason),
         "halted": _reason(job.halted),
         "submitted_at": iso(job.submitted_at),
@@ -52,11 +53,11 @@ def job_json(view: JobView) -> dict[str, Any]:
         "published": job.published,
         "done": view.done,
         "total": view.total,
-        "groups": [_group(group) for group in view.groups],
+        "groups": [_group(view, group) for group in view.groups],
     }
 
 
-def _group(group: ForkView) -> dict[str, Any]:
+def _group(view: JobView, group: ForkView) -> dict[str, Any]:
     return {
         "name": group.name,
         "needs": list(group.needs),
@@ -65,17 +66,19 @@ def _group(group: ForkView) -> dict[str, Any]:
         "expanded": group.expanded,
         "total": group.total,
         "states": {str(state): count for state, count in group.census.items()},
-        "members": [_member(member) for member in group.members],
+        "why": view.why_fork(group) or None,
+        "members": [_member(view, member) for member in group.members],
     }
 
 
-def _member(member: GroupView) -> dict[str, Any]:
+def _member(view: JobView, member: GroupView) -> dict[str, Any]:
     record, attempt = member.record, member.attempt
     return {
         "id": member.id,
         "value": member.value,
         "state": str(record.state),
         "reason": _reason(record.reason),
+        "why": view.why_line(member.id) or None,
         "attempt": record.epoch,
         "since": iso(record.since),
         "started_at": iso(record.started_at),

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from coordinator.cli.command import AsJson, Because, Jobs, tell
+from coordinator.cli.command import AsJson, Because
 from coordinator.cli.connection import connected
 from coordinator.cli.job_name import resolve
+from coordinator.cli.selection import Answers, Named, Since, Statuses, Wanted, Words, Yes, give, tell_all
 from coordinator.cli.submit import params_of
-from coordinator.cli.terminal import emit, stdout
+from coordinator.client import Client, Refused
+from coordinator.commands import RETRY_LEGAL, Answer, Commanded
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="A group, a fork, or one member: 'by_month[3]'.")]
@@ -34,25 +36,29 @@ def alter(
     values = params_of(settings, "--set", "PATH=VALUE")
     with connected() as connection:
         result = connection.client.alter(resolve(connection.client, job), values, reason=reason)
-    tell([result], as_json)
+    tell_all(Answers("alter", [result]), False, as_json)
 
 
 def skip(job: Job, group: Group, reason: Because = "", as_json: AsJson = False) -> None:
     """Skip a group of a PAUSED or RETRYING job; what comes after it decides by its join rule."""
     with connected() as connection:
         result = connection.client.skip(resolve(connection.client, job), group, reason=reason)
-    tell([result], as_json)
+    tell_all(Answers("skip", [result]), False, as_json)
 
 
 def rerun(job: Job, group: Group, reason: Because = "", as_json: AsJson = False) -> None:
     """Run a group of a PAUSED or RETRYING job again, and everything after it."""
     with connected() as connection:
         result = connection.client.rerun(resolve(connection.client, job), group, reason=reason)
-    tell([result], as_json)
+    tell_all(Answers("rerun", [result]), False, as_json)
 
 
 def retry(
-    jobs: Jobs,
+    jobs: Words = None,
+    status: Statuses = None,
+    name: Named = None,
+    since: Since = None,
+    yes: Yes = False,
     param: Annotated[
         list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Change a parameter of the spec.")
     ] = None,
@@ -61,14 +67,22 @@ def retry(
 ) -> None:
     """Make a new job of one that FAILED, was CANCELED or STOPPED. What stands of its work is taken over."""
     params = params_of(param or [])
+    wanted = Wanted(jobs, status, name, since, yes)
     with connected() as connection:
         client = connection.client
-        done = [
-            (old, client.retry(old, params=params, reason=reason)) for old in (resolve(client, job) for job in jobs)
-        ]
-    if as_json:
-        emit([{"id": new.id, "retry_of": old, "new": new.new} for old, new in done])
-        return
-    for old, new in done:
-        said = "is retried" if new.new else "was retried before, in the same way,"
-        stdout.print(f"job {old} {said} as job {new.id}\n  watch it   unstuck watch {new.id}", soft_wrap=True)
+        answers = give(client, "retry", RETRY_LEGAL, wanted, lambda job: _retried(client, job, params, reason))
+    tell_all(answers, wanted.filtered, as_json)
+
+
+def _retried(client: Client, job: str, params: dict[str, str], reason: str) -> Commanded:
+    """Raises: NoSuchJob, SpecError."""
+    try:
+        new = client.retry(job, params=params, reason=reason)
+    except Refused as error:
+        return Commanded(Answer.REFUSED, client.show(job).job, str(error))
+    record = client.show(new.id).job
+    if new.new:
+        text = f"job {job} is retried as job {new.id}; `unstuck watch {new.id}` follows it"
+        return Commanded(Answer.DONE, record, text)
+    text = f"job {job} was retried before, in the same way, as job {new.id}, which is {record.status}"
+    return Commanded(Answer.ALREADY, record, text)

@@ -12,6 +12,7 @@ from coordinator.cli.datasets import datasets
 from coordinator.cli.dead import dead
 from coordinator.cli.demo import demo
 from coordinator.cli.events import events
+from coordinator.cli.fleet import fleet
 from coordinator.cli.logs import logs
 from coordinator.cli.look import list_jobs, show
 from coordinator.cli.submit import submit
@@ -55,6 +56,7 @@ app.command("list")(list_jobs)
 app.command("show")(show)
 app.command("watch")(watch)
 app.command("why")(why)
+app.command("fleet")(fleet)
 app.command("pause")(pause)
 app.command("resume")(resume)
 app.command("stop")(stop)

@@ -97,7 +97,7 @@ def show(
 ) -> None:
     """Show all there is to know of one job, and the errors of its groups."""
     with connected() as connection:
-        view = connection.client.show(resolve(connection.client, job))
+        view = connection.client.show(resolve(connection.client, job), why=True)
     if as_json:
         emit(diff_json(view) if diff else job_json(view))
         return

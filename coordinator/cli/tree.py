@@ -31,7 +31,6 @@ SYMBOLS = {
 MEMBERS = 8  # of one fork, shown at a time
 ACTIVE = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.QUEUED)
 _SHOWN = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.FAILED)
-LONELY = 5.0  # seconds after which a job that nobody has looked at is worth a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +59,15 @@ def lines_of(view: JobView, at: float) -> list[Line]:
     Args:
         at: now, in seconds by the clock of the view; may be later than the view.
     """
-    ended = {group.name for group in view.groups if _all_ended(group)}
     lines: list[Line] = []
     for group in view.groups:
-        waits_for = [need for need in group.needs if need not in ended]
         if _is_fork(group):
-            lines.append(_fork_line(group, at, waits_for))
-            lines.extend(_member_lines(group, at))
+            lines.append(_fork_line(view, group, at))
+            lines.extend(_member_lines(view, group, at))
         elif group.members:
-            lines.append(_group_line(group.members[0], at, waits_for))
+            lines.append(_group_line(view, group.members[0], at))
         else:
-            lines.append(Line(group.name, GroupState.WAITING, _waiting(waits_for)))
+            lines.append(Line(group.name, GroupState.WAITING, one_line(view.why_line(group.name, at))))
     return lines
 
 
@@ -103,14 +100,14 @@ def job_tree(view: JobView, at: float, height: int | None = None, cut: bool = Tr
         height: lines there is room for; None: as many as it takes.
         cut: shorten details to the width of the terminal, instead of folding them.
     """
-    head = headline(view, at)
+    head = headline(view, at, cut)
     lines = lines_of(view, at)
     if height is not None:
         lines = fitted(lines, max(3, height - len(head)))
     return Group(*head, _grid(lines, cut))
 
 
-def headline(view: JobView, at: float) -> list[Text]:
+def headline(view: JobView, at: float, cut: bool) -> list[Text]:
     """The job in a line, and its reason below where there is one."""
     job = view.job
     elapsed = (job.ended_at or at) - (job.started_at or job.submitted_at)
@@ -125,42 +122,21 @@ def headline(view: JobView, at: float) -> list[Text]:
         f"  {format_duration(max(0.0, elapsed))}",
     )
     reason = why(view, at)
-    return [first, Text(f"  {reason}", "red" if job.status is Status.FAILED else "yellow")] if reason else [first]
+    calm = job.status in (Status.PENDING, Status.RUNNING)
+    style = "red" if job.status is Status.FAILED else "dim" if calm else "yellow"
+    if not reason:
+        return [first]
+    # What it waits for changes while one looks, and must not move the tree; how it ended is read in full.
+    short = cut and not job.terminal
+    return [first, Text(f"  {reason}", style, no_wrap=short, overflow="ellipsis" if short else "fold")]
 
 
 def why(view: JobView, at: float) -> str:
-    """The job's own reason, or what a person should know while it waits; empty where all is well."""
+    """How the job came to end so, or what it waits for; empty of one that has finished."""
     job = view.job
-    if job.halted is not None:
-        return f"halted: {one_line(job.halted.text)}"
-    if job.phase == "publishing" and job.reason is None:
-        return "publishing"
-    if job.reason is not None and job.status is not Status.FINISHED:
-        return one_line(job.reason.text)
-    if job.status.terminal:
-        return ""
-    if job.commit == "new" and at - job.submitted_at > LONELY:
-        return "no coordinator has looked at this job yet; start a fleet with `unstuck up`"
-    members = [member for group in view.groups for member in group.members]
-    if job.status is Status.RETRYING:
-        return _recovering([member for member in members if member.record.recovering])
-    queued = [member for member in members if member.state is GroupState.QUEUED]
-    started = any(member.state in (GroupState.RUNNING, GroupState.CANCELING) for member in members)
-    if queued and not started and at - min(m.record.since for m in queued) > LONELY:
-        since = format_duration(at - min(m.record.since for m in queued))
-        return f"no worker has taken {queued[0].id} for {since}; is one up that listens to its queue?"
-    return ""
-
-
-def _recovering(members: Sequence[GroupView]) -> str:
-    """What a RETRYING job recovers from: the first of its troubled groups, and how many more there are."""
-    told = [member for member in members if member.record.last_error]
-    if not told:
-        return ""
-    first = told[0].record
-    error = one_line(first.last_error.text) if first.last_error else ""
-    more = f"; {len(told) - 1} more recover" if len(told) > 1 else ""
-    return f"{told[0].id} recovers ({first.state.lower()}, attempt {first.epoch}) after: {error}{more}"
+    if job.terminal:
+        return one_line(job.reason.text) if job.reason is not None and job.status is not Status.FINISHED else ""
+    return one_line(view.why_line(job.id, at))
 
 
 def elapsed_of(member: GroupView, at: float) -> float | None:
@@ -174,25 +150,24 @@ def elapsed_of(member: GroupView, at: float) -> float | None:
     return None
 
 
-def _all_ended(group: ForkView) -> bool:
-    return group.expanded and all(GroupState(state).terminal for state, n in group.census.items() if n)
-
-
 def _is_fork(group: ForkView) -> bool:
     """Not so where the whole fork has ended as one: skipped, or its values were not found."""
     return group.forked and not any(member.id == group.name for member in group.members)
 
 
-def _fork_line(group: ForkView, at: float, waits_for: Sequence[str]) -> Line:
+def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
     if not group.expanded:
-        return Line(group.name, GroupState.WAITING, _waiting(waits_for, "its members are not known yet"))
+        said = one_line(view.why_line(group.name, at))
+        return Line(group.name, GroupState.WAITING, said or "its members are not known yet")
     counts = {GroupState(state): n for state, n in group.census.items() if n}
     done = sum(n for state, n in counts.items() if state.terminal)
     order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED, GroupState.SKIPPED)
     ended = GroupState.SUCCEEDED if done == group.total else GroupState.WAITING
     state = next((s for s in order if counts.get(s) and s is not GroupState.SKIPPED), ended)
     told = [f"{counts[state]} {state.lower()}" for state in order if counts.get(state)]
-    detail = ", ".join(told) or (_waiting(waits_for) if not done else "")
+    # The members at work have lines of their own; the fork's says what the others wait for.
+    idle = not any(counts.get(state) for state in _SHOWN)
+    detail = _joined(", ".join(told), one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)))
     rows = sum(sum(member.record.rows.values()) for member in group.members)
     starts = [m.record.started_at for m in group.members if m.record.started_at]
     end = max((m.record.since for m in group.members), default=at) if done == group.total else at
@@ -206,52 +181,42 @@ def _fork_line(group: ForkView, at: float, waits_for: Sequence[str]) -> Line:
     )
 
 
-def _member_lines(group: ForkView, at: float) -> list[Line]:
+def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
     wanted = [member for state in _SHOWN for member in group.members if member.state is state]
     lines = []
     for member in wanted[:MEMBERS]:
         label = f"{member.id} {group.param}={member.value}" if group.param else member.id
-        lines.append(replace(_group_line(member, at, ()), name=one_line(label), member=True))
+        lines.append(replace(_group_line(view, member, at), name=one_line(label), member=True))
     if len(wanted) > MEMBERS:
         lines.append(Line(f"… {len(wanted) - MEMBERS} more", "", "at work or failed", member=True))
     return lines
 
 
-def _group_line(member: GroupView, at: float, waits_for: Sequence[str]) -> Line:
+def _group_line(view: JobView, member: GroupView, at: float) -> Line:
     record, progress = member.record, member.progress
     state = record.state
     reason = one_line(record.reason.text) if record.reason else ""
     line = Line(member.id, state, elapsed=elapsed_of(member, at))
+    waits = one_line(view.why_line(member.id, at)) or reason
     again = f"attempt {record.epoch} after: {one_line(record.last_error.text)}" if record.last_error else ""
     if state in (GroupState.RUNNING, GroupState.CANCELING):
         step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
         label = one_line(str(progress.get("label", "")))
         return replace(
             line,
-            detail=_joined(_joined(step, label, between=" "), _rows(progress.get("rows")), again),
+            # The name of the worker stands in a column of its own; who tells what it does need not be explained.
+            detail=_joined(_joined(step, label, between=" "), _rows(progress.get("rows")), again) or waits,
             done=progress.get("done") or 0,
             total=progress.get("total") or 0,
             where=(member.attempt.worker if member.attempt else "") or record.worker,
         )
     if state is GroupState.QUEUED:
-        queued = f"queued for {format_duration(max(0.0, at - record.since))}"
-        return replace(line, detail=_joined(queued, again))
-    if state is GroupState.BACKOFF:
-        soon = record.next_at - at
-        when = f"in {format_duration(soon)}" if soon > 0 else "now"
-        return replace(line, detail=_joined(f"attempt {record.epoch + 1} {when}", reason))
-    if state is GroupState.WAITING:
-        return replace(line, detail=_joined(_waiting(waits_for), reason))
+        return replace(line, detail=_joined(waits, f"for {format_duration(max(0.0, at - record.since))}", again))
+    if state in (GroupState.BACKOFF, GroupState.WAITING):
+        return replace(line, detail=waits)
     if state is GroupState.SUCCEEDED:
         return replace(line, detail=_joined(_rows(sum(record.rows.values())), reason), where=record.worker)
     return replace(line, detail=reason, where=record.worker)
-
-
-def _waiting(waits_for: Sequence[str], otherwise: str = "") -> str:
-    if not waits_for:
-        return otherwise
-    more = f" and {len(waits_for) - 4} more" if len(waits_for) > 4 else ""
-    return f"waits for {', '.join(waits_for[:4])}{more}"
 
 
 def _rows(count: int | None) -> str:

@@ -22,7 +22,7 @@ from coordinator.cli.events import EventLines, event_text
 from coordinator.cli.exits import ExitCode
 from coordinator.cli.job_name import resolve
 from coordinator.cli.terminal import can_live, coloured, count_of, one_line, stdout
-from coordinator.cli.tree import job_tree
+from coordinator.cli.tree import MEMBERS, job_tree
 from coordinator.queries import JobView
 from coordinator.status import Status
 from tasks.duration import format_duration
@@ -106,7 +106,7 @@ def _passing(error: BaseException) -> bool:
 
 def _live(connection: Connection, job_id: str, console: Console, footer: Footer | None) -> JobView:
     # Asked before the display is there, so that an error stands alone on the screen.
-    latest = _Latest(connection.client.show(job_id))
+    latest = _Latest(_look(connection, job_id))
     patience = Patience(console.print)
 
     def frame() -> RenderableType:
@@ -117,11 +117,15 @@ def _live(connection: Connection, job_id: str, console: Console, footer: Footer 
     with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, vertical_overflow="crop") as live:
         while not latest.view.job.terminal:
             asked = time.monotonic()
-            latest.set(patience.ask(lambda: connection.client.show(job_id)))
+            latest.set(patience.ask(lambda: _look(connection, job_id)))
             # A job of ten thousand groups takes a while to read: spend most of the time not reading it.
             time.sleep(max(EVERY, 4 * (time.monotonic() - asked)))
         live.refresh()
     return latest.view
+
+
+def _look(connection: Connection, job_id: str) -> JobView:
+    return connection.client.show(job_id, why=True, members=MEMBERS)
 
 
 class _Latest:

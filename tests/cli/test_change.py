@@ -75,8 +75,11 @@ def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:
     hand.fail(job, "a", "no")
     assert f"unstuck retry {job}" in cli("why", job).stdout
     (new,) = cli.json("retry", job, "--reason", "again")
-    assert (new["retry_of"], new["new"]) == (job, True)
-    assert cli.json("retry", job) == [{**new, "new": False}]
+    assert (new["retry_of"], new["answer"], new["status"]) == (job, "DONE", "PENDING")
+    (again,) = cli.json("retry", job)
+    assert (again["id"], again["answer"]) == (new["id"], "ALREADY")
+    (chosen,) = cli.json("retry", "--status", "FAILED", "--yes")
+    assert chosen["id"] == new["id"]
     shown = cli.json("show", new["id"])
     assert (shown["retry_of"], shown["name"], shown["params"]) == (job, "flights", {"year": 2013})
     assert cli("retry", job, "--param", "yaer=2014").returncode == 2

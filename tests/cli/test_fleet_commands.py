@@ -80,6 +80,13 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
         done = alone("submit", ROOT / "examples" / "wide.yaml", "--wait")
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r"^wide \S+ FINISHED after", done.stdout, re.MULTILINE)
+        fleet = alone.json("fleet")
+        assert [runner["queues"] for runner in fleet["runners"]] == [["light"], ["light"]]
+        assert any(runner["claimed_at"] for runner in fleet["runners"])
+        (coordinator,) = fleet["coordinators"]
+        assert coordinator["read_at"]
+        assert not coordinator["silent"]
+        assert {"name": "light", "length": 0, "listeners": 2} in fleet["queues"]
         second = alone("up")
         assert second.returncode == 4
         assert str(process.pid) in second.stderr

@@ -120,7 +120,7 @@ def test_show_draws_forks_running_members_and_what_waits(cli: Cli, hand: ByHand)
     fork = next(line for line in lines if "month" in line and "1/4" in line)
     assert "▇▇▁▁▁▁▁▁" in fork
     assert "1 running, 2 queued" in fork
-    member = next(line for line in lines if "month[1]" in line)
+    member = next(line for line in lines if "● month[1]" in line)
     for part in ("m=8", "step 1/2 counting", "1,234 rows", "3/10", "host-9:77"):
         assert part in member
     assert "month[0]" not in "\n".join(lines)  # what has succeeded needs no look
@@ -155,6 +155,26 @@ def test_show_says_when_a_retry_comes_and_why(cli: Cli, hand: ByHand) -> None:
     assert "attempt 2 in " in line
     assert "flaky network (retry 1 of 3" in line
     assert "only recovers (backoff, attempt 1) after: flaky network" in out
+
+
+def test_show_and_its_json_say_in_one_line_what_each_group_waits_for(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit(
+        {"name": "clean"}, {"name": "heavy", "queue": "heavy"}, {"name": "report", "needs": ["clean", "heavy"]}
+    )
+    hand.decide(job)
+    hand.claim(job, "clean", "host-9:77")
+    lines = cli("show", job).stdout.splitlines()
+    assert "queue heavy: no worker listens on it" in next(line for line in lines if "◌ heavy" in line)
+    assert "waits for clean (RUNNING), heavy (QUEUED)" in next(line for line in lines if "○ report" in line)
+    assert "worker host-9:77 runs attempt 1; last heard of" in next(line for line in lines if "● clean" in line)
+    shown = cli.json("show", job)
+    assert shown["why"] == "waits for clean (RUNNING), heavy (QUEUED)"
+    assert [group["why"] for group in shown["groups"][1:]] == [
+        *("queue heavy: no worker listens on it", "waits for clean (RUNNING), heavy (QUEUED)"),
+    ]
+    assert shown["groups"][1]["members"][0]["why"] == shown["groups"][1]["why"]
+    done = cli.json("show", hand.finished())
+    assert (done["why"], done["groups"][0]["why"], done["groups"][0]["members"][0]["why"]) == (None, None, None)
 
 
 def test_a_job_that_nobody_looks_at_says_so(cli: Cli, hand: ByHand, client: redis.Redis) -> None:

@@ -192,6 +192,9 @@ class Terminal:
         """Without colours and cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.drawn)
 
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
     def end(self) -> int:
         while self.read(1.0):
             pass

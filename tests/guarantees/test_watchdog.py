@@ -336,6 +336,7 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
 
     line = wait_until(shown, 5, "the runner to be shown")
     assert (line["queues"], line["group"], line["epoch"]) == (["light"], "g", 1)
+    assert abs(float(str(line["claimed_at"])) - store.time()[0]) < 10
     assert store.zscore(fleet.KEYS.runners_seen, line["id"])
     fleet.order(store, hint, "CANCEL")
     fleet.outcome(store, hint)

@@ -113,8 +113,10 @@ def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_comman
             if given is not None:
                 head.client.command(job, given)
                 head.read()
-            view, found = head.show(job), why(head, job)
+            view, found = head.client.show(job, why=True), why(head, job)
             assert found[job].what
+            assert "\n" not in view.why_line(job)
+            assert view.why_line(job)
             assert "unknown" not in str(found)
             if view.job.status.terminal:
                 continue
@@ -122,10 +124,46 @@ def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_comman
                 subjects = {fork.name, *(member.id for member in fork.members)}
                 if any(not _done(s) for s in fork.census):
                     assert subjects & set(found), f"{fork.name} of a job in {view.job.status} is not explained"
+                    assert view.why_fork(fork), f"{fork.name} of a job in {view.job.status} has no line"
 
 
 def _done(state: str) -> bool:
     return state in ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
+
+
+def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(head: Head) -> None:
+    job = backoff(head)
+    view = head.client.show(job, why=True)
+    at = view.why["a"].next_at
+    assert view.why_line("a", at - 12).startswith("attempt 2 in 12s: STEP_FAILED: it broke")
+    assert view.why_line("a", at + 1).startswith("attempt 2 now: STEP_FAILED")
+    assert view.why_line("b") == "waits for a (BACKOFF)"
+    assert view.why_line(job) == "a recovers (backoff, attempt 1) after: it broke"
+    job = head.submit(group("a", queue="heavy"))
+    head.read()
+    view = head.client.show(job, why=True)
+    assert view.why_line("a") == "queue heavy: no worker listens on it"
+    assert view.why_line(job) == "waits for a (QUEUED)"
+
+
+def test_a_hint_that_nobody_takes_becomes_the_line_of_its_job(head: Head) -> None:
+    job = head.submit(group("a", queue="heavy"))
+    head.read()
+    record = head.show(job).groups[0].members[0].record
+    head.redis.hset(head.keys.of(job).groups, "a", replace(record, since=record.since - 60).to_json())
+    assert head.client.show(job, why=True).why_line(job) == "a: queue heavy: no worker listens on it"
+
+
+def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(head: Head) -> None:
+    job = head.submit(group("w", for_each={"n": list(range(60))}, retry={"max": 3, "backoff": "60s"}))
+    head.read()
+    hint = next(hint for hint in head.hints() if hint.group == "w[50]")
+    head.work(hint, failed())
+    head.read()
+    view = head.client.show(job, why=True, members=8)
+    assert view.why_line("w[50]").startswith("attempt 2 in ")
+    assert len(view.why) == 9  # eight members, and the job
+    assert len(head.client.show(job, why=True).why) == 61
 
 
 def test_explaining_changes_nothing_that_deciding_sees(head: Head) -> None:

@@ -1,0 +1,192 @@
+"""The fleet as people see it: runners, coordinators, and the queues between them. Read-only; it decides nothing.
+
+Runners are described by their watchdogs (``tasks.watchdog``), coordinators by themselves (``coordinator.presence``).
+Who died without a goodbye is shown as silent for an hour, since that is what a person looks for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, cast
+
+import redis
+
+from coordinator.plan import plan_of
+from coordinator.spec_check import CONTROL_QUEUE
+from coordinator.status import GroupState, Status
+from tasks.errors import UnstuckError
+from tasks.keys import Keys
+
+COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
+JOBS_LOOKED_AT = 1000  # open jobs, the newest, in which queues are looked for that nobody may listen to
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerView:
+    """One runner as its watchdog last described it. Times are seconds by the clock of Redis.
+
+    Attributes:
+        pid, worker_pid: of the runner, and of the Celery worker above it.
+        claimed_at: its last claim; None if it never claimed anything.
+        seen: when its watchdog was last heard of; ``silent`` if that is too long ago.
+        job, group, attempt: what it runs, since ``since``; None if it is idle. ``step`` as the step was last called.
+    """
+
+    id: str
+    host: str
+    pid: int
+    worker_pid: int
+    queues: tuple[str, ...]
+    claimed_at: float | None
+    seen: float
+    silent: bool
+    job: str | None = None
+    group: str | None = None
+    attempt: int | None = None
+    since: float | None = None
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorView:
+    """One coordinator as it last noted itself. Times are seconds by the clock of Redis.
+
+    Attributes:
+        read_at: when it last read a worker's report; None: it never did.
+        swept_at: when its last sweep ended; None: it never swept.
+    """
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    read_at: float | None
+    swept_at: float | None
+    seen: float
+    silent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """One queue: how many messages wait in the broker, and how many runners listen (of ``control``: coordinators)."""
+
+    name: str
+    length: int
+    listeners: int
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """The fleet as it stood at ``at``; those that are silent come last. ``swept_at``: the last tick of any sweep."""
+
+    at: float
+    swept_at: float | None
+    runners: tuple[RunnerView, ...]
+    coordinators: tuple[CoordinatorView, ...]
+    queues: tuple[QueueView, ...]
+
+
+def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float) -> FleetView:
+    """Who is there.
+
+    Args:
+        client: must decode responses.
+        runner_silence: seconds after which a runner that was not heard of counts as silent.
+    """
+    pipe = client.pipeline(transaction=True)
+    pipe.time()
+    pipe.hget(keys.alive, "at")
+    pipe.zrange(keys.runners_seen, 0, -1, withscores=True)
+    pipe.hgetall(keys.runners)
+    pipe.zrange(keys.coordinators_seen, 0, -1, withscores=True)
+    pipe.hgetall(keys.coordinators)
+    (seconds, micros), swept, runners_seen, runners, coordinators_seen, coordinators = pipe.execute()
+    now = seconds + micros / 1e6
+    found_runners = [_runner(line, seen, now, runner_silence) for line, seen in _lines(runners_seen, runners)]
+    found_coordinators = [_coordinator(line, seen, now) for line, seen in _lines(coordinators_seen, coordinators)]
+    return FleetView(
+        now,
+        float(swept) if swept else None,
+        tuple(sorted(found_runners, key=lambda one: (one.silent, one.host, one.worker_pid, one.pid))),
+        tuple(sorted(found_coordinators, key=lambda one: (one.silent, one.host, one.pid))),
+        _queues(client, keys, found_runners, found_coordinators),
+    )
+
+
+def _lines(seen: Iterable[tuple[str, float]], described: Mapping[str, str]) -> Iterable[tuple[dict[str, Any], float]]:
+    return [({"id": name, **json.loads(described[name])}, float(at)) for name, at in seen if name in described]
+
+
+def _runner(line: Mapping[str, Any], seen: float, now: float, silence: float) -> RunnerView:
+    """Fields that an older release did not describe are left empty."""
+    return RunnerView(
+        line["id"],
+        line.get("host", ""),
+        int(line.get("pid", 0)),
+        int(line.get("worker_pid", 0)),
+        tuple(line.get("queues", ())),
+        line.get("claimed_at"),
+        seen,
+        now - seen > silence,
+        line.get("job"),
+        line.get("group"),
+        line.get("epoch"),
+        line.get("since"),
+        line.get("step"),
+    )
+
+
+def _coordinator(line: Mapping[str, Any], seen: float, now: float) -> CoordinatorView:
+    return CoordinatorView(
+        line["id"],
+        line["host"],
+        int(line["pid"]),
+        tuple(line["queues"]),
+        line["read_at"],
+        line["swept_at"],
+        seen,
+        now - seen > COORDINATOR_SILENCE,
+    )
+
+
+def _queues(
+    client: redis.Redis, keys: Keys, runners: Iterable[RunnerView], coordinators: Iterable[CoordinatorView]
+) -> tuple[QueueView, ...]:
+    """Queues with messages or with listeners that are not silent, by name."""
+    listeners: dict[str, int] = {CONTROL_QUEUE: 0}
+    heard = [one.queues for one in runners if not one.silent] + [one.queues for one in coordinators if not one.silent]
+    for queue in chain.from_iterable(heard):
+        listeners[queue] = listeners.get(queue, 0) + 1
+    names = sorted({*listeners, *_wanted(client, keys)})
+    pipe = client.pipeline(transaction=False)
+    for name in names:
+        pipe.llen(name)
+    lengths = pipe.execute()
+    views = (QueueView(name, int(n), listeners.get(name, 0)) for name, n in zip(names, lengths, strict=True))
+    return tuple(view for view in views if view.length or view.listeners)
+
+
+def _wanted(client: redis.Redis, keys: Keys) -> set[str]:
+    """The queues that groups of open jobs name: the only trace of a queue to which nobody ever listened."""
+    pipe = client.pipeline(transaction=False)
+    for status in Status:
+        if not status.terminal:
+            pipe.zrevrange(keys.status(status), 0, JOBS_LOOKED_AT - 1)
+    jobs = [job for found in pipe.execute() for job in found][:JOBS_LOOKED_AT]
+    if not jobs:
+        return set()
+    summaries = cast(list[str | None], client.hmget(keys.summary, jobs))
+    pipe = client.pipeline(transaction=False)
+    for job, text in zip(jobs, summaries, strict=True):
+        if text is not None and json.loads(text)["groups"].get(GroupState.QUEUED):
+            pipe.hget(keys.of(job).job, "spec")
+    wanted: set[str] = set()
+    for spec in set(pipe.execute()) - {None}:
+        try:
+            wanted.update(planned.spec.queue_name for planned in plan_of(spec).groups.values())
+        except (UnstuckError, ValueError):
+            continue  # a job of another release: why says so of the job, and the fleet is shown without its queues
+    return wanted

@@ -1,0 +1,140 @@
+"""``unstuck fleet``: who is there, what each runs, who has fallen silent, and the queue that nobody listens to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import redis
+from head import Head, group
+from servers import wait_until
+
+from coordinator.presence import FORGOTTEN
+from coordinator.status import Status
+from tests.cli.conftest import Cli
+
+
+def runner(head: Head, name: str, heard: float = 0.0, **line: Any) -> None:
+    """A runner of ``queue light`` as its watchdog described it ``heard`` seconds ago."""
+    at = now(head) - heard
+    described = {"id": name, "host": "host-9", "pid": 77, "worker_pid": 70, "queues": ["light"], "job": None, **line}
+    head.redis.hset(head.keys.runners, name, json.dumps(described))
+    head.redis.zadd(head.keys.runners_seen, {name: at})
+
+
+def now(head: Head) -> float:
+    seconds, micros = head.redis.time()
+    return seconds + micros / 1e6
+
+
+def test_runners_say_what_they_run_since_when_and_when_they_last_claimed(cli: Cli, head: Head) -> None:
+    claimed = now(head) - 3690
+    busy = {"job": "j1", "group": "month[3]", "epoch": 2, "since": claimed, "step": "counting"}
+    runner(head, "busy", claimed_at=claimed, **busy)
+    runner(head, "idle", pid=78, claimed_at=now(head) - 7200)
+    runner(head, "fresh", pid=79)
+    lines = cli("fleet").stdout.splitlines()
+    (first,) = [line for line in lines if "host-9:77" in line]
+    assert "j1 month[3]#2 counting" in first
+    assert "1h01m" in first
+    (second,) = [line for line in lines if "host-9:78" in line]
+    assert "idle" in second
+    assert "2h00m ago" in second
+    assert "never" in next(line for line in lines if "host-9:79" in line)
+    told = cli.json("fleet")["runners"][0]
+    assert (told["job"], told["group"], told["attempt"], told["silent"]) == ("j1", "month[3]", 2, False)
+    assert told["since"] == told["claimed_at"]
+
+
+def test_who_has_fallen_silent_is_said_and_comes_last(cli: Cli, head: Head) -> None:
+    runner(head, "lost", heard=7210, host="host-1", pid=11)
+    runner(head, "here", host="host-2", pid=22)
+    out = cli("fleet").stdout
+    assert out.index("host-2:22") < out.index("host-1:11")
+    assert "not heard of for 2h00m" in next(line for line in out.splitlines() if "host-1:11" in line)
+    fleet = cli.json("fleet")
+    assert [one["silent"] for one in fleet["runners"]] == [False, True]
+    assert {"name": "light", "length": 0, "listeners": 1} in fleet["queues"]  # the silent one does not listen
+
+
+def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, head: Head) -> None:
+    head.consumer.step()
+    (one,) = cli.json("fleet")["coordinators"]
+    assert (one["read_at"], one["silent"], one["queues"]) == (None, False, ["control"])
+    head.submit(group("a"))
+    head.read()
+    head.work(head.hints()[0])
+    head.sweep.run()
+
+    def noted() -> Any:
+        head.consumer.step()
+        (one,) = head.client.fleet().coordinators
+        return one.read_at and one
+
+    one = wait_until(noted, 5, "the coordinator to note its report")
+    assert one.swept_at
+    assert one.swept_at <= one.seen
+    (line,) = [line for line in cli("fleet").stdout.splitlines() if "host:1" in line]
+    assert line.count(" ago") == 3
+    head.redis.zadd(head.keys.coordinators_seen, {one.id: now(head) - 3610})
+    done = cli("fleet")
+    assert "not heard of for 1h00m" in done.stdout
+    assert "No coordinator is heard of" in done.stderr
+
+
+def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(head: Head) -> None:
+    head.redis.set(head.keys.coordinators, "not a hash")
+    job = head.submit(group("a"))
+    head.consumer.step()
+    head.work(head.hints(job)[0])
+    head.consumer.step()
+    assert head.status(job) is Status.FINISHED
+    head.presence.leave()
+    assert head.presence.forget_silent() == 0
+
+
+def test_a_coordinator_that_ends_in_good_order_leaves_the_list(head: Head) -> None:
+    thread = threading.Thread(target=head.consumer.run)
+    thread.start()
+    try:
+        wait_until(lambda: head.client.fleet().coordinators, 10, "the coordinator to note itself")
+    finally:
+        head.consumer.stopping.set()
+        thread.join()
+    assert head.client.fleet().coordinators == ()
+
+
+def test_runners_and_coordinators_are_forgotten_after_an_hour_of_silence(head: Head) -> None:
+    head.presence.note(None, None)
+    for name, heard in (("long", FORGOTTEN + 60), ("short", FORGOTTEN - 60)):
+        runner(head, name, heard)
+    assert head.presence.forget_silent() == 1
+    assert [one.id for one in head.client.fleet().runners] == ["short"]
+    assert len(head.client.fleet().coordinators) == 1
+    assert head.redis.hkeys(head.keys.runners) == ["short"]
+
+
+def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(cli: Cli, head: Head) -> None:
+    head.submit(group("a", queue="heavy"))
+    head.read()
+    head.redis.lpush("heavy", *(f"message {n}" for n in range(1200)))
+    runner(head, "light-1")
+    done = cli("fleet")
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("heavy")]
+    assert line.split() == ["heavy", "1,200", "0"]
+    assert "celery -A tasks worker -Q heavy" in done.stderr
+    assert cli.json("fleet")["queues"] == [
+        {"name": "heavy", "length": 1200, "listeners": 0},
+        {"name": "light", "length": 0, "listeners": 1},
+    ]
+
+
+def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(cli: Cli, client: redis.Redis) -> None:
+    done = cli("fleet")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "celery -A tasks worker" in done.stderr
+    assert "celery -A coordinator worker" in done.stderr
+    assert "unstuck up" in done.stderr
+    fleet = cli.json("fleet")
+    assert (fleet["runners"], fleet["coordinators"], fleet["queues"]) == ([], [], [])

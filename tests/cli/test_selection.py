@@ -1,0 +1,107 @@
+"""Commands over several jobs: by id or by filter, what is asked first, and what one refusal does to the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from coordinator.status import Intent
+from tests.cli.conftest import ByHand, Cli
+from tests.cli.test_wait import Terminal
+
+
+def intents(hand: ByHand, *jobs: str) -> list[str]:
+    return [str(hand.view(job).job.intent) for job in jobs]
+
+
+def jobs(hand: ByHand, count: int, name: str = "nightly") -> list[str]:
+    return [hand.submit({"name": "a"}, name=f"{name}-{n}") for n in range(count)]
+
+
+def test_a_filter_commands_all_that_fit_and_nothing_else(cli: Cli, hand: ByHand) -> None:
+    ended = hand.finished(name="nightly-x")
+    meant, other = jobs(hand, 3), hand.submit({"name": "a"}, name="hourly")
+    already = hand.submit({"name": "a"}, name="nightly-y")
+    hand.client.cancel(already)
+    done = cli("cancel", "--name", "nightly-*", "--yes")
+    assert done.returncode == 0
+    assert done.stdout == "cancel: 3 on record, 1 already, 1 skipped, since cancel is not legal in their state\n"
+    assert all(job in done.stderr for job in (*meant, already))
+    assert ended not in done.stderr
+    assert intents(hand, *meant, other) == ["cancel"] * 3 + ["run"]
+
+
+def test_status_and_since_choose_as_they_do_in_list(cli: Cli, hand: ByHand) -> None:
+    running, pending = jobs(hand, 2)
+    hand.decide(running)
+    hand.claim(running, "a")
+    answers = json.loads(cli("pause", "--status", "running", "--since", "1h", "--yes", "--json").stdout)
+    assert [(one["id"], one["answer"], one["intent"]) for one in answers] == [(running, "DONE", "pause")]
+    assert intents(hand, pending) == ["run"]
+    done = cli("pause", "--since", "2999-01-01T00:00:00Z", "--yes")
+    assert (done.returncode, done.stdout) == (0, "pause: no job fits\n")
+
+
+def test_a_filter_that_nobody_can_agree_to_is_2_and_changes_nothing(cli: Cli, hand: ByHand) -> None:
+    meant = jobs(hand, 2)
+    done = cli("cancel", "--name", "nightly-*")
+    assert done.returncode == 2
+    assert all(job in done.stderr for job in meant)
+    assert "cancel would be given to 2 jobs" in done.stderr
+    assert "--yes" in done.stderr
+    assert intents(hand, *meant) == ["run", "run"]
+
+
+def test_more_jobs_than_a_listing_shows_are_all_commanded_and_counted(cli: Cli, hand: ByHand) -> None:
+    meant = jobs(hand, 60)
+    done = cli("force-stop", "--status", "PENDING", "--yes")
+    assert done.stdout == "force-stop: 60 on record\n"
+    assert "and 40 more" in done.stderr
+    assert sum(job in done.stderr for job in meant) == 20
+    assert {*intents(hand, *meant)} == {"force_stop"}
+
+
+def test_a_person_who_says_no_changes_nothing_and_one_who_says_yes_does(cli: Cli, hand: ByHand) -> None:
+    meant = jobs(hand, 25)
+    for answer, code, intent in (("n", 1, "run"), ("y", 0, "stop")):
+        terminal = Terminal(cli, "stop", "--name", "nightly-*", rows=60)
+        try:
+            asked = terminal.shows(r"(?s)ID.*and 5 more.*stop: 25 jobs, as listed\? \[y/N\]")
+            assert meant[0] in asked
+            terminal.type(f"{answer}\n")
+            assert terminal.end() == code
+            assert ("Nothing was changed." in terminal.plain) is (answer == "n")
+            assert ("stop: 25 on record" in terminal.plain) is (answer == "y")
+        finally:
+            terminal.close()
+        assert {*intents(hand, *meant)} == {intent}
+
+
+def test_an_unknown_id_is_3_and_the_others_are_done_all_the_same(cli: Cli, hand: ByHand) -> None:
+    first, second = jobs(hand, 2)
+    for unknown in ("20130101T000000-aaaaaaaa", "zzz"):
+        done = cli("pause", first, unknown, second, first)
+        assert done.returncode == 3
+        assert f"no job {unknown}" in done.stderr
+        assert len(done.stdout.splitlines()) == 2
+    assert intents(hand, first, second) == ["pause", "pause"]
+    answers = json.loads(cli("pause", "zzz", first, "--json").stdout)
+    assert [one["answer"] for one in answers] == ["NO_SUCH_JOB", "ALREADY"]
+
+
+def test_one_that_refuses_is_4_and_the_others_are_done_all_the_same(cli: Cli, hand: ByHand) -> None:
+    ended, (first, second) = hand.finished(), jobs(hand, 2)
+    done = cli("cancel", first, ended, "zzz", second)
+    assert done.returncode == 4
+    assert f"job {ended} is FINISHED" in done.stderr
+    assert intents(hand, first, second) == [Intent.CANCEL, Intent.CANCEL]
+
+
+@pytest.mark.parametrize("arguments", [(), ("last", "--name", "x")], ids=["neither", "both"])
+def test_ids_or_a_filter_but_not_both_and_not_neither(cli: Cli, hand: ByHand, arguments: tuple[str, ...]) -> None:
+    (job,) = jobs(hand, 1)
+    done = cli("cancel", *arguments, "--yes")
+    assert done.returncode == 2
+    assert "--status, --name or --since" in done.stderr
+    assert intents(hand, job) == ["run"]
