@@ -40,7 +40,8 @@ class GroupRecord:
 
     Attributes:
         epoch: number of the newest attempt; 0 before the first.
-        since: when this state was entered, seconds by Redis time.
+        since: when this state was entered, seconds by Redis time; what may time out in a queue counts from here, so a
+            resume and a clock that was set back begin it anew.
         next_at: when the next attempt may start (BACKOFF).
         hinted_at: when the hint was last sent (QUEUED); ``hints`` says how often it was.
         failures: failures of the user's code since the last success or resume.
@@ -169,6 +170,9 @@ class JobRecord:
         intent_at: when the user last said what they want, and ``intent_by`` who it was.
         pause_now: the pause is to interrupt what runs, charging it to nobody.
         renewed: the user resumed, and every group's retry budget is to be given back in full.
+        paused_at: since when the job stands PAUSED; 0 while it does not.
+        counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever it stood PAUSED.
+        timed_out: its time is over, and it ends; the reason that it ends with.
         halted: why the job cannot go on by itself, if so; it is shown as PAUSED, though nobody asked for it.
         version: slot of the job's package in the warehouse log, once published; 0 if nothing was to publish.
     """
@@ -198,6 +202,9 @@ class JobRecord:
     intent_by: str = ""
     pause_now: bool = False
     renewed: bool = False
+    paused_at: float = 0.0
+    counted_from: float = 0.0
+    timed_out: Reason | None = None
     key: str = ""
     retry_of: str = ""
     schema: int = JOB_SCHEMA
@@ -269,6 +276,9 @@ _JOB_FIELDS: dict[str, Any] = {
     "intent_by": str,
     "pause_now": bool,
     "renewed": bool,
+    "paused_at": float,
+    "counted_from": float,
+    "timed_out": lambda text: Reason.from_dict(json.loads(text)),
     "key": str,
     "retry_of": str,
 }

@@ -23,7 +23,6 @@ NOT_YET = frozenset(
         "max_rejected_ratio",
         "kind",
         "every",
-        "queue_timeout",
         "retry_on",
         "never_retry_on",
         "mode",

@@ -66,7 +66,8 @@ LEGAL_MOVES: dict[GroupState, frozenset[GroupState]] = {
     # A join without steps goes straight to SUCCEEDED; an impossible one to FAILED; a cut-off one to SKIPPED.
     _S.WAITING: frozenset({_S.QUEUED, _S.SUCCEEDED, _S.FAILED, _S.SKIPPED, _S.CANCELED}),
     # Back to WAITING when the user's intent takes an unclaimed hint away.
-    _S.QUEUED: frozenset({_S.RUNNING, _S.WAITING, _S.CANCELED}),
+    # FAILED when nobody claimed it within its queue_timeout.
+    _S.QUEUED: frozenset({_S.RUNNING, _S.WAITING, _S.FAILED, _S.CANCELED}),
     _S.RUNNING: frozenset({_S.SUCCEEDED, _S.BACKOFF, _S.FAILED, _S.CANCELING, _S.CANCELED}),
     _S.BACKOFF: frozenset({_S.QUEUED, _S.CANCELED}),
     _S.CANCELING: frozenset({_S.CANCELED, _S.SUCCEEDED}),

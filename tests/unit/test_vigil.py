@@ -44,7 +44,7 @@ def test_an_order_is_told_once_then_enforced_after_the_grace(answer: RenewAnswer
 
 
 def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group() -> None:
-    vigil = Vigil(clock=Clock("TIMEOUT", 60.0, began=0.0))
+    vigil = IDLE.with_clock(Clock("TIMEOUT", 60.0, began=0.0))
     assert decide(vigil, see(59.9), grace=GRACE).tell is None
     told = decide(vigil, see(60.0), grace=GRACE)
     assert told.tell is Order.TIMEOUT
@@ -56,7 +56,7 @@ def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group(
 
 
 def test_the_users_cancel_replaces_a_timeout_and_does_not_start_the_grace_anew() -> None:
-    told = decide(Vigil(clock=Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
+    told = decide(IDLE.with_clock(Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
     canceled = decide(told.vigil, see(5.0, answer=RenewAnswer.CANCEL), grace=GRACE)
     assert canceled.tell is Order.CANCEL
     end = decide(canceled.vigil, see(11.0), grace=GRACE)
@@ -94,14 +94,14 @@ def test_an_orphan_is_ended_at_once() -> None:
 
 
 def test_a_stopped_runner_is_still_timed_out_and_killed() -> None:
-    vigil = Vigil(clock=Clock("TIMEOUT", 1.0, 0.0))
+    vigil = IDLE.with_clock(Clock("TIMEOUT", 1.0, 0.0))
     told = decide(vigil, see(1.0, runner=Seen.STOPPED), grace=GRACE)
     assert told.tell is Order.TIMEOUT
     assert decide(told.vigil, see(11.0, runner=Seen.STOPPED), grace=GRACE).kill
 
 
 def test_a_session_that_does_not_start_says_so() -> None:
-    told = decide(Vigil(clock=Clock("SESSION_TIMEOUT", 300.0, 0.0)), see(300.0), grace=GRACE)
+    told = decide(IDLE.with_clock(Clock("SESSION_TIMEOUT", 300.0, 0.0)), see(300.0), grace=GRACE)
     end = decide(told.vigil, see(310.0), grace=GRACE)
     assert end.finish is not None
     assert end.finish.failure is not None
