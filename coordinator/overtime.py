@@ -65,7 +65,7 @@ def call_time(draft: Draft) -> None:
     wait for runners that may be the very reason why the time ran out.
 
     Noted on the record, and not asked of the clock again: a clock that is set back between two of those commits must
-    not let what is half canceled go on and publish (tests/unit/test_timeouts.py).
+    not let what is half canceled go on and publish (tests/unit/test_job_timeout.py).
     """
     job = draft.job
     at = job_timeout_at(job, draft.plan.timeout, draft.world)

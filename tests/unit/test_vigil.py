@@ -107,3 +107,30 @@ def test_a_session_that_does_not_start_says_so() -> None:
     assert end.finish.failure is not None
     assert end.finish.failure.code == "SESSION_TIMEOUT"
     assert "UNSTUCK_SESSION_TIMEOUT" in end.finish.failure.text
+
+
+ALL_STEPS = Clock("TIMEOUT", 60.0, began=0.0)
+ONE_STEP = Clock("STEP_TIMEOUT", 10.0, began=20.0, step="step 2 of 3 (clean)")
+
+
+def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_told() -> None:
+    both = IDLE.with_clock(ALL_STEPS).with_clock(ONE_STEP)
+    assert both.next_end == 30.0
+    assert decide(both, see(29.9), grace=GRACE).tell is None
+    # Even seen late, when both are over: the step's was over first.
+    for late in (30.0, 100.0):
+        told = decide(both, see(late), grace=GRACE)
+        assert (told.tell, told.vigil.timed_out) == (Order.TIMEOUT, ONE_STEP)
+    end = decide(told.vigil, see(110.0), grace=GRACE)
+    assert end.finish is not None
+    assert end.finish.failure is not None
+    assert (end.finish.failure.code, end.finish.failure.recoverable) == ("STEP_TIMEOUT", True)
+    assert end.finish.failure.text.startswith("step 2 of 3 (clean) ran longer than its timeout of 10s")
+
+
+def test_a_step_that_has_ended_stops_its_own_clock_and_not_the_groups() -> None:
+    left = IDLE.with_clock(ALL_STEPS).with_clock(ONE_STEP).without_clock("STEP_TIMEOUT")
+    assert (dict(left.clocks), left.next_end) == ({"TIMEOUT": ALL_STEPS}, 60.0)
+    next_step = replace(ONE_STEP, began=40.0, step="step 3 of 3 (write)")
+    told = decide(left.with_clock(next_step), see(50.0), grace=GRACE)
+    assert told.vigil.timed_out == next_step
