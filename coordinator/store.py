@@ -268,7 +268,7 @@ class Store:
                     "halted": json.dumps(reason.to_dict()),
                     "status": Status.PAUSED,
                     "commit": commit_id,
-                    "paused_at": paused_at or now,
+                    "paused_at": float(paused_at or 0) or now,
                 },
             )
             pipe.zrem(self._keys.status(old), job)
