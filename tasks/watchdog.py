@@ -149,8 +149,8 @@ class Watchdog:
             self._next_tick = time.monotonic() + self._settings.lease_renew
             if runner is not Seen.GONE:
                 self._tree.remember()
-            self._renew(runner)
-            self._register()
+            if self._renew(runner):
+                self._register()
         orphaned = self._orphaned(runner)
         if self._token is None:
             if runner is Seen.GONE or orphaned:
@@ -188,14 +188,21 @@ class Watchdog:
 
     # -- the store ---------------------------------------------------------------------------------------------
 
-    def _renew(self, runner: Seen) -> None:
+    def _renew(self, runner: Seen) -> bool:
+        """Keep the lease, if there is one to keep. False: the store is away, and is not to be asked for more just now.
+
+        Every question to a store that hangs takes seconds, in which no clock is looked at
+        (test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in_between).
+        """
         if self._token is None or not may_renew(runner):
-            return
+            return True
         try:
             self._answer = self._lease.renew(self._token, self._worker, self._progress)
         except redis.RedisError as error:
             # The lease runs on; the next tick tries again. Nobody takes over in an outage (docs/protocol.md, rule 7).
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
+            return False
+        return True
 
     def _register(self) -> None:
         """Show people what this runner is at. Never more than a view: nothing is decided from it."""
