@@ -76,8 +76,12 @@ def end(draft: Draft) -> None:
     if draft.state.fatal:
         group_id = next(iter(draft.state.fatal))
         record = draft.state.groups[group_id]
-        error = record.first_error
-        said = f"{error.code}: {error.text}" if error else record.reason.text if record.reason else "no reason"
+        error, reason = record.first_error, record.reason
+        if error is None or (reason is not None and reason.code == "QUEUE_TIMEOUT"):
+            # It never ran, or not this time: an earlier error is not why it failed.
+            said = reason.text if reason else "no reason"
+        else:
+            said = f"{error.code}: {error.text}"
         others = len(draft.state.fatal) - 1
         more = f" (and {others} more groups failed)" if others else ""
         finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {said}{more}"))
