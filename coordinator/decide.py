@@ -16,11 +16,12 @@ from coordinator.asking import bring_about
 from coordinator.decision import Decision, World
 from coordinator.draft import Draft
 from coordinator.due import PUBLISHING, due_at
-from coordinator.ending import cancel_rest, end
+from coordinator.ending import cancel_all, cancel_rest, end
 from coordinator.intake import look_at
 from coordinator.joining import judge_joins
 from coordinator.moves import check_status
-from coordinator.obeying import obey, renew_budgets
+from coordinator.obeying import OUT_OF_TIME, obey, renew_budgets
+from coordinator.overtime import call_time, give_up_queued, keep_time
 from coordinator.queueing import queue_ready, resend_hints
 from coordinator.state import JobState
 from coordinator.status import Intent, derive
@@ -49,10 +50,15 @@ def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Deci
         look_at(draft, group_id)
     if draft.job.renewed:
         renew_budgets(draft)
-    if not draft.doomed:
+    if not draft.ends:
+        give_up_queued(draft)
+    if not draft.ends:
         judge_joins(draft)  # which may find a quorum that can no longer be reached
+    call_time(draft)
     if draft.job.intent is not Intent.RUN:
         obey(draft)
+    elif draft.job.timed_out is not None:
+        cancel_all(draft, OUT_OF_TIME)
     elif draft.doomed:
         cancel_rest(draft)
     elif draft.job.halted is None:
@@ -80,7 +86,7 @@ def conclude(draft: Draft) -> None:
         recovering=bool(draft.state.recovering),
     )
     check_status(draft.decision.old.status, status)
-    draft.job = replace(draft.job, status=status)
+    draft.job = keep_time(replace(draft.job, status=status), draft.world.now)
     draft.decision.job = draft.job
     draft.state.job = draft.job
     draft.decision.due = None if outcome is not None else due_at(draft.state, draft.world, draft.decision.more)

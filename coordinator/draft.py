@@ -35,6 +35,11 @@ class Draft:
         return bool(self.state.fatal) and self.plan.cancel_others
 
     @property
+    def ends(self) -> bool:
+        """What is not done is not to go on: the job is doomed, or its time is over."""
+        return self.doomed or self.job.timed_out is not None
+
+    @property
     def ready(self) -> dict[str, dict[str, None]]:
         """Groups that may go and have members that were never queued, per queue."""
         if self.state.ready is None:

@@ -10,7 +10,7 @@ from coordinator.backoff import LOSS_BACKOFF
 from coordinator.decision import EMPTY, World
 from coordinator.job import GroupRecord, JobRecord
 from coordinator.state import JobState
-from coordinator.status import GroupState
+from coordinator.status import GroupState, Intent
 from tasks.group import RetryPolicy
 
 S = GroupState
@@ -41,6 +41,28 @@ def retry_at(record: GroupRecord, policy: RetryPolicy, world: World) -> float:
     return _come_if_beyond(record.next_at, world.now + max(policy.max_backoff, *LOSS_BACKOFF))
 
 
+def queue_timeout_at(job: JobRecord, record: GroupRecord, queue_timeout: float | None, world: World) -> float | None:
+    """When a group that nobody claims is given up; None if never, or while nobody may claim it.
+
+    A time ahead of the clock has not come here, but counts from now: what came too early would be a false failure.
+    """
+    if queue_timeout is None or job.intent is not Intent.RUN or job.halted is not None:
+        return None
+    return min(record.since, world.now) + queue_timeout
+
+
+def job_timeout_at(job: JobRecord, timeout: float | None, world: World) -> float | None:
+    """When a job is given up; None if nothing counts its time: it has none, or has not begun, or publishes already, or
+    the user wants something that a timeout must not change.
+    """
+    if timeout is None or not job.counted_from or job.timed_out is not None or job.phase == PUBLISHING:
+        return None
+    if job.intent not in (Intent.RUN, Intent.STOP) or (job.halted is not None and job.intent is Intent.RUN):
+        return None
+    paused = max(0.0, world.now - job.paused_at) if job.paused_at else 0.0  # a resume that is not taken in yet
+    return min(job.counted_from, world.now) + paused + timeout
+
+
 def publish_at(job: JobRecord, world: World) -> float:
     """When publishing is to be tried (again)."""
     return _come_if_beyond(job.publish_next, world.now + max(world.publish_timeout, MAX_PUBLISH_WAIT))
@@ -59,12 +81,18 @@ def due_at(state: JobState, world: World, more: bool = False) -> float:
         times.append(max(state.job.intent_at + world.cancel_deadline, now))
     if state.job.phase == PUBLISHING:
         times = [publish_at(state.job, world)]
+    given_up = job_timeout_at(state.job, state.plan.timeout, world)
+    if given_up is not None:
+        times.append(given_up if given_up > now else later)
     for group_id in state.active:
         record = state.groups[group_id]
         attempt = state.attempts.get(group_id)
         if record.state is S.QUEUED:
             at = overdue_at(record, world)
             times.append(at if at > now else later)
+            given_up = queue_timeout_at(state.job, record, state.planned(group_id).spec.queue_timeout, world)
+            if given_up is not None:
+                times.append(given_up if given_up > now else later)
         elif attempt is not None:
             times.append(max(min(attempt.lease, now + world.lease_ttl) + 0.01, now + 0.5))
     for group_id in state.by_state[S.BACKOFF]:

@@ -20,12 +20,16 @@ _WANTED = {
 
 
 def cancel_rest(draft: Draft) -> None:
-    """A group failed for good and nothing after it can live with that: everything else is canceled.
+    """A group failed for good and nothing after it can live with that: everything else is canceled."""
+    culprit = next(iter(draft.state.fatal))
+    cancel_all(draft, Reason("SIBLING_FAILED", f"group {culprit} failed, and on_failure is cancel_others"))
+
+
+def cancel_all(draft: Draft, reason: Reason) -> None:
+    """Everything that is not done is canceled.
 
     Running attempts become stale at once: they can publish and change nothing, and their watchdogs end them.
     """
-    culprit = next(iter(draft.state.fatal))
-    reason = Reason("SIBLING_FAILED", f"group {culprit} failed, and on_failure is cancel_others")
     for group_id in draft.state.active:
         if draft.full_up():
             return
@@ -66,11 +70,18 @@ def end(draft: Draft) -> None:
     if intent in (Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP):
         end_as_wanted(draft)
         return
+    if draft.job.timed_out is not None:
+        finish(draft, Status.FAILED, draft.job.timed_out)
+        return
     if draft.state.fatal:
         group_id = next(iter(draft.state.fatal))
         record = draft.state.groups[group_id]
-        error = record.first_error
-        said = f"{error.code}: {error.text}" if error else record.reason.text if record.reason else "no reason"
+        error, reason = record.first_error, record.reason
+        if error is None or (reason is not None and reason.code == "QUEUE_TIMEOUT"):
+            # It never ran, or not this time: an earlier error is not why it failed.
+            said = reason.text if reason else "no reason"
+        else:
+            said = f"{error.code}: {error.text}"
         others = len(draft.state.fatal) - 1
         more = f" (and {others} more groups failed)" if others else ""
         finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {said}{more}"))
@@ -105,6 +116,8 @@ def end_as_wanted(draft: Draft) -> None:
         if result.failed is None:
             published(draft, result)
             return
+    if draft.job.timed_out is not None and draft.job.intent is Intent.STOP:
+        reason = Reason(reason.code, f"{reason.text}; what still ran at its timeout was ended")
     finish(draft, status, reason)
 
 

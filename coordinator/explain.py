@@ -6,6 +6,7 @@ so that an explanation cannot disagree with the decision.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,7 @@ from coordinator.brief import job_brief
 from coordinator.condition import quoted
 from coordinator.decision import World
 from coordinator.draft import Draft
-from coordinator.due import PUBLISHING, overdue_at, publish_at, retry_at
+from coordinator.due import PUBLISHING, job_timeout_at, overdue_at, publish_at, queue_timeout_at, retry_at
 from coordinator.job import Attempt, GroupRecord
 from coordinator.join import Verdict, judge
 from coordinator.plan import PlannedGroup
@@ -39,7 +40,7 @@ class Explanation:
         since: when it came there.
         tried: what has been tried so far; empty if nothing had to be.
         next_at: when it is looked at next, and ``next_what`` what happens then.
-        gives_up: when it stops waiting, in words.
+        gives_up: when it stops waiting, in words; ``gives_up_at`` is the time of what is named last, if that is known.
         help: commands that would help.
     """
 
@@ -53,6 +54,7 @@ class Explanation:
     next_at: float = 0.0
     next_what: str = ""
     gives_up: str = ""
+    gives_up_at: float = 0.0
     help: tuple[str, ...] = ()
 
     def line(self, at: float) -> str:
@@ -100,7 +102,7 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
     if job.halted is not None:
         helps = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}")
         return Explanation(
-            job.id, job.status, job.halted.text, 0.0, "", due or 0.0, next_what, "a person decides", helps
+            job.id, job.status, job.halted.text, 0.0, "", due or 0.0, next_what, "a person decides", help=helps
         )
     if job.phase == PUBLISHING:
         return _publishing(state, world)
@@ -110,22 +112,41 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
         if job.status is Status.PAUSING:
             what += f"; {len(state.active)} attempts are still running and may end"
         helps = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}")
-        return Explanation(job.id, job.status, what, job.intent_at, "", 0.0, "nothing", "a person decides", helps)
+        ends = "a person decides"
+        if state.plan.timeout is not None:
+            ends += f"; the time that it stands PAUSED does not count towards its {_timeout(state.plan.timeout)}"
+        return Explanation(job.id, job.status, what, job.intent_at, "", 0.0, "nothing", ends, help=helps)
+    given_up_at = job_timeout_at(job, state.plan.timeout, world) or 0.0
     if job.intent is not Intent.RUN:
         what = f"{job.intent_by} asked for {job.intent}; {len(state.active)} attempts have not ended yet"
         if job.intent is Intent.STOP:
             gives_up = "when they have ended; they are not interrupted"
+            if given_up_at:
+                gives_up += f" before the job's {_timeout(state.plan.timeout)}"
         else:
             gives_up = f"at the deadline, {format_duration(world.cancel_deadline)} after it was asked"
         force = (f"unstuck force-stop {job.id}",)
-        return Explanation(job.id, job.status, what, job.intent_at, "", due or 0.0, next_what, gives_up, force)
+        return Explanation(
+            job.id, job.status, what, job.intent_at, "", due or 0.0, next_what, gives_up, given_up_at, force
+        )
     what = f"{left} of {state.size} groups are not done"
     if state.recovering:
         what += f"; {len(state.recovering)} failed or were lost and are tried again"
     if due is not None and due < world.now - 10:
         what += f"; it was due {format_duration(world.now - due)} ago and nobody looks: is a coordinator running?"
     since = job.started_at or job.submitted_at
-    return Explanation(job.id, job.status, what, since, "", due or 0.0, next_what, "when its groups do", ())
+    gives_up = "when its groups do"
+    if job.timed_out is not None:
+        what, gives_up = f"{what}; {job.timed_out.text}", "at once"
+    elif given_up_at:
+        gives_up += f"; or FAILED by its {_timeout(state.plan.timeout)}"
+    elif state.plan.timeout is not None:
+        gives_up += f"; or FAILED by its {_timeout(state.plan.timeout)} from its first claimed attempt"
+    return Explanation(job.id, job.status, what, since, "", due or 0.0, next_what, gives_up, given_up_at)
+
+
+def _timeout(seconds: float | None) -> str:
+    return "" if seconds is None else f"timeout of {format_duration(seconds)}"
 
 
 def _publishing(state: JobState, world: World) -> Explanation:
@@ -143,7 +164,7 @@ def _publishing(state: JobState, world: World) -> Explanation:
         publish_at(job, world),
         "publishing is tried again",
         "never by itself: what is done is not thrown away because the warehouse is away",
-        (f"unstuck cancel {job.id}",),
+        help=(f"unstuck cancel {job.id}",),
     )
 
 
@@ -217,7 +238,7 @@ def _need(state: JobState, need: str) -> str:
 def _group(state: JobState, world: World, group_id: str, planned: PlannedGroup) -> Explanation:
     record, attempt = state.record(group_id), state.attempts.get(group_id)
     if record.state is S.QUEUED:
-        return _queued(world, group_id, planned, record)
+        return _queued(state, world, group_id, planned, record)
     if record.state in (S.RUNNING, S.CANCELING):
         return _running(state, world, group_id, planned, record, attempt)
     if record.state is S.BACKOFF:
@@ -227,7 +248,7 @@ def _group(state: JobState, world: World, group_id: str, planned: PlannedGroup) 
         helps = (f"unstuck logs {state.job.id} {group_id}", f"unstuck cancel {state.job.id}")
         tried = _tried(record)
         return Explanation(
-            group_id, record.state, what, record.since, tried, at, f"attempt {record.epoch + 1}", gives_up, helps
+            group_id, record.state, what, record.since, tried, at, f"attempt {record.epoch + 1}", gives_up, help=helps
         )
     return Explanation(
         group_id, record.state, record.reason.text if record.reason else "it waits for its turn", record.since
@@ -241,7 +262,7 @@ def _timed(one: Explanation, record: GroupRecord) -> Explanation:
     return replace(one, short=f"{record.reason.code}: {record.reason.text}" if record.reason else "", timed=True)
 
 
-def _queued(world: World, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
+def _queued(state: JobState, world: World, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
     queue = planned.spec.queue_name
     slots = world.slots.get(queue, 0)
     if slots:
@@ -253,6 +274,9 @@ def _queued(world: World, group_id: str, planned: PlannedGroup, record: GroupRec
     tried = f"its hint was sent {record.hints} times" if record.hints > 1 else ""
     at = overdue_at(record, world)
     gives_up = "never by itself: a worker may come at any time"
+    given_up_at = queue_timeout_at(state.job, record, planned.spec.queue_timeout, world) or 0.0
+    if given_up_at:
+        gives_up = f"FAILED by its queue_{_timeout(planned.spec.queue_timeout)}"
     return Explanation(
         group_id,
         record.state,
@@ -262,6 +286,7 @@ def _queued(world: World, group_id: str, planned: PlannedGroup, record: GroupRec
         at,
         "the hint is sent again if it may be lost",
         gives_up,
+        given_up_at,
         helps,
     )
 
@@ -272,15 +297,32 @@ def _running(
     lease = attempt.lease if attempt is not None else 0.0
     silent = max(0.0, world.now - (lease - world.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
-    gives_up = "no timeout is set"
+    given_up_at = job_timeout_at(state.job, state.plan.timeout, world) or 0.0
+    timeouts = _step_timeout(planned, attempt)
     if planned.spec.timeout is not None:
-        gives_up = f"timeout: {format_duration(planned.spec.timeout)} from its first step"
+        timeouts.append(f"timeout: {format_duration(planned.spec.timeout)} from its first step")
+    if given_up_at:
+        timeouts.append(f"the job's {_timeout(state.plan.timeout)}")
+    gives_up = "; ".join(timeouts) or "no timeout is set"
     if record.state is S.CANCELING:
         what += ", and was told to end"
         gives_up = f"at the deadline, {format_duration(world.cancel_deadline)} after the cancel was asked for"
+        given_up_at = 0.0
     helps = (f"unstuck logs {state.job.id} {group_id} -f", f"unstuck cancel {state.job.id}")
     next_what = "it is taken for lost if it was not heard of by then"
-    return Explanation(group_id, record.state, what, record.since, _tried(record), lease, next_what, gives_up, helps)
+    return Explanation(
+        group_id, record.state, what, record.since, _tried(record), lease, next_what, gives_up, given_up_at, helps
+    )
+
+
+def _step_timeout(planned: PlannedGroup, attempt: Attempt | None) -> list[str]:
+    """What the step that runs now may take, as far as the runner has said which one that is."""
+    progress = json.loads(attempt.progress) if attempt is not None and attempt.progress else {}
+    number = int(progress.get("step", 0))
+    if not 0 < number <= len(planned.spec.steps) or (seconds := planned.spec.steps[number - 1].timeout) is None:
+        return []
+    step = planned.spec.steps[number - 1]
+    return [f"step {number} ({step.label}): {_timeout(seconds)}"]
 
 
 def _tried(record: GroupRecord) -> str:

@@ -40,7 +40,8 @@ class GroupRecord:
 
     Attributes:
         epoch: number of the newest attempt; 0 before the first.
-        since: when this state was entered, seconds by Redis time.
+        since: when this state was entered, seconds by Redis time; what may time out in a queue counts from here, so a
+            resume and a clock that was set back begin it anew.
         next_at: when the next attempt may start (BACKOFF).
         hinted_at: when the hint was last sent (QUEUED); ``hints`` says how often it was.
         revision: how often the job had been altered when its newest attempt was claimed.
@@ -214,6 +215,9 @@ class JobRecord:
         revision: how often ``spec`` was altered since the submit, and ``alterations`` what each time, in order.
         reruns: how often each group was asked to run again, so that no marker of before counts for it.
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
+        paused_at: since when the job stands PAUSED; 0 while it does not.
+        counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever it stood PAUSED.
+        timed_out: its time is over, and it ends; the reason that it ends with.
         halted: why the job cannot go on by itself, if so; it is shown as PAUSED, though nobody asked for it.
         version: slot of the job's package in the warehouse log, once published; 0 if nothing was to publish.
     """
@@ -248,6 +252,9 @@ class JobRecord:
     alterations: tuple[Alteration, ...] = ()
     reruns: dict[str, int] = field(default_factory=dict)
     adopts: tuple[str, ...] = ()
+    paused_at: float = 0.0
+    counted_from: float = 0.0
+    timed_out: Reason | None = None
     key: str = ""
     retry_of: str = ""
     schema: int = JOB_SCHEMA
@@ -326,6 +333,9 @@ _JOB_FIELDS: dict[str, Any] = {
     "alterations": lambda text: tuple(Alteration.from_dict(one) for one in json.loads(text)),
     "reruns": json.loads,
     "adopts": lambda text: tuple(json.loads(text)),
+    "paused_at": float,
+    "counted_from": float,
+    "timed_out": lambda text: Reason.from_dict(json.loads(text)),
     "key": str,
     "retry_of": str,
 }

@@ -9,20 +9,21 @@ from coordinator.status import GroupState, Status
 
 _S = GroupState
 _J = Status
-_ENDED = "another group failed for good, and `on_failure` is `cancel_others`; or the user stopped or canceled the job"
+_ENDED = (
+    "another group failed for good, and `on_failure` is `cancel_others`; or the user stopped or canceled the job; "
+    "or the job's `timeout` is over"
+)
 
 # By a decision, from the record as it stands.
 GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
-    (
-        _S.WAITING,
-        _S.QUEUED,
-    ): "its join says go, and there is room: `max_parallel`, and the dispatch window of its queue",
+    (_S.WAITING, _S.QUEUED): "its join says go, and there is room: `max_parallel`, the dispatch window of its queue",
     (_S.WAITING, _S.SUCCEEDED): "a join without steps whose rule holds; it visits no worker",
     (_S.WAITING, _S.FAILED): "a quorum that can no longer be reached, or a dynamic fork whose source nobody made",
     (_S.WAITING, _S.SKIPPED): "something it needs failed or was skipped, by its rule; or a fork without values",
     (_S.WAITING, _S.CANCELED): _ENDED,
     (_S.QUEUED, _S.RUNNING): "an attempt was claimed",
     (_S.QUEUED, _S.WAITING): "a pause takes an unclaimed hint back",
+    (_S.QUEUED, _S.FAILED): "nobody claimed it within its `queue_timeout`",
     (_S.QUEUED, _S.CANCELED): "as from WAITING",
     (_S.RUNNING, _S.SUCCEEDED): "the outcome says so",
     (_S.RUNNING, _S.BACKOFF): "failed with retries left; or the worker was lost; or the attempt was handed back",
@@ -50,7 +51,10 @@ _STOPPING = "the user stopped it; running attempts may end"
 _CANCELING = "the user canceled it; running attempts are told to end"
 _STOPPED = "the user stopped it, and nothing was running"
 _CANCELED = "the user canceled it and nothing was running; or by force"
-_FAILED = "a group failed for good and nothing after it can live with that; or the package can never be published"
+_FAILED = (
+    "a group failed for good and nothing after it can live with that; or the package "
+    "can never be published; or the job's `timeout` is over"
+)
 _FINISHED = "its package is published"
 _ASKED = "all groups are done"
 _RESUMED = "the user resumed it"

@@ -21,6 +21,8 @@ STOPPED = Reason("USER_STOPPED", "the user stopped the job; what was running cou
 CANCELED = Reason("USER_CANCELED", "the user canceled the job")
 FORCED = Reason("FORCE_STOPPED", "the user stopped the job by force; whatever still runs can change nothing")
 
+OUT_OF_TIME = Reason("JOB_TIMEOUT", "the time of the job was over")
+
 
 def obey(draft: Draft) -> None:
     """Bring about the intent, where it is not simply to run."""
@@ -28,6 +30,8 @@ def obey(draft: Draft) -> None:
         hold(draft)
     elif draft.job.intent is Intent.STOP:
         cancel_unclaimed(draft, STOPPED)
+        if draft.job.timed_out is not None:
+            end_running(draft, OUT_OF_TIME)
     elif draft.job.intent is Intent.CANCEL:
         cancel(draft)
     elif draft.job.intent is Intent.FORCE_STOP:
@@ -96,11 +100,23 @@ def end_attempt(draft: Draft, group_id: str, reason: Reason) -> None:
     draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
 
 
+def end_running(draft: Draft, reason: Reason) -> None:
+    """What runs is canceled, without waiting for its runners."""
+    for group_id in list(draft.state.by_state[S.RUNNING]):
+        if draft.full_up():
+            return
+        end_attempt(draft, group_id, reason)
+
+
 def renew_budgets(draft: Draft) -> None:
-    """After a resume every group has its full retry budget again, and nobody waits out a backoff."""
+    """After a resume every group has all its retries, and its time in the queue, again; nobody waits out a backoff."""
     for group_id in list(draft.state.recovering):
         record = replace(draft.state.record(group_id), failures=0, losses=0)
         if record.state is S.BACKOFF:
             record = replace(record, next_at=draft.world.now)
         draft.put(group_id, record)
+    for group_id in unclaimed(draft):
+        # What a halted job had on offer could not be claimed; that time is not held against its queue.
+        if draft.planned(group_id).spec.queue_timeout is not None:
+            draft.put(group_id, replace(draft.state.record(group_id), since=draft.world.now))
     draft.job = replace(draft.job, renewed=False)

@@ -41,6 +41,7 @@ class Plan:
 
     Attributes:
         groups: by name, in an order in which every group comes after what it needs.
+        timeout: seconds the job may take, from its first claimed attempt to publishing; None: no end.
         default_publish: groups nobody needs (of a last join: what it joins); their outputs are published unless the
             spec names others.
     """
@@ -49,6 +50,7 @@ class Plan:
     params: dict[str, Any]
     groups: dict[str, PlannedGroup]
     max_parallel: int | None
+    timeout: float | None
     cancel_others: bool
     publish: tuple[str, ...] | None
     default_publish: frozenset[str]
@@ -109,7 +111,7 @@ def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
     """``group`` with the job's defaults where it says nothing itself."""
     defaults = spec.defaults
     update: dict[str, Any] = {}
-    for field in ("retry", "timeout", "queue"):
+    for field in ("retry", "timeout", "queue_timeout", "queue"):
         if getattr(group, field) is None and getattr(defaults, field) is not None:
             update[field] = getattr(defaults, field)
     if "worker_losses" not in group.model_fields_set and defaults.worker_losses is not None:
@@ -172,6 +174,7 @@ def compile_plan(spec: JobSpec) -> Plan:
         params=dict(spec.params),
         groups=planned,
         max_parallel=spec.max_parallel,
+        timeout=spec.timeout,
         cancel_others=spec.on_failure == "cancel_others",
         publish=None if spec.publish is None else tuple(spec.publish),
         default_publish=frozenset(

@@ -20,7 +20,7 @@ from coordinator.problem import Loc, Problem, SpecError, listed, shorten, sugges
 from coordinator.spec_check import problems_in
 from coordinator.spec_words import problems_of
 from coordinator.text_tree import Reading
-from tasks.duration import Seconds
+from tasks.duration import Seconds, Timeout
 from tasks.group import (
     DatasetName,
     ForkFrom,
@@ -44,6 +44,7 @@ class Defaults(Strict):
 
     retry: RetryPolicy | None = None
     timeout: Seconds | None = None
+    queue_timeout: Timeout | None = None
     worker_losses: int | None = Field(default=None, ge=1, le=1000, strict=True)
     queue: QueueName | None = None
     conf: dict[str, str] = Field(default_factory=dict, description="run-time Spark conf of every group")
@@ -57,6 +58,9 @@ class JobSpec(Strict):
     defaults: Defaults = Defaults()
     max_parallel: int | None = Field(
         default=None, ge=1, strict=True, description="attempts that may run at once; None: no bound"
+    )
+    timeout: Timeout | None = Field(
+        default=None, description="of the whole job, from its first claimed attempt to publishing; None: no end"
     )
     on_failure: Literal["cancel_others", "finish_others"] = "cancel_others"
     publish: tuple[DatasetName, ...] | None = Field(

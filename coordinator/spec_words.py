@@ -22,7 +22,6 @@ NOT_YET = frozenset(
         "max_rejected_ratio",
         "kind",
         "every",
-        "queue_timeout",
         "retry_on",
         "never_retry_on",
         "mode",

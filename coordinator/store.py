@@ -296,13 +296,18 @@ class Store:
         with self._redis.pipeline(transaction=True) as pipe:
             watched = cast(Any, pipe)  # between watch and multi it answers at once, which its types do not say
             watched.watch(keys.job)
-            old, submitted = watched.hmget(keys.job, "status", "submitted_at")
+            old, submitted, paused_at = watched.hmget(keys.job, "status", "submitted_at", "paused_at")
             if old is None or Status(old).terminal:
                 return
             pipe.multi()
             pipe.hset(
                 keys.job,
-                mapping={"halted": json.dumps(reason.to_dict()), "status": Status.PAUSED, "commit": commit_id},
+                mapping={
+                    "halted": json.dumps(reason.to_dict()),
+                    "status": Status.PAUSED,
+                    "commit": commit_id,
+                    "paused_at": float(paused_at or 0) or now,
+                },
             )
             pipe.zrem(self._keys.status(old), job)
             pipe.zadd(self._keys.status(Status.PAUSED), {job: float(submitted or now)})

@@ -1,6 +1,7 @@
 """Durations as people write them (``90``, ``"15s"``, ``"1h30m"``), held as seconds.
 
-``Seconds`` is the type of every duration in specs and settings, so that the unit stands in the type.
+``Seconds`` is the type of every duration in specs and settings, so that the unit stands in the type; ``Timeout`` is one
+that cannot be zero.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -68,3 +69,12 @@ Seconds = Annotated[
         }
     ),
 ]
+
+
+def _above_zero(seconds: float) -> float:
+    if not seconds:
+        raise ValueError("a timeout of zero would end it before it began; leave it out for no end")
+    return seconds
+
+
+Timeout = Annotated[Seconds, AfterValidator(_above_zero)]

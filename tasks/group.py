@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from tasks.duration import Seconds
+from tasks.duration import Seconds, Timeout
 
 # Names become keys, folders, views and Celery ids, so they are checked once, here.
 GroupName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
@@ -49,6 +49,7 @@ class Step(Strict):
     sql_file: str | None = Field(default=None, description="a file with one statement, read at submit, beside the spec")
     output: DatasetName | None = Field(default=None, description="where the returned frame, or the query's rows, go")
     params: dict[ParamName, Any] = Field(default_factory=dict)
+    timeout: Timeout | None = Field(default=None, description="of this step alone; None: no end")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -129,6 +130,9 @@ class GroupSpec(Strict):
     steps: tuple[Step, ...] = ()
     retry: RetryPolicy | None = None
     timeout: Seconds | None = Field(default=None, description="from the group's first step; None: no end")
+    queue_timeout: Timeout | None = Field(
+        default=None, description="QUEUED for longer than this without a claim: FAILED; None: it waits for ever"
+    )
     optional: bool = Field(default=False, description="its failure does not fail the job")
     worker_losses: int = Field(
         default=3, ge=1, le=1000, description="losses in a row before the group counts as POISON"
@@ -247,7 +251,7 @@ class WorkOrder(Strict):
         Covers steps, parameters, conf, fork value and the attempts it reads; not timeouts, retries or queues.
         """
         what = {
-            "steps": [s.model_dump(mode="json") for s in self.group.steps],
+            "steps": [s.model_dump(mode="json", exclude={"timeout"}) for s in self.group.steps],
             "spark": self.group.spark,
             "conf": self.group.conf,
             "params": self.params,

@@ -1,7 +1,7 @@
 """The leash: the runner's end of the pipes to its watchdog.
 
 It says what the runner holds and hears what it should do. A watchdog that dies is replaced at once, and the new
-one is told what is held and how long its clock has run; if that fails again and again the runner ends itself,
+one is told what is held and how long its clocks have run; if that fails again and again the runner ends itself,
 because a runner without a watchdog holds a lease that nobody renews and hears of no cancel.
 """
 
@@ -16,11 +16,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from tasks.report import Failure
 from tasks.token import Token
-from tasks.vigil import Order
+from tasks.vigil import Clock, Order
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +33,16 @@ _PROGRESS_EVERY = 0.5  # seconds
 class Leash:
     """Starts a watchdog for this process and keeps one alive.
 
-    ``on_order`` is called from a thread of the leash with the token it is for and the order.
+    ``on_order`` is called from a thread of the leash with the token it is for, the order, and for a timeout the
+    failure that it is.
     """
 
-    def __init__(self, hello: dict[str, Any], on_order: Callable[[Token, Order], None]) -> None:
+    def __init__(self, hello: dict[str, Any], on_order: Callable[[Token, Order, Failure | None], None]) -> None:
         self._hello = {"op": "hello", "pid": os.getpid(), **hello}
         self._on_order = on_order
         self._lock = threading.RLock()
         self._hold: dict[str, Any] | None = None
-        self._clock: tuple[str, float, float] | None = None  # code, seconds, began
-        self._last_clock = ("TIMEOUT", 0.0)
+        self._clocks: dict[str, Clock] = {}
         self._progress = ""
         self._progress_at = 0.0
         self._restarts: list[float] = []
@@ -51,15 +53,10 @@ class Leash:
     def watchdog_pid(self) -> int:
         return self._process.pid
 
-    @property
-    def last_clock(self) -> tuple[str, float]:
-        """Code and seconds of the clock that was started last: the one that ran out, when one has."""
-        return self._last_clock
-
     def hold(self, token: Token) -> None:
         """From now on the watchdog keeps the lease of ``token`` and acts in the runner's stead if it dies."""
         with self._lock:
-            self._clock, self._progress = None, ""
+            self._clocks, self._progress = {}, ""
             self._hold = {"op": "hold", "token": str(token), "log": None, "since": time.time()}
             self._hello["claimed"] = self._hold["since"]  # for a watchdog that takes over while nothing is held
             self._say(self._hold)
@@ -71,17 +68,24 @@ class Leash:
                 self._hold["log"] = path
             self._say({"op": "log", "path": path})
 
-    def start_clock(self, code: str, seconds: float) -> None:
-        """The runner is told, and after the grace killed, when ``seconds`` are over; the failure gets ``code``."""
-        with self._lock:
-            self._clock = (code, seconds, time.monotonic())
-            self._last_clock = (code, seconds)
-            self._say({"op": "clock", "code": code, "seconds": seconds, "elapsed": 0.0})
+    @contextmanager
+    def clock(self, code: str, seconds: float | None, step: str = "") -> Iterator[None]:
+        """The runner is told, and after the grace killed, if the block takes longer than ``seconds``; None: no end.
 
-    def stop_clock(self) -> None:
+        The failure gets ``code``; ``step`` says which step it is, if it is one.
+        """
+        if seconds is None:
+            yield
+            return
         with self._lock:
-            self._clock = None
-            self._say({"op": "clock", "code": "", "seconds": None, "elapsed": 0.0})
+            clock = self._clocks[code] = Clock(code, seconds, time.monotonic(), step)
+            self._say_clock(clock)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._clocks.pop(code, None)
+                self._say({"op": "clock", "code": code, "seconds": None})
 
     def progress(self, text: str, *, now: bool = False) -> None:
         """``text`` (JSON) goes with the next renewal. Dropped when the last was sent a moment ago, unless ``now``."""
@@ -98,7 +102,7 @@ class Leash:
     def release(self) -> None:
         """The attempt has ended; the lease is nobody's concern any more."""
         with self._lock:
-            self._hold = self._clock = None
+            self._hold, self._clocks = None, {}
             self._say({"op": "release"})
 
     def end(self) -> None:
@@ -117,13 +121,15 @@ class Leash:
         self._say(self._hello)
         if self._hold is not None:
             self._say(self._hold)
-            if self._clock is not None:
-                code, seconds, began = self._clock
-                elapsed = time.monotonic() - began
-                self._say({"op": "clock", "code": code, "seconds": seconds, "elapsed": elapsed})
+            for clock in self._clocks.values():
+                self._say_clock(clock)
             if self._progress:
                 self._say({"op": "progress", "text": self._progress})
         threading.Thread(target=self._hear, args=(self._process,), name="watchdog", daemon=True).start()
+
+    def _say_clock(self, clock: Clock) -> None:
+        elapsed = time.monotonic() - clock.began
+        self._say({"op": "clock", "code": clock.code, "seconds": clock.seconds, "elapsed": elapsed, "step": clock.step})
 
     def _say(self, line: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -138,7 +144,8 @@ class Leash:
         with process.stdout as lines:
             for line in lines:
                 heard = json.loads(line)
-                self._on_order(Token.parse(heard["token"]), Order(heard["order"]))
+                failure = Failure.from_dict(heard["failure"]) if "failure" in heard else None
+                self._on_order(Token.parse(heard["token"]), Order(heard["order"]), failure)
         status = process.wait()
         with self._lock:
             if self._ending or process is not self._process:

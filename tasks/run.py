@@ -44,7 +44,7 @@ from tasks.runner import Held, Runner
 from tasks.secret import Secrets
 from tasks.steps import run_step
 from tasks.token import Hint, Token
-from tasks.vigil import Order, timeout_failure
+from tasks.vigil import Order
 from tasks.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
@@ -154,23 +154,22 @@ class Attempt:
         session = None
         if order.group.spark:
             self._progress({"label": "starting Spark"}, now=True)
-            runner.leash.start_clock("SESSION_TIMEOUT", runner.settings.session_timeout)
-            runner.driver.start()
-            runner.leash.stop_clock()
+            with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
+                runner.driver.start()
             conf = {key: str(self._secrets.resolve(value)) for key, value in order.group.conf.items()}
             session = stack.enter_context(runner.driver.attempt(str(self._token), conf))
         work = Work(self._files, self._token, session, read_inputs(self._files, order.frozen.inputs))
         for name in work.inputs if session is not None else ():
             work.show(name)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
-        if order.group.timeout is not None:
-            runner.leash.start_clock("TIMEOUT", order.group.timeout)
-            stack.callback(runner.leash.stop_clock)
+        stack.enter_context(runner.leash.clock("TIMEOUT", order.group.timeout))
         for index, step in enumerate(order.group.steps):
             self._leave_if_ordered(held)
-            log.info("step %d of %d: %s", index + 1, len(order.group.steps), step.label)
+            where = f"step {index + 1} of {len(order.group.steps)}"
+            log.info("%s: %s", where, step.label)
             ctx = self._context(held, work, step, index, params, scratch)
-            run_step(step, work, ctx, runner.settings.step_modules)
+            with runner.leash.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
+                run_step(step, work, ctx, runner.settings.step_modules)
         self._leave_if_ordered(held)
         return work
 
@@ -241,8 +240,7 @@ class Attempt:
             return Outcome(OutcomeKind.CANCELED)
         if order is Order.DRAIN:
             return Outcome(OutcomeKind.RELEASED)
-        code, seconds = self._runner.leash.last_clock
-        return Outcome(OutcomeKind.FAILED, failure=timeout_failure(code, seconds))
+        return Outcome(OutcomeKind.FAILED, failure=held.timeout)
 
     def _finish(self, outcome: Outcome | None) -> str:
         """Put the outcome on the record. Nothing is removed when it is refused: another attempt may adopt it."""

@@ -22,6 +22,7 @@ from tasks.keys import Keys
 from tasks.lease import Lease
 from tasks.leash import Leash
 from tasks.leftovers import Surroundings
+from tasks.report import Failure
 from tasks.settings import Settings, settings, whoami
 from tasks.spark import Driver
 from tasks.token import Token
@@ -36,12 +37,14 @@ class Held:
 
     Attributes:
         order: the strongest order so far; None while it may go on.
+        timeout: the failure that a timeout is, once one has run out.
         ordered: set together with the first order.
         ended: set when the steps are over, one way or the other.
     """
 
     token: Token
     order: Order | None = None
+    timeout: Failure | None = None
     ordered: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -98,11 +101,12 @@ class Runner:
         except Exception:
             log.exception("the Spark session could not be started ahead; the first group will try again")
 
-    def _hear(self, token: Token, order: Order) -> None:
+    def _hear(self, token: Token, order: Order, failure: Failure | None) -> None:
         """An order from the watchdog, in its thread."""
         held = self.held
         if held is None or held.token != token or held.ended.is_set():
             return
+        held.timeout = held.timeout or failure  # before the order: whoever sees that looks here
         if held.order is None or order.strength > held.order.strength:
             held.order = order
         if not held.ordered.is_set():

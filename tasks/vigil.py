@@ -7,7 +7,8 @@ a runner killed because the user canceled was canceled, not lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tasks.lease import RenewAnswer
@@ -33,24 +34,38 @@ _ORDER_OF = {RenewAnswer.CANCEL: Order.CANCEL, RenewAnswer.DRAIN: Order.DRAIN, R
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time that is running out: of the session's start, or of the group's steps."""
+    """Time that is running out: of the session's start, of all steps of the group, or of one of them."""
 
-    code: str  # of the failure when it has run out: TIMEOUT, SESSION_TIMEOUT
+    code: str  # of the failure when it has run out: SESSION_TIMEOUT, TIMEOUT, STEP_TIMEOUT
     seconds: float
     began: float  # monotonic seconds
+    step: str = ""  # which one it is that may take so long, in words; empty unless it is one step's clock
 
-    def is_over(self, now: float) -> bool:
-        return now - self.began >= self.seconds
+    @property
+    def ends(self) -> float:
+        """Monotonic seconds."""
+        return self.began + self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Vigil:
     """What is known of the attempt that the runner holds. Times are monotonic seconds."""
 
-    clock: Clock | None = None
+    clocks: Mapping[str, Clock] = field(default_factory=dict)  # those that run, by code
     order: Order | None = None
     ordered_at: float = 0.0
-    timed_out: Clock | None = None
+    timed_out: Clock | None = None  # the first that ran out
+
+    def with_clock(self, clock: Clock) -> Vigil:
+        return replace(self, clocks={**self.clocks, clock.code: clock})
+
+    def without_clock(self, code: str) -> Vigil:
+        return replace(self, clocks={name: clock for name, clock in self.clocks.items() if name != code})
+
+    @property
+    def next_end(self) -> float | None:
+        """When the first of the clocks runs out; None if none runs, or one has run out already."""
+        return None if self.timed_out else min((clock.ends for clock in self.clocks.values()), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +119,10 @@ def decide(vigil: Vigil, sight: Sight, *, grace: float, death: str = "died", who
 def _hear(vigil: Vigil, sight: Sight) -> tuple[Vigil, Order | None]:
     """The vigil with a new or stronger order, and that order if there is one. The grace counts from the first."""
     heard = [_ORDER_OF[sight.answer]] if sight.answer in _ORDER_OF else []
-    if vigil.clock is not None and vigil.clock.is_over(sight.now):
+    over = [clock for clock in vigil.clocks.values() if clock.ends <= sight.now]
+    if over:
         heard.append(Order.TIMEOUT)
-        vigil = replace(vigil, timed_out=vigil.timed_out or vigil.clock)
+        vigil = replace(vigil, timed_out=vigil.timed_out or min(over, key=lambda clock: clock.ends))
     order = max(heard, key=lambda o: o.strength, default=None)
     if order is None or (vigil.order is not None and order.strength <= vigil.order.strength):
         return vigil, None
@@ -123,17 +139,19 @@ def _last_word(vigil: Vigil, why: str) -> Outcome | None:
     if vigil.order is Order.DRAIN:
         return Outcome(OutcomeKind.RELEASED)
     if vigil.order is Order.TIMEOUT and vigil.timed_out is not None:
-        return Outcome(OutcomeKind.FAILED, failure=timeout_failure(vigil.timed_out.code, vigil.timed_out.seconds))
+        return Outcome(OutcomeKind.FAILED, failure=timeout_failure(vigil.timed_out))
     return Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why))
 
 
-def timeout_failure(code: str, seconds: float) -> Failure:
+def timeout_failure(clock: Clock) -> Failure:
     """The failure of a group whose time ran out."""
-    if code == "SESSION_TIMEOUT":
+    if clock.code == "SESSION_TIMEOUT":
         text = (
-            f"the Spark session had not started after {seconds:g}s (UNSTUCK_SESSION_TIMEOUT); "
+            f"the Spark session had not started after {clock.seconds:g}s (UNSTUCK_SESSION_TIMEOUT); "
             "see the worker's log, and check UNSTUCK_SPARK_MASTER and that the cluster has room"
         )
+    elif clock.step:
+        text = f"{clock.step} ran longer than its timeout of {clock.seconds:g}s; raise its timeout: or make it smaller"
     else:
-        text = f"the group ran longer than its timeout of {seconds:g}s; raise timeout: or make the group smaller"
-    return Failure(code, text)
+        text = f"the group ran longer than its timeout of {clock.seconds:g}s; raise timeout: or make the group smaller"
+    return Failure(clock.code, text)

@@ -7,8 +7,8 @@ tie it to its runner, one JSON object a line, each with an ``op``:
 ==================  ==========================================================================================
 runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, claimed (if it ever claimed) ·
                     ``hold`` token, log, since · ``log`` path ·
-                    ``clock`` code, seconds, elapsed (seconds null: stop it) · ``progress`` text · ``release``
-watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout)
+                    ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text · ``release``
+watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
 ==================  ==========================================================================================
 
 It must never renew for a runner that is gone or stopped, never die of a store that is away, and never outlive its
@@ -37,7 +37,7 @@ from tasks.proctree import Seen, Tree, describe_status, exit_status, look
 from tasks.report import Outcome
 from tasks.settings import Settings, settings
 from tasks.token import Token
-from tasks.vigil import Clock, Sight, Vigil, decide, may_renew
+from tasks.vigil import Clock, Order, Sight, Vigil, decide, may_renew, timeout_failure
 from tasks.wake import Wake
 
 log = logging.getLogger("tasks.watchdog")
@@ -87,8 +87,8 @@ class Watchdog:
         """Wait for a line, the runner's death, or the next moment that matters."""
         now = time.monotonic()
         moments = [self._next_tick]
-        if self._vigil.clock is not None and self._vigil.timed_out is None:
-            moments.append(self._vigil.clock.began + self._vigil.clock.seconds)
+        if self._vigil.next_end is not None:
+            moments.append(self._vigil.next_end)
         if self._vigil.order is not None:
             moments.append(self._vigil.ordered_at + self._settings.cancel_grace)
         sources: list[Any] = [0] if self._piped else []
@@ -126,10 +126,11 @@ class Watchdog:
         elif op == "log":
             self._log = line["path"]
         elif op == "clock":
-            clock = None
-            if line["seconds"] is not None:
-                clock = Clock(line["code"], float(line["seconds"]), time.monotonic() - float(line["elapsed"]))
-            self._vigil = Vigil(clock, self._vigil.order, self._vigil.ordered_at, self._vigil.timed_out)
+            if line["seconds"] is None:
+                self._vigil = self._vigil.without_clock(line["code"])
+            else:
+                began = time.monotonic() - float(line["elapsed"])
+                self._vigil = self._vigil.with_clock(Clock(line["code"], float(line["seconds"]), began, line["step"]))
         elif op == "progress":
             self._progress = line["text"]
         elif op == "release":
@@ -149,8 +150,8 @@ class Watchdog:
             self._next_tick = time.monotonic() + self._settings.lease_renew
             if runner is not Seen.GONE:
                 self._tree.remember()
-            self._renew(runner)
-            self._register()
+            if self._renew(runner):
+                self._register()
         orphaned = self._orphaned(runner)
         if self._token is None:
             if runner is Seen.GONE or orphaned:
@@ -166,7 +167,10 @@ class Watchdog:
         if verdict.tell is not None:
             log.info("%s: %s", self._token, verdict.tell)
             # With its token: by the time it is read the runner may hold another attempt, which it must not hit.
-            self._say({"op": "order", "token": str(self._token), "order": str(verdict.tell)})
+            line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(verdict.tell)}
+            if verdict.tell is Order.TIMEOUT and verdict.vigil.timed_out is not None:
+                line["failure"] = timeout_failure(verdict.vigil.timed_out).to_dict()  # which of the clocks it was
+            self._say(line)
         if verdict.kill:
             self._note(verdict.kill)
             if left := self._tree.kill():
@@ -185,14 +189,21 @@ class Watchdog:
 
     # -- the store ---------------------------------------------------------------------------------------------
 
-    def _renew(self, runner: Seen) -> None:
+    def _renew(self, runner: Seen) -> bool:
+        """Keep the lease, if there is one to keep. False: the store is away, and is not to be asked for more just now.
+
+        Every question to a store that hangs takes seconds, in which no clock is looked at
+        (test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in_between).
+        """
         if self._token is None or not may_renew(runner):
-            return
+            return True
         try:
             self._answer = self._lease.renew(self._token, self._worker, self._progress)
         except redis.RedisError as error:
             # The lease runs on; the next tick tries again. Nobody takes over in an outage (docs/protocol.md, rule 7).
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
+            return False
+        return True
 
     def _register(self) -> None:
         """Show people what this runner is at. Never more than a view: nothing is decided from it."""

@@ -40,13 +40,13 @@ def _lines(one: Explanation) -> list[tuple[str, str]]:
     elif one.next_what:
         lines.append(("next", one.next_what))
     if one.gives_up:
-        lines.append(("ends", one.gives_up))
+        lines.append(("ends", one.gives_up + (f", at {clock(one.gives_up_at)}" if one.gives_up_at else "")))
     lines.extend(("try", command) for command in one.help)
     return lines
 
 
 def _as_json(one: Explanation) -> dict[str, object]:
     data = dataclasses.asdict(one)
-    for name in ("since", "next_at"):
+    for name in ("since", "next_at", "gives_up_at"):
         data[name] = iso(data[name]) if data[name] else None
     return {**data, "help": list(one.help)}

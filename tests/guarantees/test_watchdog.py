@@ -294,7 +294,7 @@ def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
     runner = fleet.runner_of(store, hint)
     (watchdog,) = worker.watchdogs
     watchdog.kill()
-    wait_until(lambda: worker.watchdogs and worker.watchdogs[0].pid != watchdog.pid, 10, "another watchdog")
+    wait_until(lambda: [w for w in worker.watchdogs if w.pid != watchdog.pid], 10, "another watchdog")
     lease = fleet.attempt(store, hint)["lease"]
     wait_until(lambda: fleet.attempt(store, hint)["lease"] > lease, 10, "a renewal by the new watchdog")
     fleet.order(store, hint, "CANCEL")

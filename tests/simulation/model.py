@@ -309,7 +309,8 @@ class ModelStore:
             return
         if self.watching:
             self.watching.halted(job, reason)
-        job.record = replace(job.record, halted=reason, status=Status.PAUSED, commit=commit_id)
+        paused_at = job.record.paused_at or now
+        job.record = replace(job.record, halted=reason, status=Status.PAUSED, commit=commit_id, paused_at=paused_at)
         self.due[job_id] = round(now + HALTED_LOOK, 6)
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from coordinator.commands import Command, command
 from coordinator.decide import decide
 from coordinator.decision import Decision, World
+from coordinator.explain import Explanation, explain
 from coordinator.job import GroupRecord, JobRecord, Reason
 from coordinator.plan import compile_plan
 from coordinator.spec import JobSpec
@@ -55,6 +57,18 @@ class Job:
 
     def finish(self, name: str, outcome: Outcome) -> None:
         self.state.attempts[name] = replace(self.state.attempts[name], outcome=outcome, outcome_at=self.now)
+
+    def renew(self, *groups: str) -> None:
+        """As their watchdogs do."""
+        for name in groups:
+            self.state.attempts[name] = replace(self.state.attempts[name], lease=self.now + LEASE)
+
+    def tell(self, given: Command) -> None:
+        """What a user asks for, on record until the next decision."""
+        self.state.job = replace(command(self.state.job, given).job, intent_at=self.now, intent_by="ada")
+
+    def why(self) -> dict[str, Explanation]:
+        return {one.subject: one for one in explain(self.state, World(now=self.now, nonce=""), None)}
 
     def run(self, name: str, outcome: Outcome | None = None, **more: Any) -> Decision:
         """Claim and end an attempt, and decide. Without an outcome it succeeds."""

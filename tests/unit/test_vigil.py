@@ -44,7 +44,7 @@ def test_an_order_is_told_once_then_enforced_after_the_grace(answer: RenewAnswer
 
 
 def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group() -> None:
-    vigil = Vigil(clock=Clock("TIMEOUT", 60.0, began=0.0))
+    vigil = IDLE.with_clock(Clock("TIMEOUT", 60.0, began=0.0))
     assert decide(vigil, see(59.9), grace=GRACE).tell is None
     told = decide(vigil, see(60.0), grace=GRACE)
     assert told.tell is Order.TIMEOUT
@@ -56,7 +56,7 @@ def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group(
 
 
 def test_the_users_cancel_replaces_a_timeout_and_does_not_start_the_grace_anew() -> None:
-    told = decide(Vigil(clock=Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
+    told = decide(IDLE.with_clock(Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
     canceled = decide(told.vigil, see(5.0, answer=RenewAnswer.CANCEL), grace=GRACE)
     assert canceled.tell is Order.CANCEL
     end = decide(canceled.vigil, see(11.0), grace=GRACE)
@@ -94,16 +94,43 @@ def test_an_orphan_is_ended_at_once() -> None:
 
 
 def test_a_stopped_runner_is_still_timed_out_and_killed() -> None:
-    vigil = Vigil(clock=Clock("TIMEOUT", 1.0, 0.0))
+    vigil = IDLE.with_clock(Clock("TIMEOUT", 1.0, 0.0))
     told = decide(vigil, see(1.0, runner=Seen.STOPPED), grace=GRACE)
     assert told.tell is Order.TIMEOUT
     assert decide(told.vigil, see(11.0, runner=Seen.STOPPED), grace=GRACE).kill
 
 
 def test_a_session_that_does_not_start_says_so() -> None:
-    told = decide(Vigil(clock=Clock("SESSION_TIMEOUT", 300.0, 0.0)), see(300.0), grace=GRACE)
+    told = decide(IDLE.with_clock(Clock("SESSION_TIMEOUT", 300.0, 0.0)), see(300.0), grace=GRACE)
     end = decide(told.vigil, see(310.0), grace=GRACE)
     assert end.finish is not None
     assert end.finish.failure is not None
     assert end.finish.failure.code == "SESSION_TIMEOUT"
     assert "UNSTUCK_SESSION_TIMEOUT" in end.finish.failure.text
+
+
+ALL_STEPS = Clock("TIMEOUT", 60.0, began=0.0)
+ONE_STEP = Clock("STEP_TIMEOUT", 10.0, began=20.0, step="step 2 of 3 (clean)")
+
+
+def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_told() -> None:
+    both = IDLE.with_clock(ALL_STEPS).with_clock(ONE_STEP)
+    assert both.next_end == 30.0
+    assert decide(both, see(29.9), grace=GRACE).tell is None
+    # Even seen late, when both are over: the step's was over first.
+    for late in (30.0, 100.0):
+        told = decide(both, see(late), grace=GRACE)
+        assert (told.tell, told.vigil.timed_out) == (Order.TIMEOUT, ONE_STEP)
+    end = decide(told.vigil, see(110.0), grace=GRACE)
+    assert end.finish is not None
+    assert end.finish.failure is not None
+    assert (end.finish.failure.code, end.finish.failure.recoverable) == ("STEP_TIMEOUT", True)
+    assert end.finish.failure.text.startswith("step 2 of 3 (clean) ran longer than its timeout of 10s")
+
+
+def test_a_step_that_has_ended_stops_its_own_clock_and_not_the_groups() -> None:
+    left = IDLE.with_clock(ALL_STEPS).with_clock(ONE_STEP).without_clock("STEP_TIMEOUT")
+    assert (dict(left.clocks), left.next_end) == ({"TIMEOUT": ALL_STEPS}, 60.0)
+    next_step = replace(ONE_STEP, began=40.0, step="step 3 of 3 (write)")
+    told = decide(left.with_clock(next_step), see(50.0), grace=GRACE)
+    assert told.vigil.timed_out == next_step
