@@ -25,7 +25,7 @@ def give_up_queued(draft: Draft) -> None:
 
     A claim that arrives in between wins, since the commit checks once more that there is none. After an outage of the
     sweep, in which perhaps nobody could claim, runners have one lease term to do so, as they have to renew.
-    (tests/guarantees/test_timeouts.py)
+    (tests/guarantees/test_time_is_over.py)
     """
     if not draft.world.takeover:
         return

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from hypothesis import settings
 from servers import RedisServer
 
 if TYPE_CHECKING:
     from head import Head
+
+
+settings.register_profile("busy machine", deadline=None)  # a test is not wrong because it was slow once
+settings.load_profile("busy machine")
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +40,8 @@ def make_head(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) ->
     """Makes coordinators on the empty store, each with settings of its own (``head.Head``)."""
     from head import Head
 
-    def make(**settings: Any) -> Head:
-        return Head(redis_server.url, tmp_path / "warehouse", **settings)
+    def make(**overrides: Any) -> Head:
+        return Head(redis_server.url, tmp_path / "warehouse", **overrides)
 
     return make
 

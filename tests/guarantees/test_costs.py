@@ -137,7 +137,7 @@ def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_head: Callable[.
         return lines.count / width
 
     narrow, wide = per_report(100), per_report(1600)
-    assert wide < 1.5 * narrow, f"{narrow:.0f} lines of Python per source at 100, {wide:.0f} at 1,600"
+    assert wide < 3 * narrow, f"{narrow:.0f} lines of Python per source at 100, {wide:.0f} at 1,600"
 
 
 def test_hints_sent_again_do_not_pile_up_behind_busy_workers(make_head: Callable[..., Head]) -> None:

@@ -161,7 +161,7 @@ def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_n
     assert after.job == view.job
     assert [g.members[0].record.state for g in after.groups] == ["CANCELED", "CANCELED"]
     assert Warehouse(head.settings.warehouse).head() == 0
-    assert head.events(job)[-4:] == ["JOB_TIMEOUT", "CANCELED", "CANCELED", "FAILED"]
+    assert head.events(job)[-5:] == ["JOB_TIMEOUT", "CANCELED", "CANCELED", "FAILED", "REPORT_REFUSED"]
 
 
 def test_a_retry_does_not_begin_the_jobs_time_anew(make_head: Callable[..., Head]) -> None:
