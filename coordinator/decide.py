@@ -40,10 +40,12 @@ def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Deci
     if changed is None or state.ready is None:
         state.ready = {}
         draft.touched.extend(state.plan.groups)
+    if draft.job.renewed:
+        # Before what the attempts say: an attempt that failed since the resume is charged to the new budget.
+        # (test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resume)
+        renew_budgets(draft)
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
         look_at(draft, group_id)
-    if draft.job.renewed:
-        renew_budgets(draft)
     if not draft.doomed:
         judge_joins(draft)  # which may find a quorum that can no longer be reached
     if draft.job.intent is not Intent.RUN:

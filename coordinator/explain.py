@@ -129,15 +129,14 @@ def _planned(state: JobState, world: World, name: str, planned: PlannedGroup) ->
     open_members = [
         member
         for member in (state.members(name) if len(state.census[name]) else ())
-        if member in state.groups and not state.record(member).state.terminal
+        if (standing := state.record(member).state) is not S.WAITING and not standing.terminal
     ]
     for member in open_members[:SHOWN]:
         yield _group(state, world, member, planned)
     if len(open_members) > SHOWN:
         yield Explanation(name, "", f"and {len(open_members) - SHOWN} more of its members that are not done")
-    waiting = Draft(state, world).waiting_members(name) - len(
-        [m for m in open_members if state.record(m).state is S.WAITING]
-    )
+    # Those that a pause took back among them: why they wait is asked of what holds now, not of what was noted then.
+    waiting = Draft(state, world).waiting_members(name)
     if waiting > 0:
         yield _waiting(state, world, name, planned, waiting)
 

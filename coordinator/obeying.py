@@ -43,7 +43,7 @@ def hold(draft: Draft) -> None:
         if draft.full_up():
             return
         record = draft.state.record(group_id)
-        draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "unclaimed"))
+        guard(draft, group_id)
         draft.drop_attempt(group_id)
         draft.move(group_id, replace(record, state=S.WAITING, reason=PAUSED))
     if draft.job.pause_now:
@@ -56,8 +56,7 @@ def cancel_unclaimed(draft: Draft, reason: Reason) -> None:
     for group_id in unclaimed(draft):
         if draft.full_up():
             return
-        record = draft.state.record(group_id)
-        draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "unclaimed"))
+        guard(draft, group_id)
         end_attempt(draft, group_id, reason)
     cancel_waiting(draft, reason)
 
@@ -90,6 +89,17 @@ def unclaimed(draft: Draft) -> list[str]:
     ]
 
 
+def guard(draft: Draft, group_id: str) -> None:
+    """Check once more, inside the commit, that nobody has claimed it.
+
+    Not where this decision has just offered it anew, its record being gone: the store holds none, nobody can claim it,
+    and the guard would be refused for ever (test_a_command_is_obeyed_although_the_records_of_attempts_are_gone).
+    """
+    if group_id not in draft.decision.offered:
+        record = draft.state.record(group_id)
+        draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "unclaimed"))
+
+
 def end_attempt(draft: Draft, group_id: str, reason: Reason) -> None:
     """The group is canceled, and its attempt stale from this commit on."""
     draft.drop_attempt(group_id)
@@ -97,10 +107,14 @@ def end_attempt(draft: Draft, group_id: str, reason: Reason) -> None:
 
 
 def renew_budgets(draft: Draft) -> None:
-    """After a resume every group has its full retry budget again, and nobody waits out a backoff."""
+    """After a resume every group has its full retry budget again, nobody waits out a backoff, none is called paused."""
     for group_id in list(draft.state.recovering):
         record = replace(draft.state.record(group_id), failures=0, losses=0)
         if record.state is S.BACKOFF:
             record = replace(record, next_at=draft.world.now)
         draft.put(group_id, record)
+    for group_id in list(draft.state.by_state[S.WAITING]):
+        record = draft.state.record(group_id)
+        if record.reason == PAUSED:
+            draft.put(group_id, replace(record, reason=None))
     draft.job = replace(draft.job, renewed=False)
