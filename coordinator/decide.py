@@ -38,7 +38,9 @@ def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Deci
     draft = Draft(state, world)
     if state.job.terminal:
         return draft.decision
-    if state.job.base is None and world.base is not None:
+    if state.job.base is None and world.base is not None and state.job.phase != PUBLISHING:
+        # Later, the job's own package may stand below it, and would be published a second time.
+        # (test_the_base_is_not_noted_once_the_package_may_stand)
         draft.job = replace(state.job, base=world.base)
     if state.job.asks and bring_about(draft):
         conclude(draft)
@@ -46,10 +48,12 @@ def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Deci
     if changed is None or state.ready is None:
         state.ready = {}
         draft.touched.extend(state.plan.groups)
+    if draft.job.renewed:
+        # Before what the attempts say: an attempt that failed since the resume is charged to the new budget.
+        # (test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resume)
+        renew_budgets(draft)
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
         look_at(draft, group_id)
-    if draft.job.renewed:
-        renew_budgets(draft)
     if not draft.ends:
         give_up_queued(draft)
     if not draft.ends:

@@ -113,9 +113,11 @@ def end_as_wanted(draft: Draft) -> None:
                 )
                 draft.decision.abort = reason
             return
-        if result.failed is None:
+        if result.failed is None and result.version:
             published(draft, result)
             return
+        # Nothing to publish (version 0) decides nothing: no package stands, and an ABORT may stand already.
+        # (test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished)
     if draft.job.timed_out is not None and draft.job.intent is Intent.STOP:
         reason = Reason(reason.code, f"{reason.text}; what still ran at its timeout was ended")
     finish(draft, status, reason)

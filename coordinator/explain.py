@@ -181,16 +181,15 @@ def _planned(
     open_members = [
         member
         for member in (state.members(name) if len(state.census[name]) else ())
-        if member in state.groups and not state.record(member).state.terminal
+        if (standing := state.record(member).state) is not S.WAITING and not standing.terminal
     ]
     open_members.sort(key=lambda member: _URGENT[state.record(member).state])
     for member in open_members[:shown]:
         yield _timed(_group(state, world, member, planned), state.record(member))
     if shown is not None and len(open_members) > shown:
         yield Explanation(name, "", f"and {len(open_members) - shown} more of its members that are not done")
-    waiting = Draft(state, world).waiting_members(name) - len(
-        [m for m in open_members if state.record(m).state is S.WAITING]
-    )
+    # Those that a pause took back among them: why they wait is asked of what holds now, not of what was noted then.
+    waiting = Draft(state, world).waiting_members(name)
     whole = state.record(name)
     if whole.state is S.SKIPPED and whole.reason is not None and whole.reason.code == "CONDITION_FALSE":
         yield Explanation(name, whole.state, whole.reason.text, whole.since, gives_up="it was skipped; this is final")

@@ -47,7 +47,7 @@ def hold(draft: Draft) -> None:
         if draft.full_up():
             return
         record = draft.state.record(group_id)
-        draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "unclaimed"))
+        guard(draft, group_id)
         draft.drop_attempt(group_id)
         draft.move(group_id, replace(record, state=S.WAITING, reason=PAUSED))
     if draft.job.pause_now:
@@ -60,8 +60,7 @@ def cancel_unclaimed(draft: Draft, reason: Reason) -> None:
     for group_id in unclaimed(draft):
         if draft.full_up():
             return
-        record = draft.state.record(group_id)
-        draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "unclaimed"))
+        guard(draft, group_id)
         end_attempt(draft, group_id, reason)
     cancel_waiting(draft, reason)
 
@@ -94,6 +93,17 @@ def unclaimed(draft: Draft) -> list[str]:
     ]
 
 
+def guard(draft: Draft, group_id: str) -> None:
+    """Check once more, inside the commit, that nobody has claimed it.
+
+    Not where this decision has just offered it anew, its record being gone: the store holds none, nobody can claim it,
+    and the guard would be refused for ever (test_a_command_is_obeyed_although_the_records_of_attempts_are_gone).
+    """
+    if group_id not in draft.decision.offered:
+        record = draft.state.record(group_id)
+        draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "unclaimed"))
+
+
 def end_attempt(draft: Draft, group_id: str, reason: Reason) -> None:
     """The group is canceled, and its attempt stale from this commit on."""
     draft.drop_attempt(group_id)
@@ -109,7 +119,10 @@ def end_running(draft: Draft, reason: Reason) -> None:
 
 
 def renew_budgets(draft: Draft) -> None:
-    """After a resume every group has all its retries, and its time in the queue, again; nobody waits out a backoff."""
+    """After a resume every group has all its retries, and its time in the queue, again.
+
+    Nobody waits out a backoff, and none is called paused.
+    """
     for group_id in list(draft.state.recovering):
         record = replace(draft.state.record(group_id), failures=0, losses=0)
         if record.state is S.BACKOFF:
@@ -119,4 +132,8 @@ def renew_budgets(draft: Draft) -> None:
         # What a halted job had on offer could not be claimed; that time is not held against its queue.
         if draft.planned(group_id).spec.queue_timeout is not None:
             draft.put(group_id, replace(draft.state.record(group_id), since=draft.world.now))
+    for group_id in list(draft.state.by_state[S.WAITING]):
+        record = draft.state.record(group_id)
+        if record.reason == PAUSED:
+            draft.put(group_id, replace(record, reason=None))
     draft.job = replace(draft.job, renewed=False)

@@ -299,7 +299,10 @@ class Store:
             old, submitted, paused_at = watched.hmget(keys.job, "status", "submitted_at", "paused_at")
             if old is None or Status(old).terminal:
                 return
+            line = watched.hget(self._keys.summary, job)
             pipe.multi()
+            if line is not None:
+                pipe.hset(self._keys.summary, job, json.dumps({**json.loads(line), "status": Status.PAUSED}))
             pipe.hset(
                 keys.job,
                 mapping={

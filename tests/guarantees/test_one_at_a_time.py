@@ -382,6 +382,7 @@ def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reaso
     assert fields["status"] == Status.PAUSED
     assert json.loads(fields["halted"])["code"] == "UNDECIDABLE"
     assert "WRONGTYPE" in json.loads(fields["halted"])["text"]
+    assert [listed.status for listed in head.client.jobs(name="broken")] == [Status.PAUSED], "as the list says"
     assert [hint.job for hint in head.sent] == [fine]
     assert head.redis.zscore(head.keys.due, broken) is not None, "it stays due: a person may mend and resume it"
     head.read()

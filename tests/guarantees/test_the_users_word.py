@@ -210,6 +210,16 @@ def test_a_claim_between_load_and_commit_is_not_taken_back_by_a_pause(head: Head
     assert head.status(job) is Status.PAUSING
 
 
+@pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
+def test_a_command_is_obeyed_although_the_records_of_attempts_are_gone(head: Head, given: Command) -> None:
+    """A store restored in part. The hint is offered anew and taken back, in one decision."""
+    job = queued(head)
+    head.redis.delete(head.keys.of(job).attempts)
+    assert head.client.command(job, given).answer == "DONE"
+    act(head, job)
+    assert head.status(job) is WANTED[given]
+
+
 def test_pause_now_hands_running_attempts_back_and_charges_nothing(head: Head) -> None:
     job = running(head)
     head.client.pause(job, now=True)

@@ -1,9 +1,11 @@
 """The simulator: whole histories of Unstuck in one process, under a seed and a virtual clock.
 
-What decides is the real thing: ``decide``, ``act.Coordinator``, ``Consumer`` and ``Sweep``. What it stands on is
-modelled: the store (with the semantics of the Lua scripts), the report stream, the broker, the warehouse, the workers
-and their watchdogs. Everything that can go wrong does: messages are lost, doubled, delayed and reordered, replies are
-lost, workers and coordinators are killed and frozen at any boundary. After every step the promises are checked.
+What decides is the real thing: ``decide``, ``act.Coordinator``, ``Consumer`` and ``Sweep``, ``Client.command`` for what
+the user asks, ``explain`` for what the user is told, and ``tasks.vigil`` for the watchdogs. What it stands on is
+modelled: the store (with the semantics of the Lua scripts), the report stream, the broker, the warehouse, the runners.
+Everything that can go wrong does: messages are lost, doubled, delayed and reordered, replies are lost, workers and
+coordinators are killed and frozen at any boundary, runners are deaf to their orders, and a user gives commands at the
+worst moments. After every step the promises are checked. What is left paused in the end is left alone, then resumed.
 
     python -m tests.simulation --seeds 500 --start 0
     python -m tests.simulation --trace 17
@@ -17,8 +19,13 @@ lost, workers and coordinators are killed and frozen at any boundary. After ever
 ``depot``       the warehouse: markers and the log
 ``fleet``       runners and watchdogs
 ``head``        coordinators: the real ones, in threads that take turns
+``line``        the connection of such a thread: where it dies, freezes, does not hear
+``hands``       hints, packages and aborts, call by call
+``user``        commands, by the real client
 ``jobs``        random job specs, and how their steps will behave
 ``promises``    what is checked after every step
+``word``        of these: the rules of the user's word
+``rules``       of these: join rules and explanations
 ``history``     one run from seed to verdict
 ``planted``     bugs put in on purpose, which must be found
 ==============  ==================================================================

@@ -30,10 +30,11 @@ def main() -> int:
     took = time.perf_counter() - began
     broken = [verdict.seed for verdict in verdicts if not verdict.kept]
     steps, claims = sum(v.steps for v in verdicts), sum(v.claims for v in verdicts)
+    commits, commands = sum(v.commits for v in verdicts), sum(v.commands for v in verdicts)
     longest = max((v.calm_for for v in verdicts if v.kept), default=0.0)
     print(
-        f"{len(verdicts)} histories in {took:.1f}s: {steps:,} steps, {sum(v.commits for v in verdicts):,} commits, "
-        f"{claims:,} attempts; all jobs had ended at most {longest:.0f}s after the last trouble (bound {BOUND:.0f}s)"
+        f"{len(verdicts)} histories in {took:.1f}s: {steps:,} steps, {commits:,} commits, {claims:,} attempts, "
+        f"{commands:,} commands; all jobs had ended at most {longest:.0f}s after the last trouble (bound {BOUND:.0f}s)"
     )
     if broken:
         print(f"promises were broken in {len(broken)} of them: {broken}")

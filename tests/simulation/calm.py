@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar, cast
 
 from coordinator.act import Coordinator
 from coordinator.decision import PublishResult
-from coordinator.job import JobRecord
+from coordinator.job import JobRecord, Reason
 from coordinator.receipt import Delivered
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
@@ -20,9 +21,11 @@ from tasks.report import Outcome, OutcomeKind, Report
 from tasks.token import Hint, Token
 
 from .broker import Broker
-from .head import Line, StoreAtHand
+from .head import StoreAtHand
 from .history import SETTINGS
+from .line import Line
 from .model import ModelStore
+from .trouble import Trouble
 
 T = TypeVar("T")
 
@@ -43,10 +46,11 @@ class _Stream:
     def count(self, counts: Any) -> None: ...
 
 
-class _Calm(Line):
+class CalmLine(Line):
     """A connection on which nothing goes wrong."""
 
-    def __init__(self) -> None: ...
+    def __init__(self) -> None:
+        self.trouble = Trouble(random.Random(0), lambda: 0.0, ends=-1.0)
 
     def call(self, what: str, effect: Callable[[], T], lost: type[Exception] = ConnectionError) -> T:
         return effect()
@@ -67,6 +71,9 @@ class Hands:
     def publish(self, state: JobState) -> PublishResult:
         return PublishResult()
 
+    def abort(self, state: JobState, why: Reason) -> PublishResult:
+        return PublishResult(failed=why)
+
 
 class _Empty:
     """The broker of a fleet that takes every hint at once."""
@@ -83,7 +90,7 @@ class Calm:
         self.stream, self.hands = _Stream(), hands or Hands()
         self.core = ModelStore(lambda: self.now, self.stream, lock_ttl=5.0, lease_ttl=15.0)
         words = count()
-        store = StoreAtHand(_Calm(), self.core, cast(Broker, _Empty()), lambda: {"spark": width})
+        store = StoreAtHand(CalmLine(), self.core, cast(Broker, _Empty()), lambda: {"spark": width})
         self.coordinator = Coordinator(store, self.hands, SETTINGS, lambda: f"w{next(words)}")
         self.sweep = Sweep(cast(Store, store), self.coordinator, SETTINGS)
         group = {"name": "g", "steps": [{"python": "model:run"}], "for_each": {"n": list(range(width))}}

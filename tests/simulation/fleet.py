@@ -2,6 +2,9 @@
 
 A runner dies and freezes at every boundary of an attempt; its watchdog dies with it (a lost host) or tells of its
 death. A frozen runner that thaws goes on as if nothing had happened: it is the zombie that the fences are for.
+
+What a watchdog decides is the real thing (``tasks.vigil``). Most runners leave when they are told to; a deaf one does
+not, and is killed after the grace; and some hang where no kill reaches them, while their watchdog renews the lease.
 """
 
 from __future__ import annotations
@@ -11,10 +14,14 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from coordinator.plan import PlannedGroup
+from tasks import vigil
 from tasks.group import FrozenInputs
 from tasks.lease import ClaimAnswer, RenewAnswer
+from tasks.proctree import Seen
 from tasks.report import Failure, Outcome, OutcomeKind
+from tasks.settings import Settings
 from tasks.token import Hint, Token, split_member
+from tasks.vigil import Order, Sight, Vigil
 
 from .broker import Broker
 from .depot import Depot, ModelMarker
@@ -26,6 +33,12 @@ from .trouble import Fault, Trouble
 T = TypeVar("T")
 Told = Generator[float, None, T]
 RENEW = 3.0
+# How an attempt ends that was told to, as in ``tasks.run``; None: it is somebody else's by now.
+_AS_ORDERED = {
+    Order.STALE: None,
+    Order.CANCEL: Outcome(OutcomeKind.CANCELED),
+    Order.DRAIN: Outcome(OutcomeKind.RELEASED),
+}
 
 
 class Host:
@@ -39,15 +52,19 @@ class Host:
         broker: Broker,
         depot: Depot,
         jobs: dict[str, SimulatedJob],
+        settings: Settings,
         name: str,
         queues: tuple[str, ...],
     ) -> None:
         self._stage, self._trouble, self._store = stage, trouble, store
-        self._broker, self._depot, self._jobs = broker, depot, jobs
+        self._broker, self._depot, self._jobs, self._settings = broker, depot, jobs, settings
         self.name = name
         self.queues = queues
         self._held: Token | None = None
-        self._ordered = ""
+        self._vigil = Vigil()
+        self._terminated = False  # the worker was told to stop
+        self._deaf = False
+        self._out_of_reach = 0.0  # until when no kill ends it
         self._idle = False
         self._runner: Actor
         self._watchdog: Actor
@@ -56,9 +73,19 @@ class Host:
     # ---- the processes -------------------------------------------------------------------------------
 
     def _start(self, delay: float) -> None:
-        self._held, self._ordered, self._idle = None, "", False
+        self._hold(None)
+        self._idle = False
         self._runner = Routine(self._stage, self.name, self._run(), delay)
         self._watchdog = Routine(self._stage, f"{self.name}/dog", self._watch(), delay + RENEW / 2)
+
+    def _hold(self, token: Token | None) -> None:
+        self._held, self._vigil, self._terminated, self._out_of_reach = token, Vigil(), False, 0.0
+        self._deaf = token is not None and self._trouble.chance(self._trouble.deaf)
+
+    @property
+    def _order(self) -> Order | None:
+        """What the runner was told, by its watchdog or by its worker."""
+        return self._vigil.order or (Order.DRAIN if self._terminated else None)
 
     @property
     def listening(self) -> bool:
@@ -75,7 +102,9 @@ class Host:
         self._stage.log(self.name, f"DIES {why}" + (f" holding {token}" if token else ""))
         self._watchdog.kill()
         if token is not None and rng.random() < 0.5:
-            Routine(self._stage, f"{self.name}/dog", self._obituary(token), rng.uniform(0.05, 1.0))
+            last = vigil.decide(self._vigil, Sight(self._stage.now, Seen.GONE), grace=0.0, who=self.name).finish
+            if last is not None:
+                Routine(self._stage, f"{self.name}/dog", self._obituary(token, last), rng.uniform(0.05, 1.0))
         self._start(rng.uniform(0.5, 5.0))
 
     def _boundary(self, where: str) -> Life:
@@ -118,17 +147,32 @@ class Host:
         while True:
             token = self._held
             if token is not None and self._trouble.of_call() is not Fault.REQUEST_LOST:
-                answer = self._store.renew(token, self.name)
-                if answer is not RenewAnswer.CONTINUE:
-                    self._ordered = str(answer)
+                ended = self._look_at_runner(token, self._store.renew(token, self.name))
+                if ended:
+                    return
             if token is not None and self._trouble.chance(self._trouble.drains):
-                self._ordered = self._ordered or "DRAIN"
+                self._terminated = True
             yield RENEW
 
-    def _obituary(self, token: Token) -> Life:
-        outcome = Outcome(OutcomeKind.LOST, failure=Failure("RUNNER_DIED", f"{self.name} died"))
+    def _look_at_runner(self, token: Token, answer: RenewAnswer) -> bool:
+        """Tell the runner to leave, or kill it; whether the vigil is over."""
+        sight = Sight(self._stage.now, Seen.ALIVE, answer=answer)
+        verdict = vigil.decide(self._vigil, sight, grace=self._settings.cancel_grace, who=self.name)
+        self._vigil = verdict.vigil
+        if verdict.tell is not None:
+            self._stage.log(f"{self.name}/dog", f"tells {token}: {verdict.tell}")
+        if not verdict.kill or self._stage.now < self._out_of_reach:
+            return False
+        self._stage.log(f"{self.name}/dog", f"KILLS the runner under {token} ({verdict.vigil.order})")
+        self._runner.kill()
+        if verdict.finish is not None:
+            Routine(self._stage, f"{self.name}/dog", self._obituary(token, verdict.finish), 0.01)
+        self._start(self._stage.rng.uniform(0.5, 5.0))
+        return True
+
+    def _obituary(self, token: Token, outcome: Outcome) -> Life:
         answer = self._store.finish(token, outcome, self._stage.mint())
-        self._stage.log(f"{self.name}/dog", f"finish {token} lost: {answer}")
+        self._stage.log(f"{self.name}/dog", f"finish {token} {outcome.kind}: {answer}")
         yield 0.0
 
     # ---- the runner ----------------------------------------------------------------------------------
@@ -150,12 +194,12 @@ class Host:
         if claim.answer is not ClaimAnswer.CLAIMED:
             return
         token = hint.held_by(claimant)
-        self._held, self._ordered = token, ""
+        self._hold(token)
         outcome = yield from self._work(token, claim.inputs, claim.member)
         if outcome is not None:
             said = stage.mint()
             yield from self._call(f"finish {token} {outcome.kind}", lambda: self._store.finish(token, outcome, said))
-        self._held = None
+        self._hold(None)
 
     def _work(self, token: Token, inputs: str, member: str) -> Told[Outcome | None]:
         """Run the steps, or find that they were run before; then the marker."""
@@ -173,8 +217,8 @@ class Host:
         for _ in range(3):
             yield behaviour.seconds / 3 * stage.rng.uniform(0.8, 1.2)
             yield from self._boundary("in a step")
-            if self._ordered:
-                return Outcome(OutcomeKind.RELEASED) if self._ordered == "DRAIN" else None
+            if self._order is not None:
+                return (yield from self._leave(token))
         if behaviour.kind == "kills":
             self._die("of its step")
             raise Killed
@@ -183,10 +227,26 @@ class Host:
             return Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", f"run {runs + 1}", recoverable=not fatal))
         marker = self._marker(token, job.plan.groups[name], fingerprint, behaviour.silent)
         yield from self._boundary("before the marker")
+        if self._order is not None:  # the last look: from here on the work counts as done, whatever is ordered
+            return (yield from self._leave(token))
         self._depot.markers[token.staging] = marker
         stage.log(self.name, f"marker of {token}")
         yield from self._boundary("after the marker")
         return _success(token.staging, marker)
+
+    def _leave(self, token: Token) -> Told[Outcome | None]:
+        """The attempt was told to end: how it ends is read from the order."""
+        if self._deaf:
+            self._deaf = False
+            stage, seconds = self._stage, self._trouble.hang()
+            if stage.rng.random() < 0.5:
+                self._out_of_reach = stage.now + seconds
+            stage.log(
+                self.name, f"is DEAF under {token} for {seconds:.0f}s" + " and out of reach" * bool(self._out_of_reach)
+            )
+            yield seconds
+        assert self._order is not None
+        return _AS_ORDERED[self._order]
 
     def _read(self, token: Token, inputs: str) -> None:
         for need, folders in FrozenInputs.model_validate_json(inputs).inputs.items():

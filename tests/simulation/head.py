@@ -6,86 +6,33 @@ and replies. It is started again a little later, with nothing of what it knew.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import redis
 
 from coordinator.act import Coordinator
 from coordinator.consumer import Consumer
-from coordinator.decision import EMPTY, Decision, PublishResult
+from coordinator.decision import EMPTY, Decision
 from coordinator.inbox import Entry, Inbox
-from coordinator.job import Reason
+from coordinator.job import JobRecord, Reason
+from coordinator.plan import plan_of
 from coordinator.state import JobState
-from coordinator.status import GroupState
 from coordinator.store import Acks, Begun, CommitAnswer, EndAnswer, Store
 from coordinator.sweep import Sweep
 from tasks.settings import Settings
-from tasks.token import Hint
 
 from .broker import Broker
 from .depot import Depot, LogEntry
+from .hands import HandsAtHand
+from .line import Line, current, life_of
 from .model import ModelStore
-from .stage import Killed, Stage, Turn
+from .stage import Stage, Turn
 from .stream import ReportStream
-from .trouble import Fault, Trouble
+from .trouble import Trouble
 
 T = TypeVar("T")
-
-
-class Line:
-    """The connection of one process: every call may be where it dies, freezes, or does not hear the answer."""
-
-    def __init__(self, stage: Stage, trouble: Trouble, die: Callable[[], None]) -> None:
-        self.stage, self.trouble, self._die = stage, trouble, die
-
-    def call(self, what: str, effect: Callable[[], T], lost: type[Exception] = redis.ConnectionError) -> T:
-        """The call ``what``, made in the turn of whoever calls.
-
-        Raises:
-            Killed: its process died here.
-            Exception: of type ``lost``; the request or the reply was lost.
-        """
-        rng, actor = self.stage.rng, current()
-        actor.check()
-        fault = self.trouble.of_call()
-        if fault is Fault.NONE:
-            if rng.random() < 0.4:
-                actor.pause(rng.uniform(0.0, 0.004))
-            return effect()
-        self.stage.log(actor.name, f"{fault.upper()}: {what}")
-        if fault is Fault.DIE_BEFORE:
-            self._die()
-            raise Killed
-        if fault is Fault.FREEZE_BEFORE:
-            self._freeze(actor)
-        if fault is Fault.REQUEST_LOST:
-            actor.pause(rng.uniform(0.0, 2.0))
-            raise lost("the request was lost")
-        answer = effect()
-        if fault is Fault.DIE_AFTER:
-            self._die()
-            raise Killed
-        if fault is Fault.FREEZE_AFTER:
-            self._freeze(actor)
-        if fault is Fault.REPLY_LOST:
-            actor.pause(rng.uniform(0.0, 2.0))
-            raise lost("the reply was lost")
-        if fault is Fault.REPEATED:
-            actor.pause(rng.uniform(0.0, 2.0))
-            answer = effect()
-        return answer
-
-    def note(self, what: str) -> None:
-        """For the trace."""
-        self.stage.log(current().name, what)
-
-    def _freeze(self, actor: Turn) -> None:
-        actor.freeze(self.trouble.freeze_until())
-        actor.pause(0.0)
 
 
 class StoreAtHand:
@@ -103,7 +50,12 @@ class StoreAtHand:
     def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         return self._call(f"end {job}", lambda: self._core.end(job, owner, anyway=anyway))
 
-    def load(self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None) -> JobState | None:
+    def load(
+        self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None, *, bare: bool = False
+    ) -> JobState | None:
+        if bare:
+            record = self.job(job)
+            return None if record is None else JobState(plan_of(record.spec), record, {}, {}, {})
         if cached is not None and self._call(f"look {job}", lambda: self._core.commit_id(job)) == cached.job.commit:
             wanted = list(cached.active if changed is None else changed)
             for name, attempt in self._call(f"read {job}", lambda: self._core.attempts_of(job, wanted)).items():
@@ -124,6 +76,26 @@ class StoreAtHand:
             return answer
 
         return self._call(f"commit {decision.old.id} {moves}", effect)
+
+    def job(self, job: str) -> JobRecord | None:
+        return self._call(f"look at {job}", lambda: self._core.job(job))
+
+    def command(
+        self,
+        commanded: JobRecord,
+        old: JobRecord,
+        command_id: str,
+        event: Mapping[str, Any],
+        *,
+        plans: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> CommitAnswer:
+        def effect() -> CommitAnswer:
+            answer = self._core.command(commanded, old, command_id, event)
+            self._line.note(f"{event['kind']} {old.id} ({old.status}): {answer}")
+            return answer
+
+        return self._call(f"command {old.id} {event['kind']}", effect)
 
     def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
         self._call(f"settle {job}", lambda: self._core.settle(job, due, due_seen, acks))
@@ -193,91 +165,6 @@ class InboxAtHand:
         return 0
 
 
-class HandsAtHand:
-    """Hints into the broker, packages into the warehouse log: as in ``outside`` and ``publish``, call by call."""
-
-    def __init__(self, line: Line, broker: Broker, depot: Depot, wrote: Callable[[LogEntry], None]) -> None:
-        self._line, self._broker, self._depot, self._wrote = line, broker, depot, wrote
-
-    def _io(self, what: str, effect: Callable[[], T]) -> T:
-        return self._line.call(what, effect, lost=OSError)
-
-    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
-        try:
-            for queue, hint in hints:
-                self._io(f"send {hint}", partial(self._broker.push, queue, hint))
-        except OSError:
-            return  # the rest of the batch is lost with it
-
-    def head(self, warehouse: str) -> int | None:
-        if self._line.trouble.chance(self._line.trouble.blind):
-            return None
-        try:
-            return self._io("head of the log", self._depot.head)
-        except OSError:
-            return None
-
-    def publish(self, state: JobState) -> PublishResult:
-        if self._line.trouble.chance(self._line.trouble.blind):
-            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
-        try:
-            return self._publish(state)
-        except OSError as error:
-            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", str(error)))
-
-    def _publish(self, state: JobState) -> PublishResult:
-        job, base = state.job.id, state.job.base or 0
-        slot = self._io(f"find {job} in the log", lambda: self._depot.find(job, base))
-        while slot is None:
-            entry = self._io(f"collect {job}", lambda: package_of(state, self._depot))
-            if entry.kind == "package" and not entry.outputs:
-                return PublishResult()
-            free = self._io("head of the log", self._depot.head) + 1
-            create = partial(self._create, free, entry)
-            if self._io(f"create slot {free} for {job} ({entry.kind})", create):
-                slot = free
-            else:
-                slot = self._io(f"find {job} in the log", lambda: self._depot.find(job, base))
-        entry = self._depot.log[slot - 1]
-        if entry.kind == "abort":
-            return PublishResult(failed=Reason(entry.code, "the package can never be"))
-        return PublishResult(version=slot, rows=entry.outputs)
-
-    def _create(self, slot: int, entry: LogEntry) -> bool:
-        created = self._depot.create(slot, entry)
-        if created:
-            self._wrote(entry)
-        return created
-
-
-def package_of(state: JobState, depot: Depot) -> LogEntry:
-    """What a job whose groups are all done publishes."""
-    plan = state.plan
-    made: dict[str, tuple[int, tuple[str, ...]]] = {}
-    for name in plan.groups:
-        if plan.publish is None and name not in plan.default_publish:
-            continue
-        for member in state.members(name):
-            record = state.record(member)
-            if record.state is not GroupState.SUCCEEDED or not record.staging:
-                continue
-            marker = depot.markers.get(record.staging)
-            if marker is None:
-                return LogEntry(state.job.id, "abort", code="MARKER_GONE")
-            for output, rows in marker.outputs.items():
-                total, folders = made.get(output, (0, ()))
-                made[output] = (total + rows, (*folders, record.staging))
-    wanted = list(made) if plan.publish is None else list(plan.publish)
-    if any(output not in made for output in wanted):
-        return LogEntry(state.job.id, "abort", code="OUTPUT_MISSING")
-    return LogEntry(
-        state.job.id,
-        "package",
-        {output: made[output][0] for output in wanted},
-        tuple(folder for output in wanted for folder in made[output][1]),
-    )
-
-
 class _Stopping:
     """The consumer's stop flag, whose wait takes virtual time."""
 
@@ -287,18 +174,6 @@ class _Stopping:
     def wait(self, seconds: float) -> bool:
         current().pause(seconds)
         return False
-
-
-_turns: dict[int, Turn] = {}
-
-
-def current() -> Turn:
-    """Whose turn it is: the actor of the calling thread."""
-    return _turns[threading.get_ident()]
-
-
-def _pause(seconds: float) -> None:
-    current().pause(seconds)
 
 
 class Office:
@@ -339,9 +214,9 @@ class Office:
         inbox = InboxAtHand(line, self._stream, f"{self.name}.{self._lives}")
         consumer = Consumer(cast(Inbox, inbox), coordinator, sweep, self._settings, clock=lambda: self._stage.now)
         consumer.stopping = cast(Any, _Stopping())
-        self._threads = [Turn(self._stage, self.name, _life(consumer.run), delay)]
+        self._threads = [Turn(self._stage, self.name, life_of(consumer.run), delay)]
         if self._beaten:
-            self._threads.append(Turn(self._stage, f"{self.name}/beat", _life(self._beat(sweep)), delay))
+            self._threads.append(Turn(self._stage, f"{self.name}/beat", life_of(self._beat(sweep)), delay))
 
     def _beat(self, sweep: Sweep) -> Callable[[], None]:
         def life() -> None:
@@ -368,14 +243,3 @@ class Office:
         delay = self._stage.rng.uniform(0.2, 8.0)
         self._stage.log(self.name, f"DIES; another starts in {delay:.1f}s")
         self._start(delay)
-
-
-def _life(body: Callable[[], None]) -> Callable[[Turn], None]:
-    def life(turn: Turn) -> None:
-        _turns[threading.get_ident()] = turn
-        try:
-            body()
-        finally:
-            del _turns[threading.get_ident()]
-
-    return life

@@ -14,10 +14,11 @@ from .fleet import Host
 from .head import Office
 from .jobs import QUEUES, SimulatedJob, random_job
 from .model import ModelStore
-from .promises import FORGOTTEN, Broken, Promises
+from .promises import FORGOTTEN, WORD, Broken, Promises
 from .stage import Life, Routine, Stage
 from .stream import ReportStream
 from .trouble import Trouble
+from .user import User, random_wishes
 
 SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
 # Virtual seconds from the end of all trouble by which every job has ended. A storm leaves at most a lease, a grace and
@@ -36,6 +37,7 @@ class Verdict:
     steps: int = 0
     claims: int = 0
     commits: int = 0
+    commands: int = 0
     calm_for: float = 0.0  # virtual seconds from the end of all trouble to the end of the last job
     statuses: dict[str, str] = field(default_factory=dict)
 
@@ -44,37 +46,45 @@ class Verdict:
         return not self.promise
 
 
-def simulate(seed: int, *, store: type[ModelStore] = ModelStore, keep_all: bool = False) -> Verdict:
-    """Play the history of ``seed`` on a store of the given kind."""
+def simulate(
+    seed: int, *, store: type[ModelStore] = ModelStore, commands: bool = True, keep_all: bool = False
+) -> Verdict:
+    """Play the history of ``seed`` on a store of the given kind; without ``commands`` the user only submits."""
     global_dice = random.getstate()
     random.seed(seed)  # the pauses of the real consumer are drawn from the global dice
     logging.disable(logging.CRITICAL)
     try:
-        return _play(seed, store, keep_all)
+        return _play(seed, store, commands, keep_all)
     finally:
         logging.disable(logging.NOTSET)
         random.setstate(global_dice)
 
 
-def _play(seed: int, store: type[ModelStore], keep_all: bool) -> Verdict:
+def _play(seed: int, store: type[ModelStore], commands: bool, keep_all: bool) -> Verdict:
     stage = Stage(seed, keep_all=keep_all)
     rng = stage.rng
     trouble = Trouble(rng, lambda: stage.now, ends=stage.now + rng.uniform(20.0, 60.0))
-    settings = SETTINGS.model_copy(update={"dispatch_window": rng.choice((None, None, 1, 3))})
+    settings = SETTINGS.model_copy(
+        update={
+            "dispatch_window": rng.choice((None, None, 1, 3)),
+            "cancel_grace": rng.choice((2.0, 10.0)),
+            "cancel_deadline": rng.choice((4.0, 15.0, 40.0)),
+        }
+    )
     stream = ReportStream(stage, trouble)
     broker, depot = Broker(stage, trouble), Depot()
     core = store(lambda: stage.now, stream, lock_ttl=settings.lock_ttl, lease_ttl=settings.lease_ttl)
-    promises = Promises(stage, core, depot, settings)
-    core.watching = promises
-    jobs = {job.record.id: job for job in (random_job(rng, n) for n in range(1, rng.randint(1, 3) + 1))}
-    hosts = [
-        Host(stage, trouble, core, broker, depot, jobs, f"worker{n}", QUEUES if n == 0 else (rng.choice(QUEUES),))
-        for n in range(rng.randint(1, 3))
-    ]
+    hosts: list[Host] = []
 
     def slots() -> dict[str, int]:
         return {queue: sum(host.listening and queue in host.queues for host in hosts) for queue in QUEUES}
 
+    promises = Promises(stage, core, depot, settings, slots)
+    core.watching = promises
+    jobs = {job.record.id: job for job in (random_job(rng, n) for n in range(1, rng.randint(1, 3) + 1))}
+    for n in range(rng.randint(1, 3)):
+        queues = QUEUES if n == 0 else (rng.choice(QUEUES),)
+        hosts.append(Host(stage, trouble, core, broker, depot, jobs, settings, f"worker{n}", queues))
     beat = rng.choice((0, 0, 1, 2))  # which coordinators beat reaches; 0: none, the consumers sweep by themselves
     offices = [
         Office(
@@ -94,16 +104,21 @@ def _play(seed: int, store: type[ModelStore], keep_all: bool) -> Verdict:
     broker.pushed, stream.added = pushed, added
     for job in jobs.values():
         Routine(stage, "client", _submit(stage, core, job), job.submit_at)
+    dice = random.Random(seed)  # of its own: what goes wrong is the same with and without a user
+    wishes = random_wishes(dice, list(jobs), stage.now, trouble.ends) if commands else []
+    user = User(stage, trouble, core, broker, settings, wishes)
+    promises.happened = user.happened
 
     verdict = Verdict(seed)
     try:
-        _run(stage, trouble, core, jobs, promises)
+        _run(stage, trouble, core, jobs, promises, user)
     except Broken as broken:
         verdict.promise, verdict.text = broken.promise, str(broken)
     finally:
         stage.close()
     verdict.trace = stage.lines()
     verdict.steps, verdict.claims, verdict.commits = stage.steps, promises.claims, promises.commits
+    verdict.commands = promises.commands
     verdict.calm_for = max(0.0, stage.now - trouble.ends)
     verdict.statuses = {job_id: str(job.record.status) for job_id, job in core.jobs.items()}
     return verdict
@@ -116,19 +131,50 @@ def _submit(stage: Stage, core: ModelStore, job: SimulatedJob) -> Life:
     yield
 
 
-def _run(stage: Stage, trouble: Trouble, core: ModelStore, jobs: dict[str, SimulatedJob], promises: Promises) -> None:
+def _run(
+    stage: Stage,
+    trouble: Trouble,
+    core: ModelStore,
+    jobs: dict[str, SimulatedJob],
+    promises: Promises,
+    user: User,
+) -> None:
     calm = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_ttl  # leases and graces from the storm are over
+    left_paused: list[str] = []
 
     def done() -> bool:
         promises.every_job_is_due()
         if stage.now > calm:
             promises.nothing_lies_about()
-        return len(core.jobs) == len(jobs) and all(job.record.terminal for job in core.jobs.values())
+        if not trouble.on:
+            promises.what_is_ended_ends(trouble.ends)
+        if len(core.jobs) < len(jobs):
+            return False
+        open_jobs = [job_id for job_id, job in core.jobs.items() if not job.record.terminal]
+        left_paused[:] = open_jobs
+        return not user.busy and all(promises.waits_for_a_person(job_id) for job_id in open_jobs)
 
-    if not stage.run(done, until=trouble.ends + BOUND):
-        left = {job_id: str(job.record.status) for job_id, job in core.jobs.items() if not job.record.terminal}
-        promises.broken(FORGOTTEN, f"{BOUND:.0f}s after the last trouble these jobs have not ended: {left}")
+    while True:
+        bound = max(stage.now, trouble.ends) + BOUND
+        if not stage.run(done, until=bound):
+            left = {job_id: str(job.record.status) for job_id, job in core.jobs.items() if not job.record.terminal}
+            promises.broken(FORGOTTEN, f"{BOUND:.0f}s after the last trouble these jobs have not ended: {left}")
+        if not left_paused:
+            break
+        _left_alone(stage, core, trouble, promises, left_paused)
+        user.resume(left_paused)
     _afterwards(stage, core, trouble, promises)
+
+
+def _left_alone(stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises, paused: list[str]) -> None:
+    """What was left paused waits for a person: it stays as it is, and says how to go on."""
+    stage.run(lambda: False, until=max(stage.now, trouble.ends) + SETTINGS.lock_ttl)
+    before = {job_id: (core.jobs[job_id].record, dict(core.jobs[job_id].groups)) for job_id in paused}
+    stage.run(lambda: False, until=stage.now + SETTINGS.lease_ttl)
+    for job_id, (record, groups) in before.items():
+        if (core.jobs[job_id].record, core.jobs[job_id].groups) != (record, groups):
+            promises.broken(WORD, f"{job_id} is paused, and changed while nobody asked for anything")
+        promises.told_why(job_id)
 
 
 def _afterwards(stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises) -> None:

@@ -15,7 +15,7 @@ from coordinator.decision import Decision, Guard
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import plan_of
 from coordinator.state import JobState
-from coordinator.status import Status
+from coordinator.status import Intent, Status
 from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
 from tasks.lease import ClaimAnswer, FinishAnswer, RenewAnswer
 from tasks.report import Outcome
@@ -32,6 +32,7 @@ class StoredJob:
     groups: dict[str, GroupRecord] = field(default_factory=dict)
     collected: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     attempts: dict[str, Attempt] = field(default_factory=dict)
+    commanded: str = ""
     frozen: dict[str, str] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     lock: tuple[str, float] = ("", 0.0)
@@ -60,6 +61,7 @@ class Watching(Protocol):
     def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> None: ...
     def claimed(self, token: Token) -> None: ...
     def finished(self, token: Token, outcome: Outcome) -> None: ...
+    def commanded(self, before: JobRecord, after: JobRecord, event: Mapping[str, Any]) -> None: ...
     def halted(self, before: StoredJob, reason: Reason) -> None: ...
     def due_set(self, job: str) -> None: ...
 
@@ -106,7 +108,7 @@ class ModelStore:
         answer = Claimed(ClaimAnswer.CLAIMED, inputs or "{}", member or "{}")
         if attempt.claimant:
             return answer
-        if job.record.intent != "run" or job.record.halted is not None:
+        if self._held(job.record):
             return Claimed(ClaimAnswer.HELD)
         now = self.now
         job.attempts[hint.group] = replace(
@@ -124,6 +126,9 @@ class ModelStore:
             self.watching.claimed(token)
         return answer
 
+    def _held(self, record: JobRecord) -> bool:
+        return record.intent is not Intent.RUN or record.halted is not None
+
     def renew(self, token: Token, worker: str) -> RenewAnswer:
         job = self.jobs.get(token.job)
         attempt = job.attempts.get(token.group) if job is not None else None
@@ -137,7 +142,7 @@ class ModelStore:
         if not attempt.claimant:
             attempt = replace(attempt, claimant=token.claimant, worker=worker, claimed_at=now)
         job.attempts[token.group] = replace(attempt, lease=now + self.lease_ttl)
-        return RenewAnswer.CONTINUE
+        return RenewAnswer(attempt.order or "CONTINUE")
 
     def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         said = self.said.get((token, event))
@@ -256,6 +261,10 @@ class ModelStore:
             job.collected.pop(fork, None)
         for group, attempt in decision.offered.items():
             job.attempts[group] = Attempt(attempt.epoch, attempt.nonce)
+        for group, (epoch, nonce, order) in decision.orders.items():
+            ordered = job.attempts.get(group)
+            if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:
+                job.attempts[group] = replace(ordered, order=order)
         job.events.extend(decision.events)
         self._acked(job, acks)
         self._set_due(old.id, decision.due, due_seen)
@@ -275,6 +284,31 @@ class ModelStore:
             return not attempt.claimant
         holds = now <= attempt.lease <= now + self.lease_ttl + 1
         return not holds and now > self.grace_until and 0 <= now - self.alive_at <= 3 * self.period
+
+    def job(self, job_id: str) -> JobRecord | None:
+        job = self.jobs.get(job_id)
+        return None if job is None else job.record
+
+    def command(self, commanded: JobRecord, old: JobRecord, command_id: str, event: Mapping[str, Any]) -> CommitAnswer:
+        job = self.jobs.get(old.id)
+        if job is None:
+            return CommitAnswer.MISSING
+        if job.commanded == command_id:
+            return CommitAnswer.APPLIED
+        if job.record.commit != old.commit:
+            return CommitAnswer.CONFLICT
+        before, now = job.record, self.now
+        asked = {name: getattr(commanded, name) for name in commanded.changed_fields(old)}
+        if "intent" in asked:
+            asked["intent_at"] = now
+        job.record = replace(before, **{**asked, "commit": command_id})
+        job.commanded = command_id
+        job.events.append({**event, "at": now})
+        self.due[old.id] = now
+        self._stream.add({"v": "1", "kind": "due", "job": old.id})
+        if self.watching:
+            self.watching.commanded(before, job.record, event)
+        return CommitAnswer.APPLIED
 
     def settle(self, job_id: str, due: float | None, due_seen: str, acks: Acks) -> None:
         self._acked(self.jobs[job_id], acks)

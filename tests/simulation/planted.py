@@ -8,21 +8,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from coordinator import act, intake, joining
+from coordinator import act, decide, intake, joining, obeying
+from coordinator.attempts import Folded
 from coordinator.consumer import Consumer
-from coordinator.decision import Decision, Guard
+from coordinator.decision import Decision, Guard, PublishResult
 from coordinator.draft import Draft
 from coordinator.inbox import Entry
-from coordinator.job import Attempt, GroupRecord, Reason
+from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.join import Judgement, Verdict, judge
+from coordinator.queueing import queue_ready
+from coordinator.status import GroupState, Intent
 from coordinator.store import BeginAnswer, Begun
 from tasks.token import Token, split_member
 
 from .depot import Depot
+from .hands import HandsAtHand
 from .history import Verdict as History
 from .history import simulate
 from .model import ModelStore, StoredJob
@@ -32,18 +36,19 @@ Patches = list[tuple[Any, str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A bug, and within how many seeds, from seed 0 on, it must be found."""
+    """A bug, and within how many seeds, from seed 0 on, it must be found; by a user's ``commands``, or without any."""
 
     name: str
     within: int
     store: type[ModelStore] = ModelStore
     patches: Callable[[], Patches] = list
+    commands: bool = False
 
     def search(self) -> History | None:
         """The first history that it breaks."""
         with self._planted():
             for seed in range(self.within):
-                history = simulate(seed, store=self.store)
+                history = simulate(seed, store=self.store, commands=self.commands)
                 if not history.kept:
                     return history
         return None
@@ -162,13 +167,79 @@ def _partial(whole: Any) -> Any:
     return round_
 
 
+class ClaimsWhateverIsWanted(ModelStore):
+    """A claim that does not ask what the user wants: hints that lie in the broker start after the pause."""
+
+    def _held(self, record: JobRecord) -> bool:
+        return False
+
+
+def _failure_writes_the_intent() -> Patches:
+    """Doris: the user paused, and a late failure scheduled the job again, over the pause."""
+    settle = intake.settle
+
+    def scheduled(draft: Draft, group_id: str, folded: Folded) -> None:
+        settle(draft, group_id, folded)
+        if folded.record.state is GroupState.BACKOFF and draft.job.intent is Intent.PAUSE:
+            draft.job = replace(draft.job, intent=Intent.RUN)
+
+    return [(intake, "settle", scheduled)]
+
+
+def _retries_under_a_pause() -> Patches:
+    """The same in a quieter way: the intent stands, and what is to be retried is queued in spite of it."""
+    obey = obeying.obey
+
+    def obeyed_but_for_retries(draft: Draft) -> None:
+        obey(draft)
+        if draft.job.intent is Intent.PAUSE and draft.state.by_state[GroupState.BACKOFF]:
+            queue_ready(draft)
+
+    return [(decide, "obey", obeyed_but_for_retries)]
+
+
+def _waits_for_confirmation() -> Patches:
+    """SeaTunnel: a job is CANCELING until its worker says so, and the worker is gone."""
+    look_at = intake.look_at
+
+    def patient(draft: Draft, group_id: str) -> None:
+        attempt = draft.state.attempts.get(group_id)
+        canceling = draft.state.record(group_id).state is GroupState.CANCELING
+        if not (canceling and attempt is not None and attempt.outcome is None):
+            look_at(draft, group_id)
+
+    return [(decide, "look_at", patient), *_never_past_the_deadline()]
+
+
+def _never_past_the_deadline() -> Patches:
+    """The worker is there, renews, and does not let go."""
+    cancel = obeying.cancel
+
+    def endless(draft: Draft) -> None:
+        draft.world = replace(draft.world, cancel_deadline=1e9)
+        cancel(draft)
+
+    return [(obeying, "cancel", endless)]
+
+
+def _aborts_without_the_slot() -> Patches:
+    """A cancel that meets a job in publishing takes its word for it that nothing stands."""
+    return [(HandsAtHand, "abort", lambda self, state, why: PublishResult(failed=why))]
+
+
 PLANTED = (
     Planted("commit without compare-and-set", 80, CommitsBlindly),
-    Planted("join fired by a counter", 100, patches=_joins_by_counter),
+    Planted("join fired by a counter", 300, patches=_joins_by_counter),
     Planted("finish without a fence", 150, NoFence),
     Planted("takeover without guard or grace", 40, NoGuards, _takes_over_on_sight),
     Planted("due moved later blindly", 150, DueBlindly),
-    Planted("report acked on a busy lock, and nothing else wakes", 120, ReportIsAll, _acked_when_busy),
+    Planted("report acked on a busy lock, and nothing else wakes", 200, ReportIsAll, _acked_when_busy),
     Planted("publish without reading the log first", 120, patches=_publishes_without_looking),
+    Planted("a late failure writes the intent", 100, patches=_failure_writes_the_intent, commands=True),
+    Planted("a retry is queued under a pause", 100, patches=_retries_under_a_pause, commands=True),
+    Planted("claim ignores what the user wants", 100, ClaimsWhateverIsWanted, commands=True),
+    Planted("canceling until a worker that is gone confirms", 200, patches=_waits_for_confirmation, commands=True),
+    Planted("no deadline for a worker that never lets go", 200, patches=_never_past_the_deadline, commands=True),
+    Planted("abort without asking the slot", 200, patches=_aborts_without_the_slot, commands=True),
     Planted("passes that look only at what reports speak of", 150, patches=_looks_only_at_reports),
 )

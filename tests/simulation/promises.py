@@ -8,21 +8,25 @@ the log when a status was shown. The rules are written down a second time, as pl
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from coordinator.decision import Decision
-from coordinator.job import Attempt, GroupRecord, Reason
+from coordinator.decision import Decision, World
+from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.moves import GROUP_MOVES
 from coordinator.plan import PlannedGroup, plan_of
-from coordinator.status import GroupState, Status, derive
+from coordinator.state import JobState
+from coordinator.status import GroupState, Intent, Status, derive
 from tasks.group import FrozenInputs
 from tasks.report import Outcome, OutcomeKind
 from tasks.settings import Settings
 from tasks.token import Token, split_member
 
+from . import word
 from .depot import Depot, LogEntry
-from .head import package_of
+from .hands import package_of
 from .model import ModelStore, StoredJob
+from .rules import can_never_go, rule_holds, untold
 from .stage import Stage
 
 S = GroupState
@@ -46,8 +50,15 @@ class Broken(BaseException):
 class Promises:
     """Watches every write to the store and to the warehouse log."""
 
-    def __init__(self, stage: Stage, core: ModelStore, depot: Depot, settings: Settings) -> None:
-        self._stage, self._core, self._depot, self._settings = stage, core, depot, settings
+    def __init__(
+        self,
+        stage: Stage,
+        core: ModelStore,
+        depot: Depot,
+        settings: Settings,
+        slots: Callable[[], dict[str, int]],
+    ) -> None:
+        self._stage, self._core, self._depot, self._settings, self._slots = stage, core, depot, settings, slots
         self._events: set[tuple[str, str, int, str]] = set()
         self._nonces: set[tuple[str, str, str]] = set()
         self._failures: Counter[tuple[str, str]] = Counter()
@@ -55,6 +66,8 @@ class Promises:
         self._published: set[str] = set()
         self.claims = 0
         self.commits = 0
+        self.commands = 0
+        self.happened: Callable[[str, str], None] = lambda moment, job: None  # for the user, who strikes at moments
 
     def broken(self, promise: str, text: str) -> NoReturn:
         raise Broken(promise, text)
@@ -78,10 +91,55 @@ class Promises:
                 if attempt.claimant and not attempt.outcome and now - attempt.lease > patience:
                     self.broken(FORGOTTEN, f"{where}: the lease lapsed {now - attempt.lease:.1f}s ago, no new attempt")
 
+    def what_is_ended_ends(self, calm_since: float) -> None:
+        """When all is well again: a job that the user canceled has ended by the deadline, a forced one at once."""
+        for job in self._core.jobs.values():
+            if lie := word.overdue(job, self._stage.now, self._settings.cancel_deadline, calm_since):
+                self.broken(WAIT, lie)
+
+    def waits_for_a_person(self, job_id: str) -> bool:
+        """It is paused, and nothing of it is on its way."""
+        job = self._core.jobs[job_id]
+        return job.record.intent is Intent.PAUSE and job.record.status is Status.PAUSED
+
+    # ---- the user's writes ---------------------------------------------------------------------------
+
+    def commanded(self, before: JobRecord, after: JobRecord, event: Mapping[str, Any]) -> None:
+        self.commands += 1
+        if before.terminal:
+            self.broken(SHOWN, f"{before.id} was {before.status}, and {event['kind']} changed it")
+        if lie := word.wrongly_commanded(before, after, event["kind"]):
+            self.broken(WORD, lie)
+        if event["kind"] == word.RESUMED:
+            # From here on every group has its whole budget again.
+            for counter in (self._failures, self._losses):
+                for key in [key for key in counter if key[0] == before.id]:
+                    del counter[key]
+        self.told_why(before.id)
+
+    def told_why(self, job_id: str) -> None:
+        """Everything that is not done can be explained, and what is explained is so."""
+        state, settings = self._state(self._core.jobs[job_id]), self._settings
+        world = World(
+            now=self._core.now,
+            nonce="",
+            slots=self._slots(),
+            dispatch_timeout=settings.dispatch_timeout,
+            dispatch_window=settings.dispatch_window,
+            lease_ttl=settings.lease_ttl,
+            cancel_deadline=settings.cancel_deadline,
+        )
+        if lie := untold(state, world, self._core.due.get(job_id)):
+            self.broken(WAIT, lie)
+
     # ---- the worker's writes -------------------------------------------------------------------------
 
     def claimed(self, token: Token) -> None:
         self.claims += 1
+        intent = self._core.jobs[token.job].record.intent
+        if intent is not Intent.RUN:
+            self.broken(WORD, f"{token} was claimed after the user had asked for {intent}")
+        self.happened("claimed", token.job)
 
     def finished(self, token: Token, outcome: Outcome) -> None:
         record = self._core.jobs[token.job].groups.get(token.group)
@@ -89,6 +147,7 @@ class Promises:
             self.broken(ONE, f"{token} put its outcome on the record, and is not the group's current attempt")
         if outcome.kind is OutcomeKind.SUCCEEDED and outcome.staging not in self._depot.markers:
             self.broken(WHOLE, f"{token} succeeded, and {outcome.staging} has no marker")
+        self.happened("ended", token.job)
 
     # ---- the warehouse log ---------------------------------------------------------------------------
 
@@ -97,10 +156,11 @@ class Promises:
         if entry.publish_id in self._published:
             self.broken(WHOLE, f"{entry.publish_id} stands in the log twice")
         self._published.add(entry.publish_id)
+        if entry.kind == "abort" and job.record.intent in word.ENDED_BY_USER and job.record.aborting:
+            return  # also of a coordinator that was frozen in it, under a job that another one brought to its end
         if job.record.terminal:
             self.broken(WHOLE, f"{entry.publish_id} was {job.record.status} already when its {entry.kind} was written")
-        state = self._core.load(entry.publish_id)
-        assert state is not None
+        state = self._state(job)
         if entry != package_of(state, self._depot):
             self.broken(WHOLE, f"the package of {entry.publish_id} is not what its groups made: {entry}")
 
@@ -133,8 +193,27 @@ class Promises:
         self._froze(before, after, decision)
         self._limits(after)
         self._status(after)
+        if job.renewed and not after.record.renewed:
+            self._renewed(before, after)
         if after.record.terminal:
             self._ended(after)
+        if self.commits % 4 == 0:
+            self.told_why(job.id)
+        if after.record.phase and not job.phase:
+            self.happened("publishing", job.id)
+
+    def _renewed(self, before: StoredJob, after: StoredJob) -> None:
+        """A resume gave the budgets back: what is charged now was charged since."""
+        job_id = before.record.id
+        for group, record in after.groups.items():
+            old, key = before.groups.get(group, GroupRecord()), (job_id, group)
+            if record.state.terminal:
+                continue
+            if (record.failures, record.losses) != (self._failures[key], self._losses[key]):
+                said = f"{self._failures[key]} failures and {self._losses[key]} losses"
+                self.broken(WORD, f"{job_id}/{group} had {said} since the resume; its record says {record}")
+            if old.state is record.state is S.BACKOFF and old.epoch == record.epoch and record.next_at > self._core.now:
+                self.broken(WORD, f"{job_id}/{group} waits out a backoff although the job was resumed")
 
     def _moved(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
         job_id = before.record.id
@@ -157,8 +236,10 @@ class Promises:
                     self.broken(SHOWN, f"{job_id}/{group} moved from {state} to {target}")
                 if target is S.QUEUED:
                     epoch += 1
+                    if before.record.intent is not Intent.RUN:
+                        self.broken(WORD, f"{job_id}/{group} was queued under {before.record.intent}")
                     self._may_start(before, after, group, state)
-                elif state in (S.QUEUED, S.RUNNING):
+                elif state in (S.QUEUED, S.RUNNING, S.CANCELING):
                     self._may_end(before, group, target)
                 elif state is S.WAITING:
                     self._may_end_unstarted(after, group, target)
@@ -172,10 +253,11 @@ class Promises:
 
     def _may_start(self, before: StoredJob, after: StoredJob, group: str, state: GroupState) -> None:
         where, now = f"{before.record.id}/{group}", self._core.now
-        if state is S.WAITING and not self._rule_holds(after, group):
+        if state is S.WAITING and not rule_holds(self._state(after), group):
             self.broken(SHOWN, f"{where} was started, and its join rule does not hold")
         old = before.groups.get(group)
-        if state is S.BACKOFF and old is not None and old.state is S.BACKOFF and old.next_at > now + 0.001:
+        waited = old is None or old.state is not S.BACKOFF or before.record.renewed or old.next_at <= now + 0.001
+        if old is not None and state is S.BACKOFF and not waited:
             self.broken(SHOWN, f"{where} was to start again in {old.next_at - now:.1f}s, and was started now")
 
     def _may_end(self, before: StoredJob, group: str, target: GroupState) -> None:
@@ -189,8 +271,22 @@ class Promises:
         elif target is S.SUCCEEDED:
             self._may_succeed(where, group, attempt)
             self._failures[key] = self._losses[key] = 0
+        elif target is S.WAITING:
+            if before.record.intent is not Intent.PAUSE or (attempt is not None and attempt.claimant):
+                self.broken(WORD, f"{where} was taken back, under {before.record.intent}, from {attempt}")
+        elif target in (S.CANCELING, S.CANCELED):
+            self._may_be_canceled(where, group, before, attempt, target)
         elif target in (S.BACKOFF, S.FAILED):
             self._may_fail(where, key, attempt, planned, target)
+
+    def _may_be_canceled(
+        self, where: str, group: str, before: StoredJob, attempt: Attempt | None, target: GroupState
+    ) -> None:
+        """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force."""
+        job, core = before.record, self._core
+        doomed = any(r.state is S.FAILED for r in core.jobs[job.id].groups.values())
+        if lie := word.wrongly_canceled(job, attempt, target, core.now, self._settings.cancel_deadline, doomed):
+            self.broken(WORD, f"{where} {lie}")
 
     def _may_succeed(self, where: str, group: str, attempt: Attempt | None) -> None:
         outcome = None if attempt is None else attempt.outcome
@@ -209,7 +305,7 @@ class Promises:
     ) -> None:
         core, failed = self._core, target is S.FAILED
         outcome = None if attempt is None else attempt.outcome
-        if outcome is not None and outcome.kind is OutcomeKind.RELEASED:
+        if outcome is not None and outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
             if failed:
                 self.broken(FORGOTTEN, f"{where} failed for being handed back")
         elif outcome is not None and outcome.kind is OutcomeKind.FAILED:
@@ -232,42 +328,20 @@ class Promises:
 
     def _may_end_unstarted(self, after: StoredJob, group: str, target: GroupState) -> None:
         where = f"{after.record.id}/{group}"
-        if target is S.SUCCEEDED and not (self._plan(after, group).spec.is_join and self._rule_holds(after, group)):
+        if target is S.SUCCEEDED and not (
+            self._plan(after, group).spec.is_join and rule_holds(self._state(after), group)
+        ):
             self.broken(SHOWN, f"{where} is shown SUCCEEDED, and its join rule does not hold")
-        if target is S.CANCELED and not any(record.state is S.FAILED for record in after.groups.values()):
+        wanted = after.record.intent in word.ENDED_BY_USER
+        if target is S.CANCELED and not wanted and not any(r.state is S.FAILED for r in after.groups.values()):
             self.broken(SHOWN, f"{where} was canceled, and nothing has failed")
-
-        if target is S.FAILED and not self._can_never_go(after, group):
+        if target is S.FAILED and not can_never_go(self._state(after), group):
             self.broken(SHOWN, f"{where} failed before it began, and could still have gone")
 
-    def _can_never_go(self, job: StoredJob, group: str) -> bool:
-        """A quorum out of reach whatever comes; or a fork all of whose needs have ended without its values."""
+    def _state(self, job: StoredJob) -> JobState:
         state = self._core.load(job.record.id)
         assert state is not None
-        spec = state.plan.groups[group].spec
-        states = [state.record(member).state for need in spec.needs for member in state.members(need)]
-        unknown = [need for need in spec.needs if state.fulls[need] is None and not state.ended_whole(need)]
-        if spec.join.rule in ("any_succeeded", "at_least"):
-            possible = sum(1 for s in states if s is S.SUCCEEDED or not s.terminal)
-            if not unknown and possible < max(1, spec.join.count):
-                return True
-        source = spec.fork_from
-        return source is not None and source.source not in state.collected and all(s.terminal for s in states)
-
-    def _rule_holds(self, job: StoredJob, group: str) -> bool:
-        """The join rule, by definition: over the members of everything it needs."""
-        state = self._core.load(job.record.id)
-        assert state is not None
-        spec = state.plan.groups[split_member(group)[0]].spec
-        states = [state.record(member).state for need in spec.needs for member in state.members(need)]
-        succeeded, done = states.count(S.SUCCEEDED), all(s.terminal for s in states)
-        if spec.join.rule in ("any_succeeded", "at_least"):
-            return succeeded >= max(1, spec.join.count)
-        if spec.join.rule == "all_done":
-            return done
-        if spec.join.rule == "none_failed":
-            return all(s in (S.SUCCEEDED, S.SKIPPED) for s in states)
-        return succeeded == len(states)
+        return state
 
     def _plan(self, job: StoredJob, group: str) -> PlannedGroup:
         return plan_of(job.record.spec).groups[split_member(group)[0]]
@@ -278,8 +352,7 @@ class Promises:
             if name in before.frozen:
                 self.broken(ONE, f"{where}: its inputs were fixed before, and were fixed again")
             for need, folders in FrozenInputs.model_validate_json(text).inputs.items():
-                state = self._core.load(before.record.id)
-                assert state is not None
+                state = self._state(before)
                 made = [r.staging for m in state.members(need) if (r := state.record(m)).state is S.SUCCEEDED]
                 if list(folders) != [staging for staging in made if staging]:
                     self.broken(WHOLE, f"{where} is to read {folders} of {need}, which made {made}")
@@ -297,7 +370,7 @@ class Promises:
             outcome=job.status if job.terminal else None,
             halted=job.halted is not None,
             started=bool(job.started_at),
-            active=any(record.state in ACTIVE for record in records),
+            active=any(record.state in ACTIVE for record in records) or bool(job.phase),
             recovering=any(bool(r.failures or r.losses) and not r.state.terminal for r in records),
         )
         if job.status is not expected:
@@ -305,8 +378,7 @@ class Promises:
 
     def _ended(self, after: StoredJob) -> None:
         job = after.record
-        state = self._core.load(job.id)
-        assert state is not None
+        state = self._state(after)
         left = [m for name in state.plan.groups for m in state.members(name) if not state.record(m).state.terminal]
         if left:
             self.broken(SHOWN, f"{job.id} is {job.status}, and {left} have not ended")
@@ -314,10 +386,14 @@ class Promises:
             self.broken(ONE, f"{job.id} is {job.status}, and attempts of {list(after.attempts)} are on record")
         entries = [(slot, e) for slot, e in enumerate(self._depot.log, 1) if e.publish_id == job.id]
         packages = [(slot, e) for slot, e in entries if e.kind == "package"]
+        if job.status not in word.ENDS[job.intent]:
+            self.broken(WORD, f"{job.id} is {job.status}, and the user had asked for {job.intent}")
         if job.status is Status.FINISHED:
             wanted = package_of(state, self._depot)
             if wanted.outputs and packages != [(job.version, wanted)]:
                 self.broken(SHOWN, f"{job.id} is FINISHED as version {job.version}; the log holds {entries}")
+            if not packages and (entries or job.intent in word.ENDED_BY_USER):
+                self.broken(WORD, f"{job.id} is FINISHED under {job.intent}, and the log holds {entries or 'nothing'}")
             if state.fatal:
                 self.broken(SHOWN, f"{job.id} is FINISHED, and {list(state.fatal)} failed for good")
         elif packages:

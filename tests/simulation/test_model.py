@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import redis
+from head import HandsOfTheTest
 
+from coordinator.commands import Answer, Command, command
 from coordinator.decide import decide
 from coordinator.decision import World
-from coordinator.job import JobRecord, Reason
+from coordinator.job import GroupRecord, JobRecord, Reason
 from coordinator.plan import plan_of
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
-from coordinator.status import Status
+from coordinator.status import GroupState, Status
 from coordinator.store import Acks, Begun, CommitAnswer, Store, Submission
 from coordinator.summary import summary_of
+from tasks.filesystem import Files
 from tasks.keys import Keys
 from tasks.lease import Lease
+from tasks.marker import DataFile, Marker, StagedOutput, write_marker
 from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.token import Hint, Token
+from tasks.warehouse import Warehouse
 
+from .broker import Broker
+from .calm import CalmLine
+from .depot import Depot, ModelMarker
+from .hands import HandsAtHand
 from .model import ModelStore
 
 KEYS = Keys("model")
@@ -63,7 +74,7 @@ def _submit(store: Store) -> None:
 def _plain(value: Any) -> Any:
     """A record without its times."""
     timeless = {"since", "next_at", "hinted_at", "started_at", "submitted_at", "ended_at", "publish_next"}
-    timeless |= {"claimed_at", "lease", "outcome_at"}
+    timeless |= {"claimed_at", "lease", "outcome_at", "intent_at", "paused_at", "counted_from"}
     return replace(value, **{name: 0.0 for name in timeless if hasattr(value, name)})
 
 
@@ -88,6 +99,7 @@ class _Both:
         self.model = ModelStore(lambda: _time(client), _NoStream(), lock_ttl=5.0, lease_ttl=lease_ttl)
         self.begun: tuple[Begun, Begun] | None = None
         self.held: list[tuple[Any, Any]] = []
+        self.seen: list[tuple[JobRecord, JobRecord]] = []
         _submit(self.real)
         self.model.submit(JOB)
 
@@ -129,6 +141,39 @@ class _Both:
             self.real.commit(real[0], commit_id, self.begun[0].due_seen, Acks(), real[1]),
             self.model.commit(model[0], commit_id, self.begun[1].due_seen, Acks()),
         )
+
+    def look(self) -> None:
+        """What a command will be judged by, perhaps long after."""
+        real, model = self.real.job("both"), self.model.job("both")
+        assert real is not None
+        assert model is not None
+        assert bool(real.intent_at) == bool(model.intent_at)
+        self.seen.append((real, model))
+
+    def command(self, which: int, given: Command, now: bool, command_id: str) -> tuple[Any, Any]:
+        answers: list[Any] = []
+        stores: tuple[Any, Any] = self.real, self.model
+        for store, old in zip(stores, self.seen[which], strict=True):
+            result = command(old, given, now=now)
+            event = {"kind": f"USER_{given.name}", "by": "ada", "was": old.status}
+            asked = replace(result.job, intent_by="ada")
+            done = result.answer is Answer.DONE
+            answers.append(store.command(asked, old, command_id, event) if done else result.answer)
+        return answers[0], answers[1]
+
+    def halt(self, commit_id: str) -> None:
+        for store in (self.real, self.model):
+            store.halt("both", Reason("UNDECIDABLE", "no"), commit_id, _time(self.client))
+
+    def commands_told(self) -> None:
+        """The events of commands, and their wake-ups, are the same."""
+        stream: Any = self.client.xrange(KEYS.of("both").events)
+        told = [json.loads(fields["event"]) for _, fields in stream], self.model.jobs["both"].events
+        real, model = ([{**e, "at": 0} for e in events if e["kind"].startswith("USER_")] for events in told)
+        assert real == model
+        reports: Any = self.client.xrange(KEYS.reports)
+        woken = [fields["job"] for _, fields in reports if fields.get("kind") == "due"]
+        assert len(woken) == 1 + len(real), "once for the submission, and once for every command"
 
     def compare(self) -> None:
         real, model = self.real.load("both"), self.model.load("both")
@@ -173,11 +218,24 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
         elif kind == "commit" and both.held:
             which = rng.randrange(max(0, len(both.held) - 3), len(both.held))
             agreed(both.commit(which, f"commit{which}"), kind)
+        elif kind == "look":
+            both.look()
+        elif kind == "command" and both.seen:
+            which = rng.randrange(max(0, len(both.seen) - 2), len(both.seen))
+            given = rng.choice(_GENTLE if step < 90 else tuple(Command))
+            agreed(both.command(which, given, rng.random() < 0.5, f"asked{which}"), kind)
+        elif kind == "halt" and rng.random() < 0.1:
+            both.halt(f"halt{step}")
         both.compare()
+    both.commands_told()
     return answers
 
 
-_CALLS = ("begin", "end", "claim", "claim", "renew", "finish", "finish", "tick", "decide", "decide", "commit", "commit")
+_CALLS = (
+    *("begin", "end", "claim", "claim", "renew", "finish", "finish", "tick", "decide", "decide", "commit", "commit"),
+    *("look", "command", "halt"),
+)
+_GENTLE = (Command.PAUSE, Command.RESUME, Command.RESUME)  # others leave little to do
 
 
 def _outcome(rng: random.Random, token: Token) -> Outcome:
@@ -188,14 +246,98 @@ def _outcome(rng: random.Random, token: Token) -> Outcome:
 
 def test_the_model_and_the_scripts_agree(client: redis.Redis) -> None:
     answers: set[str] = set()
-    for seed in range(16):
+    for seed in range(24):
         client.flushall()
         answers |= _agree(client, seed)
     assert {f"commit: {answer}" for answer in ("APPLIED", "CONFLICT", "GUARDED")} <= answers
-    assert {f"claim: {answer}" for answer in ("CLAIMED", "STALE")} <= answers
+    assert {f"claim: {answer}" for answer in ("CLAIMED", "STALE", "HELD")} <= answers
     assert {f"finish: {answer}" for answer in ("APPLIED", "DUPLICATE", "STALE", "UNKNOWN_JOB")} <= answers
     assert {f"renew: {answer}" for answer in ("CONTINUE", "STALE")} <= answers
+    assert {f"command: {answer}" for answer in ("APPLIED", "CONFLICT", "ALREADY", "REFUSED")} <= answers
     assert {f"end: {answer}" for answer in ("RELEASED", "AGAIN", "LOST")} <= answers
+
+
+def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> None:
+    """To an attempt that runs; not to one that has ended between load and commit."""
+    both = _Both(client, lease_ttl=15.0)
+    both.begin("o1")
+    steps = iter(range(100))
+
+    def act() -> Any:
+        step = next(steps)
+        both.decided(f"n{step}")
+        real, model = both.commit(len(both.held) - 1, f"commit{step}")
+        assert real == model
+        both.compare()
+        return real
+
+    def ask(given: Command, now: bool) -> None:
+        both.look()
+        assert both.command(len(both.seen) - 1, given, now, f"asked{next(steps)}") == ("APPLIED", "APPLIED")
+        both.compare()
+
+    act()
+    runs, ends = [Hint("both", group, 1, "n0").held_by("c") for group in ("a", "b[0]")]
+    for token in (runs, ends):
+        assert both.claim(token.hint, "c") == ("CLAIMED", "CLAIMED")
+    act()
+    ask(Command.PAUSE, True)
+    assert both.claim(Hint("both", "b[1]", 1, "n0"), "c") == ("HELD", "HELD")
+    both.decided("late")
+    assert both.finish(ends, Outcome(OutcomeKind.SUCCEEDED, staging=ends.staging), "f") == ("APPLIED", "APPLIED")
+    assert both.commit(len(both.held) - 1, "late") == ("APPLIED", "APPLIED")
+    both.compare()
+    assert both.renew(runs) == ("DRAIN", "DRAIN")
+    assert both.renew(ends) == ("STALE", "STALE")
+    ask(Command.CANCEL, False)
+    act()
+    assert both.renew(runs) == ("CANCEL", "CANCEL")
+    assert both.finish(runs, Outcome(OutcomeKind.CANCELED), "g") == ("APPLIED", "APPLIED")
+    act()
+    assert both.model.jobs["both"].record.status is Status.CANCELED
+    assert both.claim(runs.hint, "c") == ("STALE", "STALE")
+
+
+def test_the_model_of_the_slot_and_the_warehouse_log_agree(tmp_path: Path) -> None:
+    """Packages and aborts of three jobs in any order: each answer, and what stands in the log at the end."""
+    seen: set[tuple[Any, ...]] = set()
+    for seed in range(20):
+        seen |= _agree_on_the_slot(str(tmp_path / str(seed)), random.Random(seed))
+    assert {code for _, code in seen} == {"", "USER_CANCELED", "OUTPUT_MISSING"}
+    assert {version for version, _ in seen} >= {0, 1, 2, 3}
+
+
+def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
+    """Returns what was answered: version, and the code where there is none."""
+    depot, files, warehouse = Depot(), Files(root), Warehouse(root)
+    model, real = HandsAtHand(CalmLine(), cast(Broker, None), depot, lambda entry: None), HandsOfTheTest()
+    spec = {"name": "slot", "groups": [{"name": "make", "steps": STEP}]}
+    states = []
+    for job, publish in (("j1", "data"), ("j2", "data"), ("j3", "missing")):
+        text = JobSpec.model_validate({**spec, "publish": [publish]}).to_json()
+        token = Hint(job, "make", 1, "n").held_by("c")
+        file = DataFile(f"{token.staging}/data/part-0.parquet", 3, 8)
+        files.write_durable(file.path, b"x" * 8)
+        output = StagedOutput([file], 3, '{"type": "struct", "fields": []}')
+        write_marker(files, token.staging, Marker(str(token), "f", {"data": output}, {}, {}, 1.0))
+        depot.markers[token.staging] = ModelMarker(token, "f", {"data": 3})
+        record = JobRecord(job, "slot", text, "c", warehouse=root, warehouse_id=warehouse.ensure_id(), base=0)
+        made = {"make": GroupRecord(GroupState.SUCCEEDED, staging=token.staging)}
+        states.append(JobState(plan_of(text), record, made, {}, {}))
+    answers = set()
+    for _ in range(10):
+        state, why = rng.choice(states), Reason("USER_CANCELED", "the user canceled the job")
+        found = [
+            hands.publish(state) if publishes else hands.abort(state, why)
+            for publishes in [rng.random() < 0.5]
+            for hands in (model, real)
+        ]
+        shown = [(one.version, dict(one.rows), one.failed and one.failed.code, one.trouble) for one in found]
+        assert shown[0] == shown[1]
+        answers.add((found[0].version, found[0].failed.code if found[0].failed else ""))
+    entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None]
+    assert [(e.publish_id, e.kind, e.code) for e in entries] == [(e.publish_id, e.kind, e.code) for e in depot.log]
+    return answers
 
 
 def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Redis) -> None:

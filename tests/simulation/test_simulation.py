@@ -34,11 +34,21 @@ def test_the_same_seed_is_the_same_history() -> None:
 
 def test_histories_reach_every_way_a_job_can_end() -> None:
     """Without it, a spec generator that only made trivial jobs would keep every promise too."""
-    statuses, said = set(), ""
-    for seed in range(40):
+    left = {"FINISHED", "FAILED", "CANCELED", "STOPPED", "→SKIPPED", "→BACKOFF", "→CANCELED", "→CANCELING", "→WAITING"}
+    left |= {"DIES", "FREEZES", "CONFLICT", "STALE", "lost: APPLIED", "loses", "is DEAF", "KILLS the runner", "HELD"}
+    left |= {
+        "released: APPLIED",
+        "canceled: APPLIED",
+        "ALREADY",
+        "REFUSED",
+        "shell is KILLED",
+        "abort of",
+        "package of",
+    }
+    for seed in range(200):
         history = simulate(seed, keep_all=True)
-        statuses |= set(history.statuses.values())
-        said += "\n".join(history.trace)
-    assert statuses == {"FINISHED", "FAILED"}
-    for seen in ("→SKIPPED", "→BACKOFF", "→CANCELED", "DIES", "FREEZES", "CONFLICT", "STALE", "lost: APPLIED", "loses"):
-        assert seen in said, f"no history showed {seen}"
+        said = "\n".join([*history.trace, *history.statuses.values()])
+        left = {seen for seen in left if seen not in said}
+        if not left:
+            return
+    assert not left, f"no history showed {left}"

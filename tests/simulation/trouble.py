@@ -1,6 +1,7 @@
 """Trouble: what goes wrong in one history, and how often. Each seed draws its own mix, from calm to storm.
 
-Trouble ends at a stated time; nothing that it began (a freeze, a delay, a partition) outlasts that time.
+Trouble ends at a stated time; nothing that it began (a freeze, a delay, a partition) outlasts that time, but for deaf
+runners: the deadline of a cancel is there for them.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Trouble:
         self.runner_dies = rng.choice((0.0, 0.05, 0.15))  # at each boundary of an attempt
         self.runner_freezes = rng.choice((0.0, 0.05, 0.15))
         self.drains = rng.choice((0.0, 0.05))
+        self.deaf = rng.choice((0.0, 0.3, 0.7))  # attempts that do not leave when they are told to
 
     @property
     def on(self) -> bool:
@@ -69,6 +71,10 @@ class Trouble:
     def freeze_until(self) -> float:
         """When something that freezes now thaws; never after the trouble ends."""
         return min(self.ends, self._clock() + self._rng.uniform(0.1, self.longest_freeze))
+
+    def hang(self) -> float:
+        """For how long a deaf runner does not leave, in seconds: the one thing that may outlast the trouble."""
+        return self._rng.uniform(5.0, 150.0)
 
     def late(self) -> float:
         """When a message that is sent now arrives."""

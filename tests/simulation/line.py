@@ -1,0 +1,86 @@
+"""The line: every call of an actor to the outside, which may be where it dies, freezes, or does not hear the answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import redis
+
+from .stage import Killed, Stage, Turn
+from .trouble import Fault, Trouble
+
+T = TypeVar("T")
+
+_turns: dict[int, Turn] = {}
+
+
+def current() -> Turn:
+    """Whose turn it is: the actor of the calling thread."""
+    return _turns[threading.get_ident()]
+
+
+def life_of(body: Callable[[], None]) -> Callable[[Turn], None]:
+    """A life for a ``Turn``: ``body``, in whose thread ``current`` is that turn."""
+
+    def life(turn: Turn) -> None:
+        _turns[threading.get_ident()] = turn
+        try:
+            body()
+        finally:
+            del _turns[threading.get_ident()]
+
+    return life
+
+
+class Line:
+    """The connection of one process: every call may be where it dies, freezes, or does not hear the answer."""
+
+    def __init__(self, stage: Stage, trouble: Trouble, die: Callable[[], None]) -> None:
+        self.stage, self.trouble, self._die = stage, trouble, die
+
+    def call(self, what: str, effect: Callable[[], T], lost: type[Exception] = redis.ConnectionError) -> T:
+        """The call ``what``, made in the turn of whoever calls.
+
+        Raises:
+            Killed: its process died here.
+            Exception: of type ``lost``; the request or the reply was lost.
+        """
+        rng, actor = self.stage.rng, current()
+        actor.check()
+        fault = self.trouble.of_call()
+        if fault is Fault.NONE:
+            if rng.random() < 0.4:
+                actor.pause(rng.uniform(0.0, 0.004))
+            return effect()
+        self.stage.log(actor.name, f"{fault.upper()}: {what}")
+        if fault is Fault.DIE_BEFORE:
+            self._die()
+            raise Killed
+        if fault is Fault.FREEZE_BEFORE:
+            self._freeze(actor)
+        if fault is Fault.REQUEST_LOST:
+            actor.pause(rng.uniform(0.0, 2.0))
+            raise lost("the request was lost")
+        answer = effect()
+        if fault is Fault.DIE_AFTER:
+            self._die()
+            raise Killed
+        if fault is Fault.FREEZE_AFTER:
+            self._freeze(actor)
+        if fault is Fault.REPLY_LOST:
+            actor.pause(rng.uniform(0.0, 2.0))
+            raise lost("the reply was lost")
+        if fault is Fault.REPEATED:
+            actor.pause(rng.uniform(0.0, 2.0))
+            answer = effect()
+        return answer
+
+    def note(self, what: str) -> None:
+        """For the trace."""
+        self.stage.log(current().name, what)
+
+    def _freeze(self, actor: Turn) -> None:
+        actor.freeze(self.trouble.freeze_until())
+        actor.pause(0.0)

@@ -1,0 +1,61 @@
+"""The rules, written down a second time, as plainly as can be: over the states of a job as they stand."""
+
+from __future__ import annotations
+
+from coordinator.decision import World
+from coordinator.explain import explain
+from coordinator.state import JobState
+from coordinator.status import GroupState, Intent
+from tasks.token import split_member
+
+S = GroupState
+
+
+def rule_holds(state: JobState, group: str) -> bool:
+    """The join rule, by definition: over the members of everything it needs."""
+    spec = state.plan.groups[split_member(group)[0]].spec
+    states = [state.record(member).state for need in spec.needs for member in state.members(need)]
+    succeeded, done = states.count(S.SUCCEEDED), all(s.terminal for s in states)
+    if spec.join.rule in ("any_succeeded", "at_least"):
+        return succeeded >= max(1, spec.join.count)
+    if spec.join.rule == "all_done":
+        return done
+    if spec.join.rule == "none_failed":
+        return all(s in (S.SUCCEEDED, S.SKIPPED) for s in states)
+    return succeeded == len(states)
+
+
+def can_never_go(state: JobState, group: str) -> bool:
+    """A quorum out of reach whatever comes; or a fork all of whose needs have ended without its values."""
+    spec = state.plan.groups[group].spec
+    states = [state.record(member).state for need in spec.needs for member in state.members(need)]
+    open_forks = [need for need in spec.needs if state.fulls[need] is None and not state.ended_whole(need)]
+    if spec.join.rule in ("any_succeeded", "at_least"):
+        possible = sum(1 for s in states if s is S.SUCCEEDED or not s.terminal)
+        if not open_forks and possible < max(1, spec.join.count):
+            return True
+    source = spec.fork_from
+    return source is not None and source.source not in state.collected and all(s.terminal for s in states)
+
+
+def untold(state: JobState, world: World, due: float | None) -> str:
+    """What of a job, or of its groups that are not done, cannot be explained, or is explained by what is not so."""
+    job = state.job
+    try:
+        told = explain(state, world, due)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user would have seen it
+        return f"{job.id} cannot be explained: {type(error).__name__}: {error}"
+    for one in told:
+        where = f"{job.id}/{one.subject} is {one.state}"
+        if not one.what.strip() or "unknown" in one.what.lower():
+            return f"{where}, and nobody can say why: {one.what!r}"
+        if job.intent is Intent.RUN and job.halted is None and "paused" in one.what:
+            return f"{where}, nothing is paused, and it is explained by: {one.what!r}"
+    if job.terminal:
+        return ""
+    subjects = {one.subject for one in told}
+    for name in state.plan.groups:
+        for member in state.members(name):
+            if not state.record(member).state.terminal and not {member, name} & subjects:
+                return f"{job.id}/{member} is {state.record(member).state}, and nobody says why"
+    return ""
