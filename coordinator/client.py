@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,17 @@ import redis
 
 from coordinator.alter import alter
 from coordinator.asking import rerun, skip
-from coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_retry, command, taken_in
+from coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_retry, command
 from coordinator.decision import World
 from coordinator.explain import Explanation, explain
 from coordinator.fleet import FleetView, fleet_of
+from coordinator.giving import Giving, Judge
 from coordinator.job import JobRecord
 from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries, view_of
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
-from coordinator.store import CommitAnswer, KeyTaken, Store, Submission
+from coordinator.store import KeyTaken, Store, Submission
 from coordinator.summary import summary_of
 from tasks.connect import connect
 from tasks.errors import UnstuckError
@@ -36,9 +37,6 @@ from tasks.keys import Keys
 from tasks.settings import Settings
 from tasks.settings import settings as default_settings
 from tasks.warehouse import Warehouse
-
-TAKEN_IN = 3.0  # seconds to wait for a coordinator to take in the command before, where the next one depends on it
-Judge = Callable[[], tuple[JobRecord, Commanded]]  # the record as it stands, and what a command makes of it
 
 
 class KeyConflict(UnstuckError):
@@ -95,6 +93,7 @@ class Client:
         self._redis = redis_client or connect(self.settings.redis_url)
         self._store = Store.of(self.settings, self._redis)
         self.queries = Queries(self._redis, Keys(self.settings.prefix))
+        self._giving = Giving(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
 
     def close(self) -> None:
         self._redis.close()
@@ -150,9 +149,7 @@ class Client:
             SpecError: the parameters are wrong.
             redis.RedisError: the store could not be asked; asking again is safe.
         """
-        old = self._store.job(job)
-        if old is None:
-            raise self._no_such_job(job)
+        old = self._record(job)
         if old.status not in RETRY_LEGAL:
             raise Refused(against_retry(old))
         spec = JobSpec.model_validate_json(old.spec)
@@ -222,6 +219,13 @@ class Client:
         state, now, due = self._state(job)
         return view_of(state, now, due, explain(state, self._world(now), due, members) if why else ())
 
+    def _record(self, job: str) -> JobRecord:
+        """Raises: NoSuchJob."""
+        record = self._store.job(job)
+        if record is None:
+            raise self._no_such_job(job)
+        return record
+
     def _no_such_job(self, job: str) -> NoSuchJob:
         return NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
 
@@ -285,12 +289,10 @@ class Client:
         who = by or _user()
 
         def judge() -> tuple[JobRecord, Commanded]:
-            old = self._store.job(job)
-            if old is None:
-                raise self._no_such_job(job)
+            old = self._record(job)
             return old, command(old, given, now=now, by=who)
 
-        return self._give(given, judge, reason, who)
+        return self._give(job, given, judge, reason, who)
 
     def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
         """Change values of a job's spec, all or none. See `command`, and `coordinator.alter` for what may change when.
@@ -302,56 +304,34 @@ class Client:
             SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
         """
         who = by or _user()
-        judge = self._whole(job, lambda state: alter(state, values, time.time(), who, reason))
-        return self._give("alter", judge, reason, who)
+        return self._ask(job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who)
 
     def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
         """Skip a group, a fork or one member that has not ended; what comes after decides by its join rule.
 
         Raises: NoSuchGroup; see also `command`.
         """
-        return self._give("skip", self._whole(job, lambda state: skip(state, group)), reason, by or _user(), group)
+        return self._ask(job, "skip", lambda state: skip(state, group), reason, by or _user(), group)
 
     def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
         """Run a group, a fork or one member again, and everything after it.
 
         Raises: NoSuchGroup; see also `command`.
         """
-        return self._give("rerun", self._whole(job, lambda state: rerun(state, group)), reason, by or _user(), group)
+        return self._ask(job, "rerun", lambda state: rerun(state, group), reason, by or _user(), group)
 
-    def _whole(self, job: str, judge: Callable[[JobState], Commanded]) -> Judge:
-        """Judge by the groups too. Who was just asked for a pause is given a moment to become PAUSED before a no."""
+    def _ask(
+        self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
+    ) -> Commanded:
+        """A command that is judged by the groups too."""
+        whole = self._giving.once_taken_in(lambda: self._state(job)[0], judge)
+        return self._give(job, word, whole, reason, by, group)
 
-        def whole() -> tuple[JobRecord, Commanded]:
-            until = time.monotonic() + TAKEN_IN
-            while True:
-                found = self.queries.state(job)
-                if found is None:
-                    raise self._no_such_job(job)
-                state = found[0]
-                result = judge(state)
-                if result.answer is not Answer.REFUSED or taken_in(state.job) or time.monotonic() > until:
-                    return state.job, result
-                time.sleep(0.02)
-
-        return whole
-
-    def _give(self, word: str, judge: Judge, reason: str, by: str, group: str = "") -> Commanded:
-        command_id = secrets.token_hex(8)  # one for all tries
-        while True:
-            old, result = judge()
-            if result.answer is not Answer.DONE:
-                return result
-            kind = f"USER_{word.upper().replace('-', '_')}"
-            event: dict[str, Any] = {"kind": kind, "by": by, "was": old.status, "text": reason, "group": group}
-            if result.job.revision != old.revision:
-                event["changes"] = [asdict(change) for change in result.job.alterations[-1].changes]
-            said = {name: value for name, value in event.items() if value}
-            answer = self._store.command(result.job, old, command_id, said, plans=result.plans, params=result.params)
-            if answer is CommitAnswer.APPLIED:
-                self._make_durable(old.id)
-                return result
-            # Somebody committed in between, or the record has just expired: judge it anew by what stands now.
+    def _give(self, job: str, word: str, judge: Judge, reason: str, by: str, group: str = "") -> Commanded:
+        result = self._giving.give(word, judge, reason, by, group)
+        if result.answer is Answer.DONE:
+            self._make_durable(job)
+        return result
 
     def pause(self, job: str, *, now: bool = False, reason: str = "", by: str | None = None) -> Commanded:
         """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody). See `command`."""

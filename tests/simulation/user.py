@@ -15,6 +15,7 @@ import redis
 
 from coordinator.client import Client, NoSuchJob
 from coordinator.commands import Command
+from coordinator.giving import Giving
 from coordinator.store import Store
 from tasks.settings import Settings
 
@@ -60,9 +61,10 @@ def random_wishes(rng: random.Random, jobs: Sequence[str], begin: float, end: fl
 class _ClientAtHand(Client):
     """The client, on a store of ours."""
 
-    def __init__(self, settings: Settings, store: StoreAtHand) -> None:
+    def __init__(self, settings: Settings, store: StoreAtHand, stage: Stage) -> None:
         self.settings = settings
         self._store = cast(Store, store)
+        self._giving = Giving(store, stage.mint, lambda: stage.now, lambda seconds: current().pause(seconds))
 
 
 class User:
@@ -79,7 +81,7 @@ class User:
     ) -> None:
         self._stage, self._trouble = stage, trouble
         line = Line(stage, trouble, self._killed)
-        self._client = _ClientAtHand(settings, StoreAtHand(line, core, broker, dict))
+        self._client = _ClientAtHand(settings, StoreAtHand(line, core, broker, dict), stage)
         self._wishes = sorted((wish for wish in wishes if not wish.moment), key=lambda wish: wish.at)
         self._shell: Turn | None = None
         self._soon: list[Turn] = []
