@@ -17,7 +17,7 @@ from coordinator.intake import start
 from coordinator.job import Ask, GroupRecord, Reason
 from coordinator.problem import listed, suggestion
 from coordinator.state import JobState
-from coordinator.status import GroupState, Status
+from coordinator.status import GroupState, Intent, Status
 from tasks.errors import UnstuckError
 from tasks.token import split_member
 
@@ -95,6 +95,10 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
         text = f"{where}, and a job that has ended never changes"
     elif job.status not in LEGAL:
         text = f"{where}: {word} is for a job that is PAUSED or RETRYING; `unstuck pause {job.id}` first"
+    elif job.intent not in (Intent.RUN, Intent.PAUSE):
+        # A job that was halted is shown as PAUSED whatever the user wants of it
+        # (tests/unit/test_known_histories.py::test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped).
+        text = f"{where}, but {job.intent} was asked for, so none of its groups will run again; `unstuck why {job.id}`"
     elif job.phase == PUBLISHING:
         text = f"{where} and was publishing, so its outputs may be visible already; resume it"
     elif ordinal is not None and state.ended_whole(name):

@@ -79,17 +79,20 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "") 
         return Commanded(Answer.REFUSED, job, f"{where}, and a job that has ended never changes; {_after(job)}")
     if given is Command.RESUME:
         if job.intent is Intent.RUN and job.halted is None:
+            if job.renewed:  # its status says so as soon as a coordinator has looked
+                return Commanded(Answer.ALREADY, job, f"job {job.id} goes on: resume had been asked for before")
             return Commanded(
                 Answer.REFUSED, job, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
             )
         if job.intent not in (Intent.RUN, Intent.PAUSE):
-            return Commanded(Answer.REFUSED, job, f"{where}: a {job.intent} cannot be taken back")
+            return Commanded(Answer.REFUSED, job, f"{where}: a {job.intent} cannot be taken back; {_ending(job)}")
         resumed = replace(job, intent=Intent.RUN, intent_by=by, halted=None, pause_now=False, renewed=True)
         return Commanded(Answer.DONE, resumed, f"job {job.id} goes on, with its full retry budget")
     if job.intent is wanted and (not now or job.pause_now):
         return Commanded(Answer.ALREADY, job, f"{where}, and {given} had been asked for before")
     if _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
-        return Commanded(Answer.REFUSED, job, f"{where}: {job.intent} was asked for, which {given} does not override")
+        text = f"{where}: {job.intent} was asked for, which {given} does not override; {_ending(job)}"
+        return Commanded(Answer.REFUSED, job, text)
     asked = replace(job, intent=wanted, intent_by=by, pause_now=now and given is Command.PAUSE)
     return Commanded(Answer.DONE, asked, f"{given} of job {job.id} is on record; it was {job.status}")
 
@@ -114,7 +117,11 @@ def _after(job: JobRecord) -> str:
     return f"`unstuck retry {job.id}` makes a new job of it"
 
 
+def _ending(job: JobRecord) -> str:
+    return f"it is ending by itself, and `unstuck why {job.id}` says what it waits for"
+
+
 def _wait(job: JobRecord) -> str:
     if job.status is Status.RETRYING:
         return f"; it is retrying by itself (`unstuck why {job.id}` says when), or cancel it"
-    return ""
+    return f"; `unstuck why {job.id}` says what it waits for"

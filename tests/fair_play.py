@@ -1,0 +1,126 @@
+"""Fair play: what every decision must keep to, whatever the history. Written down a second time, as plainly as can be.
+
+What may move where is asked of the tables; that all of it happens is for the tests that explore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coordinator.decision import Decision, World
+from coordinator.explain import explain
+from coordinator.job import GroupRecord
+from coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
+from coordinator.state import JobState
+from coordinator.status import GroupState, Status, derive
+
+S = GroupState
+ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
+LONGEST_WAIT = 60.0  # seconds to the next due, whatever the job waits for
+
+
+@dataclass(slots=True)
+class Seen:
+    """Every move that a decision has made, in all worlds that share this."""
+
+    groups: set[tuple[GroupState, GroupState]] = field(default_factory=set)
+    asked: set[tuple[GroupState, GroupState]] = field(default_factory=set)
+    jobs: set[tuple[Status, Status]] = field(default_factory=set)
+
+
+class Broken(AssertionError):
+    """A decision did what no decision may do."""
+
+
+def judge(
+    state: JobState, decision: Decision, old: Mapping[str, GroupRecord], world: World, seen: Seen, limit: int
+) -> None:
+    """What every decision must keep to.
+
+    Args:
+        state: the job as it is loaded after the commit.
+        old: the groups before it.
+        seen: takes note of the moves.
+        limit: moves that one decision may make.
+
+    Raises: Broken.
+    """
+    before, after = decision.old, decision.job
+    if before.terminal and not decision.empty:
+        raise Broken(f"a job that was {before.status} was changed")
+    if after.intent is not before.intent:
+        raise Broken(f"the intent was {before.intent}, and a decision made it {after.intent}")
+    if decision.moves > limit:
+        raise Broken(f"{decision.moves} moves in one decision")
+    if before.status is not after.status:
+        if (before.status, after.status) not in JOB_MOVES:
+            raise Broken(f"the job moved from {before.status} to {after.status}")
+        seen.jobs.add((before.status, after.status))
+    _judge_events(state, decision, old, seen)
+    _judge_records(state)
+    shown = derive(
+        intent=after.intent,
+        outcome=after.status if after.terminal else None,
+        halted=after.halted is not None,
+        started=bool(after.started_at),
+        active=bool(state.active) or after.phase == "publishing",
+        recovering=bool(state.recovering),
+    )
+    if decision.reload:
+        if decision.due != world.now:
+            raise Broken("records have gone, and the status is not derived anew at once")
+    elif after.status is not shown:
+        raise Broken(f"it is shown as {after.status}, and its records say {shown}")
+    if after.terminal != (decision.due is None):
+        raise Broken(f"it is {after.status}, and due {decision.due}")
+    if decision.due is not None and not world.now <= decision.due <= world.now + LONGEST_WAIT + 0.1:
+        raise Broken(f"it is due in {decision.due - world.now}s")
+    if (decision.publish or decision.abort) and (after.phase != "publishing" or state.open_groups):
+        raise Broken(f"publishing in phase {after.phase!r}, with {state.open_groups} groups open")
+    _judge_words(state, world, decision.due)
+
+
+def _judge_events(state: JobState, decision: Decision, old: Mapping[str, GroupRecord], seen: Seen) -> None:
+    """The events of each group lead from where it stood to where it stands, by legal moves only."""
+    at = {name: record.state for name, record in old.items()}
+    for event in decision.events:
+        name = event.get("group")
+        if name is None or (
+            event["kind"] == S.WAITING and event.get("code") == "USER_RERUN" and name not in state.groups
+        ):
+            continue
+        move = (at.get(name, S.WAITING), S(event["kind"]))
+        at[name] = move[1]
+        asked = (event["kind"], event.get("code")) in ((S.SKIPPED, "USER_SKIPPED"), (S.WAITING, "USER_RERUN"))
+        if move not in (GROUP_MOVES_ASKED if asked else GROUP_MOVES):
+            raise Broken(f"{name} moved from {move[0]} to {move[1]}{', as was asked' if asked else ''}")
+        (seen.asked if asked else seen.groups).add(move)
+    for name, record in state.groups.items():
+        if at.get(name, S.WAITING) is not record.state:
+            raise Broken(f"{name} is {record.state}, and its events say {at.get(name)}")
+
+
+def _judge_records(state: JobState) -> None:
+    """Who is active has an attempt, and nobody else has."""
+    active = {name: (r.epoch, r.nonce) for name, r in state.groups.items() if r.state in ACTIVE}
+    live = {name: (attempt.epoch, attempt.nonce) for name, attempt in state.attempts.items()}
+    if active != live:
+        raise Broken(f"active are {active}, and the attempts are {live}")
+    if state.job.terminal and (live or state.open_groups):
+        raise Broken(f"it is {state.job.status} with {state.open_groups} groups open and the attempts {live}")
+
+
+def _judge_words(state: JobState, world: World, due: float | None) -> None:
+    """Everything that is not done is explained."""
+    told = explain(state, world, due)
+    for one in told:
+        if not one.what.strip() or "unknown" in one.what.lower():
+            raise Broken(f"{one.subject} is {one.state}, and all that is said is {one.what!r}")
+    if told[0].subject != state.job.id or told[0].state != state.job.status:
+        raise Broken(f"the job comes first, and here it is {told[0]}")
+    spoken = {one.subject for one in told}
+    for name in () if state.job.terminal else state.plan.groups:
+        for each in state.members(name):
+            if not state.record(each).state.terminal and not spoken & {each, name}:
+                raise Broken(f"{each} is {state.record(each).state}, and nothing is said of it")

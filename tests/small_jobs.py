@@ -1,0 +1,37 @@
+"""Small jobs: one spec for each way in which the groups of a job may hang together, for tests that explore."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unit.job_at_hand import group
+
+BUDGET = {"max": 1, "backoff": 10.0, "jitter": 0.0}
+SOURCE = {"from": "data.n"}
+
+SPECS: dict[str, dict[str, Any]] = {
+    "chain": {"groups": [group("a", retry=BUDGET, worker_losses=2), group("b", "a", retry={"max": 0})]},
+    "fork": {
+        "groups": [group("w", for_each={"n": [1, 2, 3]}, retry=BUDGET), group("end", "w", steps=[])],
+        "max_parallel": 2,
+    },
+    "dynamic": {"groups": [group("a"), group("b", retry={"max": 0}), group("d", "a", "b", for_each={"n": SOURCE})]},
+    "others": {
+        "groups": [group("a", retry={"max": 0}), group("b", retry=BUDGET), group("c", "a")],
+        "on_failure": "finish_others",
+    },
+    "optional": {
+        "groups": [group("w", for_each={"n": [1, 2]}, optional=True, retry=BUDGET), group("end", "w", join="all_done")]
+    },
+    "quorum": {
+        "groups": [
+            group("a", retry={"max": 0}),
+            group("b", retry=BUDGET),
+            group("end", "a", "b", join={"at_least": 2}),
+        ],
+    },
+    "empty": {"groups": [group("none", for_each={"n": []}), group("end", "none", steps=[], join="none_failed")]},
+    "condition": {
+        "groups": [group("a"), group("b", "a", when="results.a.n > 1"), group("c", "a", when="results.a.x > 1")]
+    },
+}

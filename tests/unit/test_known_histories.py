@@ -1,0 +1,31 @@
+"""Histories that once led where no history may lead, step by step. Found by exploring (``small_world``)."""
+
+from __future__ import annotations
+
+from small_world import HALT, LOOK, SmallWorld, Step
+
+from coordinator.asking import rerun, skip
+from coordinator.commands import Answer, Command
+from coordinator.status import Status
+
+CLAIM = Step("claim", "a")
+CANCEL, PAUSE, RESUME = (Step("command", given) for given in (Command.CANCEL, Command.PAUSE, Command.RESUME))
+
+
+def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:
+    """It is shown as PAUSED; a skip that was taken made every decision fail, and the cancel never came about."""
+    world = SmallWorld("chain").play(LOOK, CLAIM, LOOK, CANCEL, LOOK, HALT)
+    assert world.job.status is Status.PAUSED
+    for ask in (skip, rerun):
+        refused = ask(world.state(), "a")
+        assert refused.answer is Answer.REFUSED
+        assert "cancel was asked for" in refused.text
+    assert world.go_on("gone").job.status is Status.CANCELED
+
+
+def test_a_resume_repeated_before_anybody_has_looked_is_the_same_answer() -> None:
+    """It said of a job that was still shown as PAUSED that it was not paused."""
+    world = SmallWorld("chain").play(LOOK, PAUSE, LOOK, RESUME)
+    again = world.give(Command.RESUME)
+    assert (again.answer, "had been asked for before" in again.text) == (Answer.ALREADY, True)
+    assert world.play(LOOK).give(Command.RESUME).answer is Answer.REFUSED
