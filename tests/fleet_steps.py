@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -45,6 +46,28 @@ def leave(spark: Any, ctx: Any, code: Any = 3) -> None:
 
 def no_memory(spark: Any, ctx: Any) -> None:
     raise MemoryError
+
+
+def die(spark: Any, ctx: Any) -> None:
+    """Takes its whole runner along, as a native crash does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def notes(spark: Any, ctx: Any, log: str, name: str, gate: str) -> Any:
+    """Writes down that it ran."""
+    import pyarrow as pa
+
+    with open(log, "a") as file:
+        file.write(f"{name}\n")
+    return pa.table({"name": [name]})
+
+
+def fails_until(spark: Any, ctx: Any, log: str, name: str, gate: str) -> Any:
+    """Fails until a file is there."""
+    made = notes(spark, ctx, log, name, gate)
+    if not Path(gate).exists():
+        raise RuntimeError("not mended yet")
+    return made
 
 
 def wait_for_cancel(spark: Any, ctx: Any) -> None:
