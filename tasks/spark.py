@@ -212,9 +212,8 @@ class Driver:
             context = session.sparkContext
             for stored in context._jsc.getPersistentRDDs().values():
                 stored.unpersist()
-            for row in session.sql("SHOW VIEWS IN global_temp").collect():
-                if row["namespace"] == "global_temp":
-                    session.catalog.dropGlobalTempView(row["viewName"])
+            # Not by SQL: its first statement in a session takes seconds, in which a cancel would seem not to be heard.
+            session._jsparkSession.sharedState().globalTempViewManager().clear()
             context.clearJobTags()
             for key in (
                 "spark.jobGroup.id",

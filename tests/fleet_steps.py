@@ -131,12 +131,14 @@ def with_secret(spark: Any, ctx: Any, password: str) -> None:
 
 def spark_numbers(spark: Any, ctx: Any, rows: int = 10) -> Any:
     spark.range(100).createOrReplaceTempView("left_behind")
+    spark.range(100).createOrReplaceGlobalTempView("left_for_all")
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     return spark.range(rows).withColumnRenamed("id", "n")
 
 
 def views(spark: Any, ctx: Any) -> None:
     ctx.result("views", sorted(t.name for t in spark.catalog.listTables() if t.isTemporary))
+    ctx.result("global", sorted(t.name for t in spark.catalog.listTables("global_temp") if t.isTemporary))
     ctx.result("partitions", spark.conf.get("spark.sql.shuffle.partitions"))
     ctx.result("same", type(spark).builder.getOrCreate() is spark)
     ctx.result("tags", sorted(spark.sparkContext.getJobTags()))

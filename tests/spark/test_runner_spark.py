@@ -109,6 +109,7 @@ def test_an_attempt_finds_nothing_that_another_left_behind(store: redis.Redis, o
     first = done(store, hint)
     seen = done(store, second := offer("second", python("views"), inputs={"first": [first.staging]})).results
     assert seen["views"] == ["first", "numbers"]
+    assert seen["global"] == []
     assert seen["partitions"] == "200"
     assert seen["same"] is True
     assert [tag.rpartition("/")[0] for tag in seen["tags"]] == [str(second)]
