@@ -21,7 +21,8 @@ def look_at(draft: Draft, group_id: str) -> None:
     attempt = draft.state.attempts.get(group_id)
     if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
         return
-    if draft.decision.moves > MAX_TRANSITIONS - 2:  # claimed and ended since we last looked: two moves
+    # Claimed and ended since we last looked: two moves, and one more for each fork whose maker it is not alone.
+    if draft.decision.moves > MAX_TRANSITIONS - 2 - len(draft.planned(group_id).feeds):
         draft.decision.more = True
         return
     if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):

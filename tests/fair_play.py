@@ -78,7 +78,7 @@ def judge(
         raise Broken(f"it is due in {decision.due - world.now}s")
     if (decision.publish or decision.abort) and (after.phase != "publishing" or state.open_groups):
         raise Broken(f"publishing in phase {after.phase!r}, with {state.open_groups} groups open")
-    _judge_words(state, world, decision.due)
+    judge_words(state, world, decision.due)
 
 
 def _judge_events(state: JobState, decision: Decision, old: Mapping[str, GroupRecord], seen: Seen) -> None:
@@ -111,7 +111,7 @@ def _judge_records(state: JobState) -> None:
         raise Broken(f"it is {state.job.status} with {state.open_groups} groups open and the attempts {live}")
 
 
-def _judge_words(state: JobState, world: World, due: float | None) -> None:
+def judge_words(state: JobState, world: World, due: float | None) -> None:
     """Everything that is not done is explained."""
     told = explain(state, world, due)
     for one in told:

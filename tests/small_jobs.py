@@ -1,10 +1,12 @@
-"""Small jobs: one spec for each way in which the groups of a job may hang together, for tests that explore."""
+"""Small jobs: ways in which groups may hang together, and ways in which an attempt may end; for tests that explore."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from unit.job_at_hand import group
+
+from tasks.report import Failure, Outcome, OutcomeKind
 
 BUDGET = {"max": 1, "backoff": 10.0, "jitter": 0.0}
 SOURCE = {"from": "data.n"}
@@ -35,3 +37,15 @@ SPECS: dict[str, dict[str, Any]] = {
         "groups": [group("a"), group("b", "a", when="results.a.n > 1"), group("c", "a", when="results.a.x > 1")]
     },
 }
+
+OUTCOMES: dict[str, Outcome] = {
+    "succeeded": Outcome(OutcomeKind.SUCCEEDED, results={"n": 1}),
+    "failed": Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "it went wrong")),
+    "failed for good": Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "it went wrong", recoverable=False)),
+    "timed out": Outcome(OutcomeKind.FAILED, failure=Failure("TIMEOUT", "it took too long")),
+    "lost": Outcome(OutcomeKind.LOST, failure=Failure("RUNNER_DIED", "its runner died")),
+    "released": Outcome(OutcomeKind.RELEASED),
+    "canceled": Outcome(OutcomeKind.CANCELED),
+}
+# What a group that makes the values of a fork may come back with; "succeeded" brings none.
+VALUES = {"made values": [1, 2], "made others": [3], "made none": []}

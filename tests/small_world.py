@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fair_play import Broken, Seen, judge
-from small_jobs import SPECS
+from small_jobs import OUTCOMES, SPECS, VALUES
 from unit.job_at_hand import LEASE
 
 from coordinator.alter import alter
@@ -30,23 +30,11 @@ from coordinator.spec import JobSpec
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent, Status
 from coordinator.store import HALTED_LOOK
-from tasks.report import Failure, Outcome, OutcomeKind
+from tasks.report import Outcome, OutcomeKind
 from tasks.token import Hint, split_member
 
 S = GroupState
 FOREVER = 200  # rounds in which any job of these sizes has come to rest
-
-OUTCOMES: dict[str, Outcome] = {
-    "succeeded": Outcome(OutcomeKind.SUCCEEDED, results={"n": 1}),
-    "failed": Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "it went wrong")),
-    "failed for good": Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "it went wrong", recoverable=False)),
-    "timed out": Outcome(OutcomeKind.FAILED, failure=Failure("TIMEOUT", "it took too long")),
-    "lost": Outcome(OutcomeKind.LOST, failure=Failure("RUNNER_DIED", "its runner died")),
-    "released": Outcome(OutcomeKind.RELEASED),
-    "canceled": Outcome(OutcomeKind.CANCELED),
-}
-# What a group that makes the values of a fork may come back with; "succeeded" brings none.
-VALUES = {"made values": [1, 2], "made others": [3], "made none": []}
 
 
 class Step(NamedTuple):

@@ -29,3 +29,13 @@ def test_a_resume_repeated_before_anybody_has_looked_is_the_same_answer() -> Non
     again = world.give(Command.RESUME)
     assert (again.answer, "had been asked for before" in again.text) == (Answer.ALREADY, True)
     assert world.play(LOOK).give(Command.RESUME).answer is Answer.REFUSED
+
+
+def test_a_member_of_a_fork_that_is_to_run_again_cannot_be_skipped_ahead_of_its_turn() -> None:
+    """It was the only one with a record, so the next to be queued was taken to be itself, and every decision failed."""
+    done = (Step("claim", "w[0]"), Step("finish", "w[0]", "succeeded"))
+    world = SmallWorld("fork").play(LOOK, *done, LOOK, PAUSE, LOOK, Step("rerun", "w"))
+    refused = skip(world.state(), "w[1]")
+    assert (refused.answer, "has not had its turn" in refused.text) == (Answer.REFUSED, True)
+    world.play(LOOK, RESUME)
+    assert world.go_on().job.status is Status.FINISHED
