@@ -33,6 +33,10 @@ SPECS: dict[str, dict[str, Any]] = {
         ],
     },
     "empty": {"groups": [group("none", for_each={"n": []}), group("end", "none", steps=[], join="none_failed")]},
+    "impatient": {
+        "groups": [group("a", queue_timeout="5s", retry=BUDGET), group("b", "a")],
+        "timeout": "8s",
+    },
     "condition": {
         "groups": [group("a"), group("b", "a", when="results.a.n > 1"), group("c", "a", when="results.a.x > 1")]
     },

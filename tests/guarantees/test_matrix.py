@@ -63,6 +63,7 @@ LONG = {
         "fork",
         [LOOK, _claim("w[0]"), _ends("w[0]", "succeeded"), LOOK, PAUSE, LOOK, Step("rerun", "w[0]"), LOOK],
     ),
+    "a group that nobody takes in time": ("impatient", [LOOK, WAIT, LOOK]),
     "a member that runs, run again": (
         "optional",
         [LOOK, _claim("w[0]"), _ends("w[0]", "failed"), _claim("w[1]"), LOOK, Step("rerun", "w[1]"), LOOK],
