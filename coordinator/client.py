@@ -290,7 +290,7 @@ class Client:
 
         def judge() -> tuple[JobRecord, Commanded]:
             old = self._record(job)
-            return old, command(old, given, now=now, by=who)
+            return old, command(old, given, now=now, by=who, why=reason)
 
         return self._give(job, given, judge, reason, who)
 

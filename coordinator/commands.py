@@ -66,11 +66,11 @@ class Commanded:
     params: Mapping[str, Any] | None = None
 
 
-def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "") -> Commanded:
+def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", why: str = "") -> Commanded:
     """What ``given`` makes of ``job``.
 
     Args:
-        by: who asks.
+        by: who asks, and ``why``, as it is shown to people.
         now: of a pause: interrupt what is running, charging it to nobody.
     """
     where = f"job {job.id} is {job.status}"
@@ -86,14 +86,16 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "") 
             )
         if job.intent not in (Intent.RUN, Intent.PAUSE):
             return Commanded(Answer.REFUSED, job, f"{where}: a {job.intent} cannot be taken back; {_ending(job)}")
-        resumed = replace(job, intent=Intent.RUN, intent_by=by, halted=None, pause_now=False, renewed=True)
+        said = replace(job, intent_by=by, intent_why=why)
+        resumed = replace(said, intent=Intent.RUN, halted=None, pause_now=False, renewed=True)
         return Commanded(Answer.DONE, resumed, f"job {job.id} goes on, with its full retry budget")
     if job.intent is wanted and (not now or job.pause_now):
         return Commanded(Answer.ALREADY, job, f"{where}, and {given} had been asked for before")
     if _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
         text = f"{where}: {job.intent} was asked for, which {given} does not override; {_ending(job)}"
         return Commanded(Answer.REFUSED, job, text)
-    asked = replace(job, intent=wanted, intent_by=by, pause_now=now and given is Command.PAUSE)
+    pause_now = now and given is Command.PAUSE
+    asked = replace(job, intent=wanted, intent_by=by, intent_why=why, pause_now=pause_now)
     return Commanded(Answer.DONE, asked, f"{given} of job {job.id} is on record; it was {job.status}")
 
 

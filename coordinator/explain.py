@@ -15,7 +15,7 @@ from coordinator.condition import quoted
 from coordinator.decision import World
 from coordinator.draft import Draft
 from coordinator.due import PUBLISHING, job_timeout_at, overdue_at, publish_at, queue_timeout_at, retry_at
-from coordinator.job import Attempt, GroupRecord
+from coordinator.job import Attempt, GroupRecord, JobRecord
 from coordinator.join import Verdict, judge
 from coordinator.plan import PlannedGroup
 from coordinator.queueing import Room
@@ -91,7 +91,7 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
     job = state.job
     if job.terminal:
         text = job.reason.text if job.reason else f"it is {job.status}"
-        told = f"; {job.intent_by} asked for {job.intent}" if job.intent is not Intent.RUN else ""
+        told = f"; {job.intent_by} asked for {job.intent}{_because(job)}" if job.intent is not Intent.RUN else ""
         helps: tuple[str, ...] = ()
         if job.status is not Status.FINISHED:
             helps = (f"unstuck retry {job.id}", f"unstuck events {job.id}", f"unstuck logs {job.id}")
@@ -108,7 +108,7 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
         return _publishing(state, world)
     left = state.size - sum(n for s, n in state.tally.items() if GroupState(s).terminal)
     if job.intent is Intent.PAUSE:
-        what = f"{job.intent_by} paused it"
+        what = f"{job.intent_by} paused it{_because(job)}"
         if job.status is Status.PAUSING:
             what += f"; {len(state.active)} attempts are still running and may end"
         helps = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}")
@@ -118,7 +118,7 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
         return Explanation(job.id, job.status, what, job.intent_at, "", 0.0, "nothing", ends, help=helps)
     given_up_at = job_timeout_at(job, state.plan.timeout, world) or 0.0
     if job.intent is not Intent.RUN:
-        what = f"{job.intent_by} asked for {job.intent}; {len(state.active)} attempts have not ended yet"
+        what = f"{job.intent_by} asked for {job.intent}{_because(job)}; {len(state.active)} attempts have not ended yet"
         if job.intent is Intent.STOP:
             gives_up = "when they have ended; they are not interrupted"
             if given_up_at:
@@ -166,6 +166,10 @@ def _publishing(state: JobState, world: World) -> Explanation:
         "never by itself: what is done is not thrown away because the warehouse is away",
         help=(f"unstuck cancel {job.id}",),
     )
+
+
+def _because(job: JobRecord) -> str:
+    return f" ({job.intent_why})" if job.intent_why else ""
 
 
 # ---- groups ------------------------------------------------------------------------------------------------------
@@ -327,9 +331,9 @@ def _step_timeout(planned: PlannedGroup, attempt: Attempt | None) -> list[str]:
 def _tried(record: GroupRecord) -> str:
     parts = []
     if record.failures:
-        parts.append(f"failed {record.failures} times")
+        parts.append(f"failed {record.failures} time{'s' if record.failures > 1 else ''}")
     if record.losses:
-        parts.append(f"lost {record.losses} workers in a row")
+        parts.append(f"lost {record.losses} worker{'s in a row' if record.losses > 1 else ''}")
     if record.first_error is not None:
         parts.append(f"first error: {record.first_error.code}: {record.first_error.text}")
     if record.last_error is not None and record.last_error != record.first_error:

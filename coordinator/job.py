@@ -208,7 +208,7 @@ class JobRecord:
         phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
         aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
         base: head of the warehouse log before the job could publish; None while unknown (the whole log is searched).
-        intent_at: when the user last said what they want, and ``intent_by`` who it was.
+        intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why`` why.
         pause_now: the pause is to interrupt what runs, charging it to nobody.
         renewed: the user resumed, and every group's retry budget is to be given back in full.
         asks: what the user asked of single groups and no coordinator has brought about yet.
@@ -245,6 +245,7 @@ class JobRecord:
     halted: Reason | None = None
     intent_at: float = 0.0
     intent_by: str = ""
+    intent_why: str = ""
     pause_now: bool = False
     renewed: bool = False
     asks: tuple[Ask, ...] = ()
@@ -326,6 +327,7 @@ _JOB_FIELDS: dict[str, Any] = {
     "halted": lambda text: Reason.from_dict(json.loads(text)),
     "intent_at": float,
     "intent_by": str,
+    "intent_why": str,
     "pause_now": bool,
     "renewed": bool,
     "revision": int,

@@ -79,10 +79,10 @@ def test_a_paused_job_says_who_paused_it_and_how_to_go_on(head: Head) -> None:
     job = half_a_fork(head)
     for hint in head.hints():
         head.work(hint)
-    head.client.pause(job, by="ada")
+    head.client.pause(job, by="ada", reason="the disk is full")
     head.read()
     found = why(head, job)[job]
-    assert (found.state, found.what) == ("PAUSED", "ada paused it")
+    assert (found.state, found.what) == ("PAUSED", "ada paused it (the disk is full)")
     assert f"unstuck resume {job}" in found.help
     assert why(head, job)["w"].what.endswith("it may go, but pause was asked for")
 

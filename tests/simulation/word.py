@@ -16,7 +16,7 @@ from .model import StoredJob
 S = GroupState
 RESUMED = f"USER_{Command.RESUME.name}"
 # What a command may write on the record of a job.
-ASKED = frozenset({"commit", "intent", "intent_at", "intent_by", "pause_now", "renewed", "halted"})
+ASKED = frozenset({"commit", "intent", "intent_at", "intent_by", "intent_why", "pause_now", "renewed", "halted"})
 # How a job may end, by what the user wants of it. FINISHED in spite of a stop or a cancel: the package stood first.
 ENDS = {
     Intent.RUN: (Status.FINISHED, Status.FAILED),
