@@ -13,7 +13,7 @@ from coordinator.explain import explain
 from coordinator.job import GroupRecord
 from coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
 from coordinator.state import JobState
-from coordinator.status import GroupState, Status, derive
+from coordinator.status import GroupState, Intent, Status, derive
 
 S = GroupState
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
@@ -57,6 +57,10 @@ def judge(
         if (before.status, after.status) not in JOB_MOVES:
             raise Broken(f"the job moved from {before.status} to {after.status}")
         seen.jobs.add((before.status, after.status))
+    if after.intent is not Intent.RUN or after.halted is not None:
+        begins = after.phase == "publishing" != before.phase
+        if decision.offered or begins:
+            raise Broken(f"{'publishing' if begins else list(decision.offered)} begins under {after.intent}")
     _judge_events(state, decision, old, seen)
     _judge_records(state)
     shown = derive(

@@ -368,7 +368,7 @@ class SmallWorld:
 
         Args:
             runners: what those that hold an attempt do. They ``succeed``; they ``obey`` an order to end, and succeed
-                otherwise; they ``fail`` for good; or they are ``gone`` without a word.
+                otherwise; they ``fail`` for good; they are ``gone`` without a word; or ``deaf``: alive, and never done.
         """
         for _ in range(FOREVER):
             self.play(LOOK)
@@ -376,7 +376,7 @@ class SmallWorld:
                 return self
             for hint in list(self.hints):
                 self.claim(hint)
-            for name in self.running():
+            for name in self.running() if runners != "deaf" else ():
                 order = self.attempts[name].order
                 how = {"CANCEL": "canceled", "DRAIN": "released"}.get(order, "succeeded") if runners == "obey" else ""
                 if runners == "gone":

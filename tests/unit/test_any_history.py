@@ -23,6 +23,8 @@ HISTORIES = int(os.environ.get("UNSTUCK_TEST_HISTORIES", "150"))
 # What happens more often than its share of all possible steps, so that jobs get somewhere between commands.
 WORK = ["look", "claim", "finish", "warehouse"]
 KINDS = [*WORK, *WORK, *WORK, "look", "wait", "wait", "lapse", "command", "command", "skip", "rerun", "alter", "halt"]
+# A history that breaks the promise is made short before it is shown, which takes its time.
+pytestmark = pytest.mark.timeout(600)
 # A kind of step, and which of those that can happen now; of which there is none, nothing happens.
 HISTORY = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 11)), min_size=25, max_size=60)
 
