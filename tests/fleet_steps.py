@@ -167,6 +167,39 @@ def slow_stage(spark: Any, ctx: Any, started: str) -> None:
     spark.sparkContext.parallelize(range(10_000), 2).mapPartitions(crawl).count()
 
 
+def between_actions(spark: Any, ctx: Any, started: str) -> None:
+    """Small Spark actions, with Python in between, for ever."""
+    while True:
+        spark.range(10).count()
+        Path(started).touch()
+        for _ in range(5):
+            time.sleep(0.02)
+
+
+def stuck_udf(spark: Any, ctx: Any, started: str) -> None:
+    """A UDF that ignores whatever it is told: signals of its own process, and the end of its task."""
+    from pyspark.sql.functions import udf
+
+    @udf("long")
+    def stubborn(value: int) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        Path(started).touch()
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:  # noqa: BLE001 - the point of it
+                continue
+
+    spark.range(2).select(stubborn("id")).collect()
+
+
+def one_c_call(spark: Any, ctx: Any, started: str) -> None:
+    """A C call that holds the GIL for longer than any test waits."""
+    Path(started).touch()
+    re.match(r"(a+)+$", "a" * 60 + "b")
+
+
 def union(spark: Any, ctx: Any) -> None:
     frame = ctx.input("part")
     ctx.result("rows", frame.count())

@@ -207,6 +207,17 @@ def test_a_step_that_ignores_a_cancel_is_killed_after_the_grace_and_was_canceled
     ready_again(worker, store, offer)
 
 
+def test_a_cancel_ends_a_step_inside_one_long_c_call(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    hint = offer("one_c_call", step_params={"started": str(started)})
+    wait_until(started.exists, 30, "the call to begin")
+    fleet.order(store, hint, "CANCEL")
+    assert fleet.outcome(store, hint, 15).kind is OutcomeKind.CANCELED
+    ready_again(worker, store, offer)
+
+
 def test_a_timeout_ends_a_step_that_hangs(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
 ) -> None:

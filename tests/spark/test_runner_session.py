@@ -34,3 +34,21 @@ def test_a_session_that_does_not_start_in_time_fails_the_attempt_with_its_reason
             assert (outcome.failure.code, outcome.failure.recoverable) == ("SESSION_TIMEOUT", True)
             assert "UNSTUCK_SESSION_TIMEOUT" in outcome.failure.text
             wait_until(lambda: len(worker.runners) == 1, 10, "the worker to have a runner again")
+
+
+def test_a_cancel_ends_an_attempt_whose_session_is_still_starting(
+    redis_server: RedisServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environ = {
+            "UNSTUCK_SPARK_MASTER": f"spark://127.0.0.1:{silent.getsockname()[1]}",
+            "UNSTUCK_CANCEL_GRACE": "1s",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:
+            group = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "x"}]}
+            hint = fleet.offer(client, tmp_path / "warehouse", "job", group)
+            wait_until(lambda: "starting Spark" in fleet.attempt(client, hint).get("progress", ""), 30, "the start")
+            fleet.order(client, hint, "CANCEL")
+            assert fleet.outcome(client, hint, 15).kind is OutcomeKind.CANCELED
+            wait_until(lambda: len(worker.runners) == 1, 10, "the worker to have a runner again")

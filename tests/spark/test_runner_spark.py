@@ -200,6 +200,19 @@ def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
     assert [runner.pid for runner in worker.runners] == before
 
 
+@pytest.mark.parametrize("step", ["between_actions", "stuck_udf"])
+def test_a_cancel_ends_what_no_stage_of_ours_could(
+    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path, step: str
+) -> None:
+    """Between two Spark actions, and in a UDF that ignores every interrupt: at once, or after the grace."""
+    started = tmp_path / "started"
+    hint = offer("g", python(step, started=str(started)))
+    wait_until(started.exists, 60, "the step to run")
+    fleet.order(store, hint, "CANCEL")
+    assert fleet.outcome(store, hint, 15).kind is OutcomeKind.CANCELED
+    done(store, offer("h", python("spark_numbers", "numbers")))  # and the worker takes new work
+
+
 def test_a_warehouse_that_this_worker_does_not_see_is_refused_and_nothing_is_made_there(
     store: redis.Redis, offer: Offer, tmp_path: Path
 ) -> None:
