@@ -91,7 +91,7 @@ class StoreAtHand:
         params: Mapping[str, Any] | None = None,
     ) -> CommitAnswer:
         def effect() -> CommitAnswer:
-            answer = self._core.command(commanded, old, command_id, event)
+            answer = self._core.command(commanded, old, command_id, event, plans=plans, params=params)
             self._line.note(f"{event['kind']} {old.id} ({old.status}): {answer}")
             return answer
 

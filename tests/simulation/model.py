@@ -17,6 +17,7 @@ from coordinator.plan import plan_of
 from coordinator.state import JobState
 from coordinator.status import Intent, Status
 from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
+from tasks.group import FrozenInputs, GroupPlan, WorkOrder
 from tasks.lease import ClaimAnswer, FinishAnswer, RenewAnswer
 from tasks.report import Outcome
 from tasks.token import Hint, Token, split_member
@@ -34,17 +35,30 @@ class StoredJob:
     attempts: dict[str, Attempt] = field(default_factory=dict)
     commanded: str = ""
     frozen: dict[str, str] = field(default_factory=dict)
+    plans: dict[str, str] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     lock: tuple[str, float] = ("", 0.0)
     dirty_until: float = 0.0
     begun_at: float = 0.0  # for the promises: when somebody last began a pass
+    decided_at: float = 0.0  # for the promises: when the pass of the last commit began
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
     answer: ClaimAnswer
+    plan: str = ""
     inputs: str = "{}"
     member: str = "{}"
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def order(self) -> WorkOrder:
+        """What the runner is to do, put together as in ``tasks.lease``."""
+        plan = GroupPlan.model_validate_json(self.plan).model_copy(update={"params": dict(self.params)})
+        member = FrozenInputs.model_validate_json(self.member)
+        frozen = FrozenInputs.model_validate_json(self.inputs).model_copy(update={"value": member.value})
+        return WorkOrder(plan=plan, frozen=frozen)
 
 
 class Reports(Protocol):
@@ -101,11 +115,12 @@ class ModelStore:
             return Claimed(ClaimAnswer.STALE)
         if attempt.claimant and attempt.claimant != claimant:
             return Claimed(ClaimAnswer.STALE)
+        plan = job.plans.get(split_member(hint.group)[0])
         inputs = job.frozen.get(split_member(hint.group)[0])
         member = job.frozen.get(hint.group)
-        if inputs is None and member is None:
+        if plan is None or (inputs is None and member is None):
             return Claimed(ClaimAnswer.STALE)
-        answer = Claimed(ClaimAnswer.CLAIMED, inputs or "{}", member or "{}")
+        answer = Claimed(ClaimAnswer.CLAIMED, plan, inputs or "{}", member or "{}", job.params)
         if attempt.claimant:
             return answer
         if self._held(job.record):
@@ -179,7 +194,9 @@ class ModelStore:
 
     def submit(self, record: JobRecord) -> None:
         now = self.now
-        self.jobs[record.id] = StoredJob(replace(record, submitted_at=now))
+        plan = plan_of(record.spec)
+        plans = plan.group_plans(record.warehouse, record.warehouse_id, record.reruns, record.adopts)
+        self.jobs[record.id] = StoredJob(replace(record, submitted_at=now), plans=plans, params=dict(plan.params))
         self.due[record.id] = now
         self._stream.add({"v": "1", "kind": "due", "job": record.id})
 
@@ -266,6 +283,7 @@ class ModelStore:
             if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:
                 job.attempts[group] = replace(ordered, order=order)
         job.events.extend(decision.events)
+        job.decided_at = float(due_seen) - self.lock_ttl
         self._acked(job, acks)
         self._set_due(old.id, decision.due, due_seen)
         if self.watching:
@@ -289,7 +307,16 @@ class ModelStore:
         job = self.jobs.get(job_id)
         return None if job is None else job.record
 
-    def command(self, commanded: JobRecord, old: JobRecord, command_id: str, event: Mapping[str, Any]) -> CommitAnswer:
+    def command(
+        self,
+        commanded: JobRecord,
+        old: JobRecord,
+        command_id: str,
+        event: Mapping[str, Any],
+        *,
+        plans: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> CommitAnswer:
         job = self.jobs.get(old.id)
         if job is None:
             return CommitAnswer.MISSING
@@ -302,6 +329,9 @@ class ModelStore:
         if "intent" in asked:
             asked["intent_at"] = now
         job.record = replace(before, **{**asked, "commit": command_id})
+        job.plans.update(plans or {})
+        if params is not None:
+            job.params = dict(params)
         job.commanded = command_id
         job.events.append({**event, "at": now})
         self.due[old.id] = now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,9 @@ import pytest
 import redis
 from head import HandsOfTheTest
 
-from coordinator.commands import Answer, Command, command
+from coordinator.alter import alter
+from coordinator.asking import rerun, skip
+from coordinator.commands import Answer, Command, Commanded, command
 from coordinator.decide import decide
 from coordinator.decision import World
 from coordinator.job import GroupRecord, JobRecord, Reason
@@ -24,7 +27,7 @@ from coordinator.store import Acks, Begun, CommitAnswer, Store, Submission
 from coordinator.summary import summary_of
 from tasks.filesystem import Files
 from tasks.keys import Keys
-from tasks.lease import Lease
+from tasks.lease import ClaimAnswer, Lease
 from tasks.marker import DataFile, Marker, StagedOutput, write_marker
 from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.token import Hint, Token
@@ -38,17 +41,20 @@ from .model import ModelStore
 
 KEYS = Keys("model")
 STEP = [{"python": "model:run"}]
+TRIED: dict[str, Any] = {"worker_losses": 50, "retry": {"max": 50, "backoff": 0}}
 SPEC = JobSpec.model_validate(
     {
         "name": "both",
         "groups": [
-            {"name": "a", "steps": STEP, "worker_losses": 50, "retry": {"max": 50, "backoff": 0}},
+            {**TRIED, "name": "a", "steps": [{**STEP[0], "output": "a"}]},
             {"name": "b", "steps": STEP, "for_each": {"n": [1, 2]}, "worker_losses": 50},
             {"name": "c", "steps": STEP, "needs": ["a", "b"], "join": "any_succeeded"},
+            {"name": "d", "steps": STEP, "needs": ["a"], "for_each": {"n": {"from": "a.n"}}},
         ],
+        "params": {"level": 0},
     }
 ).to_json()
-JOB = JobRecord("both", "both", SPEC, "new")
+JOB = JobRecord("both", "both", SPEC, "new", warehouse="/nowhere", warehouse_id="w")
 
 
 class _NoStream:
@@ -67,15 +73,20 @@ def _time(client: redis.Redis) -> float:
 
 def _submit(store: Store) -> None:
     plan = plan_of(SPEC)
-    plans = plan.group_plans("/nowhere", None)
-    store.submit(Submission(JOB, plans, {}, "f"), summary_of(JobState(plan, JOB, {}, {}, {})))
+    plans = plan.group_plans(JOB.warehouse, JOB.warehouse_id)
+    store.submit(Submission(JOB, plans, plan.params, "f"), summary_of(JobState(plan, JOB, {}, {}, {})))
 
 
 def _plain(value: Any) -> Any:
     """A record without its times."""
     timeless = {"since", "next_at", "hinted_at", "started_at", "submitted_at", "ended_at", "publish_next"}
     timeless |= {"claimed_at", "lease", "outcome_at", "intent_at", "paused_at", "counted_from"}
-    return replace(value, **{name: 0.0 for name in timeless if hasattr(value, name)})
+    plain = replace(value, **{name: 0.0 for name in timeless if hasattr(value, name)})
+    if isinstance(plain, JobRecord):
+        # Whose attempts an alter ends comes in the order in which the store lists groups, and means nothing.
+        asks = sorted(plain.asks, key=lambda ask: ask.group if ask.do == "renew" else "")
+        plain = replace(plain, asks=tuple(asks))
+    return plain
 
 
 def _shown(state: JobState | None) -> Any:
@@ -100,6 +111,7 @@ class _Both:
         self.begun: tuple[Begun, Begun] | None = None
         self.held: list[tuple[Any, Any]] = []
         self.seen: list[tuple[JobRecord, JobRecord]] = []
+        self.seen_whole: list[tuple[JobState, JobState]] = []
         _submit(self.real)
         self.model.submit(JOB)
 
@@ -113,8 +125,11 @@ class _Both:
         return self.real.end("both", owner), self.model.end("both", owner)
 
     def claim(self, hint: Hint, claimant: str) -> tuple[Any, Any]:
-        real = self.lease.claim(hint, claimant, "w", "e")
-        return real.answer, self.model.claim(hint, claimant, "w", "e").answer
+        real, model = self.lease.claim(hint, claimant, "w", "e"), self.model.claim(hint, claimant, "w", "e")
+        if real.order is not None and model.answer is ClaimAnswer.CLAIMED:
+            assert real.order == model.order
+            assert real.order.fingerprint == model.order.fingerprint
+        return real.answer, model.answer
 
     def renew(self, token: Token) -> tuple[Any, Any]:
         return self.lease.renew(token, "w"), self.model.renew(token, "w")
@@ -150,6 +165,24 @@ class _Both:
         assert bool(real.intent_at) == bool(model.intent_at)
         self.seen.append((real, model))
 
+    def look_whole(self) -> None:
+        """The same for a command that is judged by the groups too."""
+        real, model = self.real.load("both"), self.model.load("both")
+        assert real is not None
+        assert model is not None
+        self.seen_whole.append((real, model))
+
+    def ask(self, which: int, word: str, judge: Callable[[JobState], Commanded], command_id: str) -> tuple[Any, Any]:
+        answers: list[Any] = []
+        stores: tuple[Any, Any] = self.real, self.model
+        for store, state in zip(stores, self.seen_whole[which], strict=True):
+            result = judge(state)
+            event = {"kind": f"USER_{word.upper()}", "by": "ada"}
+            more = {"plans": result.plans, "params": result.params}
+            done = result.answer is Answer.DONE
+            answers.append(store.command(result.job, state.job, command_id, event, **more) if done else result.answer)
+        return answers[0], answers[1]
+
     def command(self, which: int, given: Command, now: bool, command_id: str) -> tuple[Any, Any]:
         answers: list[Any] = []
         stores: tuple[Any, Any] = self.real, self.model
@@ -178,6 +211,9 @@ class _Both:
     def compare(self) -> None:
         real, model = self.real.load("both"), self.model.load("both")
         assert _shown(real) == _shown(model)
+        keys, job = KEYS.of("both"), self.model.jobs["both"]
+        assert self.client.hgetall(keys.plans) == job.plans
+        assert json.loads(str(self.client.hget(keys.job, "params") or "{}")) == job.params
         score = self.client.zscore(KEYS.due, "both")
         assert (score is None) == ("both" not in self.model.due)
         if score is not None:
@@ -224,6 +260,12 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
             which = rng.randrange(max(0, len(both.seen) - 2), len(both.seen))
             given = rng.choice(_GENTLE if step < 90 else tuple(Command))
             agreed(both.command(which, given, rng.random() < 0.5, f"asked{which}"), kind)
+        elif kind == "look whole":
+            both.look_whole()
+        elif kind == "ask" and both.seen_whole:
+            which = rng.randrange(max(0, len(both.seen_whole) - 2), len(both.seen_whole))
+            word, judge = rng.choice(_ASKS)
+            agreed(both.ask(which, word, judge, f"whole{which}"), "ask")
         elif kind == "halt" and rng.random() < 0.1:
             both.halt(f"halt{step}")
         both.compare()
@@ -233,14 +275,22 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
 
 _CALLS = (
     *("begin", "end", "claim", "claim", "renew", "finish", "finish", "tick", "decide", "decide", "commit", "commit"),
-    *("look", "command", "halt"),
+    *("look", "command", "halt", "look whole", "ask"),
+)
+_ASKS: tuple[tuple[str, Callable[[JobState], Commanded]], ...] = (
+    ("alter", lambda state: alter(state, {"params.level": state.job.revision + 1}, 1.0, "ada", "")),
+    ("alter", lambda state: alter(state, {"groups.a.steps.0.params.n": 3, "max_parallel": 3}, 1.0, "ada", "")),
+    ("skip", lambda state: skip(state, "b")),
+    ("skip", lambda state: skip(state, "a")),
+    ("rerun", lambda state: rerun(state, "a")),
+    ("rerun", lambda state: rerun(state, "b")),
 )
 _GENTLE = (Command.PAUSE, Command.RESUME, Command.RESUME)  # others leave little to do
 
 
 def _outcome(rng: random.Random, token: Token) -> Outcome:
     failed = Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "said so"))
-    succeeded = Outcome(OutcomeKind.SUCCEEDED, staging=token.staging)
+    succeeded = Outcome(OutcomeKind.SUCCEEDED, staging=token.staging, forks={"a.n": [1, 2]})
     return rng.choice((succeeded, failed, Outcome(OutcomeKind.LOST), Outcome(OutcomeKind.RELEASED)))
 
 
@@ -254,6 +304,7 @@ def test_the_model_and_the_scripts_agree(client: redis.Redis) -> None:
     assert {f"finish: {answer}" for answer in ("APPLIED", "DUPLICATE", "STALE", "UNKNOWN_JOB")} <= answers
     assert {f"renew: {answer}" for answer in ("CONTINUE", "STALE")} <= answers
     assert {f"command: {answer}" for answer in ("APPLIED", "CONFLICT", "ALREADY", "REFUSED")} <= answers
+    assert {f"ask: {answer}" for answer in ("APPLIED", "CONFLICT", "ALREADY", "REFUSED")} <= answers
     assert {f"end: {answer}" for answer in ("RELEASED", "AGAIN", "LOST")} <= answers
 
 
@@ -296,6 +347,55 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
     act()
     assert both.model.jobs["both"].record.status is Status.CANCELED
     assert both.claim(runs.hint, "c") == ("STALE", "STALE")
+
+
+def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Redis) -> None:
+    """Records and frozen inputs go, fork values are collected anew, runners get the altered plan and its parameters."""
+    both = _Both(client, lease_ttl=15.0)
+    both.begin("o1")
+    steps = iter(range(100))
+    job = both.model.jobs["both"]
+
+    def act() -> str:
+        step = next(steps)
+        both.decided(f"n{step}")
+        real, model = both.commit(len(both.held) - 1, f"commit{step}")
+        assert real == model == "APPLIED"
+        both.compare()
+        return f"n{step}"
+
+    def ran(group: str, nonce: str, epoch: int, kind: OutcomeKind, n: int = 2) -> None:
+        token = Hint("both", group, epoch, nonce).held_by("c")
+        assert both.claim(token.hint, "c") == ("CLAIMED", "CLAIMED")
+        done = Outcome(kind, staging=token.staging, forks={"a.n": list(range(n))})
+        assert both.finish(token, done, f"f{next(steps)}") == ("APPLIED", "APPLIED")
+
+    def asked(word: str, judge: Callable[[JobState], Commanded]) -> None:
+        both.look_whole()
+        assert both.ask(len(both.seen_whole) - 1, word, judge, f"ask{next(steps)}") == ("APPLIED", "APPLIED")
+        both.compare()
+
+    first = act()
+    ran("a", first, 1, OutcomeKind.SUCCEEDED)
+    ran("b[0]", first, 1, OutcomeKind.LOST)
+    second = act()
+    assert job.collected == {"d": (0, 1)}
+    assert job.record.status is Status.RETRYING
+    asked("alter", lambda state: alter(state, {"params.level": 7, "groups.b.steps.0.params.m": 3}, 1.0, "ada", ""))
+    assert both.claim(Hint("both", "b[1]", 1, first), "c") == ("CLAIMED", "CLAIMED")
+    assert job.attempts["b[1]"].revision == 1
+    asked("rerun", lambda state: rerun(state, "a"))
+    asked("skip", lambda state: skip(state, "b[1]"))
+    act()
+    assert job.collected == {}
+    assert {"a", "c", "d[0]", "d[1]"}.isdisjoint({*job.groups, *job.frozen})
+    third = act()
+    assert job.groups["b[1]"].state is GroupState.SKIPPED
+    assert both.claim(Hint("both", "d[0]", 1, second), "c") == ("STALE", "STALE")
+    ran("a", third, 1, OutcomeKind.SUCCEEDED, n=1)
+    act()
+    assert job.collected == {"d": (0,)}
+    assert json.loads(job.plans["a"])["reruns"] == 1
 
 
 def test_the_model_of_the_slot_and_the_warehouse_log_agree(tmp_path: Path) -> None:
