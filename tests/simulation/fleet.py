@@ -208,7 +208,7 @@ class Host:
         if standing is not None:
             return _success(standing, self._depot.markers[standing], adopted=True)
         self._read(token, order.frozen)
-        behaviour = job.behaviour(name)
+        behaviour = job.behaviour(name).with_params(order.params)
         runs = job.runs.get(token.group, 0)
         job.runs[token.group] = runs + 1
         for _ in range(3):
@@ -259,5 +259,10 @@ class Host:
 
 def _success(staging: str, marker: ModelMarker, *, adopted: bool = False) -> Outcome:
     return Outcome(
-        OutcomeKind.SUCCEEDED, staging=staging, adopted=adopted, rows=marker.outputs, forks=dict(marker.forks)
+        OutcomeKind.SUCCEEDED,
+        staging=staging,
+        adopted=adopted,
+        rows=marker.outputs,
+        forks=dict(marker.forks),
+        results={"rows": sum(marker.outputs.values())},
     )
