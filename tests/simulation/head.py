@@ -68,7 +68,7 @@ class StoreAtHand:
 
     def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
         assert summary
-        moves = ", ".join(f"{e.get('group', '')}→{e['kind']}" for e in decision.events)
+        moves = ", ".join(f"{e.get('group', '')}→{e['kind']} {e.get('code', '')}".rstrip() for e in decision.events)
 
         def effect() -> CommitAnswer:
             answer = self._core.commit(decision, commit_id, due_seen, acks)

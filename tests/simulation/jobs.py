@@ -51,11 +51,11 @@ class SimulatedJob:
         return self.behaviours[group]
 
 
-def random_job(rng: random.Random, number: int, more: random.Random) -> SimulatedJob:
+def random_job(rng: random.Random, number: int, more: random.Random | None) -> SimulatedJob:
     """One job: two to seven groups, with every kind of join, fork, policy and failure.
 
     Args:
-        more: dice of their own for conditions, timeouts and optional groups, which some of the jobs have.
+        more: dice of their own for conditions, timeouts and optional groups, which some of the jobs have; None: none.
     """
     groups: list[dict[str, Any]] = []
     for index in range(rng.randint(2, 7)):
@@ -66,7 +66,7 @@ def random_job(rng: random.Random, number: int, more: random.Random) -> Simulate
     outputs = [group["name"] for group in groups if group.get("steps")]
     if rng.random() < 0.4:
         spec["publish"] = rng.sample(outputs, rng.randint(0, min(2, len(outputs))))
-    if more.random() < 0.4:
+    if more is not None and more.random() < 0.6:
         _add_more(more, spec)
     text = JobSpec.model_validate(spec).to_json()
     plan = plan_of(text)

@@ -17,10 +17,11 @@ from coordinator.plan import plan_of
 from coordinator.state import JobState
 from coordinator.status import Intent, Status
 from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
-from tasks.group import FrozenInputs, GroupPlan, WorkOrder
 from tasks.lease import ClaimAnswer, FinishAnswer, RenewAnswer
 from tasks.report import Outcome
 from tasks.token import Hint, Token, split_member
+
+from .claimed import Claimed
 
 Fields = dict[str, str]
 
@@ -42,23 +43,6 @@ class StoredJob:
     dirty_until: float = 0.0
     begun_at: float = 0.0  # for the promises: when somebody last began a pass
     decided_at: float = 0.0  # for the promises: when the pass of the last commit began
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    answer: ClaimAnswer
-    plan: str = ""
-    inputs: str = "{}"
-    member: str = "{}"
-    params: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def order(self) -> WorkOrder:
-        """What the runner is to do, put together as in ``tasks.lease``."""
-        plan = GroupPlan.model_validate_json(self.plan).model_copy(update={"params": dict(self.params)})
-        member = FrozenInputs.model_validate_json(self.member)
-        frozen = FrozenInputs.model_validate_json(self.inputs).model_copy(update={"value": member.value})
-        return WorkOrder(plan=plan, frozen=frozen)
 
 
 class Reports(Protocol):

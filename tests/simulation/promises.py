@@ -92,7 +92,8 @@ class Promises:
         for job in self._core.jobs.values():
             self._hold(WAIT, word.overdue(job, self._stage.now, self._settings.cancel_deadline, calm_since))
             self._hold(WAIT, self._asked.overdue(job, self._stage.now, calm_since))
-            self._hold(WAIT, self._clocks.overdue(job, self._stage.now, calm_since))
+            # While a grace runs nobody is given up.
+            self._hold(WAIT, self._clocks.overdue(job, self._stage.now, max(calm_since, self._core.grace_until)))
 
     def waits_for_a_person(self, job_id: str) -> bool:
         """It is paused, and nothing of it is on its way."""
@@ -313,9 +314,9 @@ class Promises:
     def _may_end_unstarted(self, after: StoredJob, group: str, event: Mapping[str, Any]) -> None:
         where, target, code = f"{after.record.id}/{group}", S(event["kind"]), event.get("code")
         if code in _CONDITIONS or (target is S.SUCCEEDED):
-            says = condition_says(self._state(after), group)
-            if not rule_holds(self._state(after), group) or says is not _CONDITIONS.get(code, True):
-                self.broken(SHOWN, f"{where} is {target} ({code}), and its condition says {says}")
+            holds, says = rule_holds(self._state(after), group), condition_says(self._state(after), group)
+            if not holds or says is not _CONDITIONS.get(code, True):
+                self.broken(SHOWN, f"{where} is {target} ({code}); its join rule holds: {holds}, its condition: {says}")
             return
         wanted = after.record.intent in word.ENDED_BY_USER
         if target is S.CANCELED and not wanted and not self._doomed(after):
