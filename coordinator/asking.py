@@ -102,9 +102,19 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
         text = f"{where} and was publishing, so its outputs may be visible already; resume it"
     elif ordinal is not None and state.ended_whole(name):
         text = f"{where}, and its group {name} ended as a whole; {word} {name}"
+    elif word == "skip" and _runs_again(state, name):
+        # Its records are about to go: a member that is skipped after that would be ahead of its fork
+        # (test_a_member_is_not_skipped_while_its_fork_is_about_to_run_again).
+        text = f"group {name} of job {job.id} is just being made to run again, as was asked for; skip it in a moment"
     else:
         return None
     return Commanded(Answer.REFUSED, job, text)
+
+
+def _runs_again(state: JobState, name: str) -> bool:
+    """A rerun of the group, or of one before it, is on record and not brought about."""
+    reruns = (split_member(ask.group)[0] for ask in state.job.asks if ask.do == "rerun")
+    return any(name in closure(state, each) for each in reruns)
 
 
 def closure(state: JobState, name: str) -> list[str]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from job_at_hand import LEASE, LOST, Job, failure, group
 
-from coordinator.asking import rerun
-from coordinator.commands import Answer, Command, Commanded, command
+from coordinator.asking import rerun, skip
+from coordinator.commands import Answer, Command, Commanded, command, taken_in
 from coordinator.decision import PublishResult, World
 from coordinator.explain import explain
 from coordinator.status import GroupState, Status
@@ -142,3 +142,16 @@ def test_a_job_whose_rerun_is_under_way_is_not_shown_retrying() -> None:
     assert set(decision.forgotten) == {"a", "b"}
     assert decision.job.status is Status.RUNNING
     assert decision.due == job.now
+
+
+def test_a_member_is_not_skipped_while_its_fork_is_about_to_run_again() -> None:
+    """It had a record and its siblings before it had none; a coordinator that queued them in order was halted."""
+    job = Job(group("a"), group("b", "a", for_each={"n": [1, 2, 3]}), group("x", retry=RETRY))
+    job.decide()
+    job.run("a")
+    job.run("x", failure())
+    _rerun(job, "a")
+    said = skip(job.state, "b[1]")
+    assert said.answer is Answer.REFUSED
+    assert "just being made to run again" in said.text
+    assert not taken_in(job.state.job), "so whoever asks is given a moment"
