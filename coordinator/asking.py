@@ -47,7 +47,7 @@ def skip(state: JobState, group: str) -> Commanded:
         return refused
     job, ask = state.job, Ask("skip", group)
     name, ordinal = split_member(group)
-    if ordinal is not None and (group not in state.groups or _will_be_forgotten(state, group)):
+    if ordinal is not None and group not in state.groups:
         text = f"{group} of job {job.id} has not had its turn yet: skip it then, or skip {name} as a whole"
         return Commanded(Answer.REFUSED, job, text)
     members = list(_open(state, group))
@@ -73,12 +73,15 @@ def rerun(state: JobState, group: str) -> Commanded:
     name, _ = split_member(group)
     if ask in job.asks or all(record.state is S.WAITING for _, record in _records(state, group)):
         return Commanded(Answer.ALREADY, job, f"group {group} of job {job.id} is waiting to run")
-    after = [later for later in closure(state, name)[1:] if list(_records(state, later))]
+    names = closure(state, name)
+    after = [later for later in names[1:] if list(_records(state, later))]
     also = f", and so will what comes after it: {listed(after)}" if after else ""
-    reruns = {**job.reruns, name: job.reruns.get(name, 0) + 1}
+    # What comes after it too: with the same inputs as before (another need of its was enough, or this one failed both
+    # times) it would take over its own marker of before, and not run (test_what_comes_after_a_rerun_runs_too_…).
+    reruns = {**job.reruns, **{each: job.reruns.get(each, 0) + 1 for each in names}}
     asked = replace(job, asks=(*job.asks, ask), reruns=reruns)
     plans = state.plan.group_plans(job.warehouse, job.warehouse_id, reruns, job.adopts)
-    changed = {name: plans[name]} if name in plans else {}
+    changed = {each: plans[each] for each in names if each in plans}
     return Commanded(Answer.DONE, asked, f"group {group} of job {job.id} will run again{also}", changed)
 
 
@@ -103,6 +106,8 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
         text = f"{where} and was publishing, so its outputs may be visible already; resume it"
     elif ordinal is not None and state.ended_whole(name):
         text = f"{where}, and its group {name} ended as a whole; {word} {name}"
+    elif word == "skip" and ordinal is not None and _will_be_forgotten(state, group):
+        text = f"group {name} of job {job.id} is just being made to run again, as was asked for; skip it in a moment"
     else:
         return None
     return Commanded(Answer.REFUSED, job, text)

@@ -81,13 +81,15 @@ def conclude(draft: Draft) -> None:
         IllegalMove: the table of a job's moves does not hold it; nothing is committed.
     """
     outcome = draft.job.status if draft.job.terminal else None
+    # The state does not follow what is forgotten (test_a_job_whose_rerun_is_under_way_is_not_shown_retrying).
+    gone = draft.decision.forgotten
     status = derive(
         intent=draft.job.intent,
         outcome=outcome,
         halted=draft.job.halted is not None,
         started=bool(draft.job.started_at),
-        active=bool(draft.state.active) or draft.job.phase == PUBLISHING,
-        recovering=bool(draft.state.recovering),
+        active=any(group not in gone for group in draft.state.active) or draft.job.phase == PUBLISHING,
+        recovering=any(group not in gone for group in draft.state.recovering),
     )
     check_status(draft.decision.old.status, status)
     draft.job = keep_time(replace(draft.job, status=status), draft.world.now)

@@ -203,7 +203,7 @@ class GroupPlan(Strict):
     ``params`` are the job's; they are stored once, beside the plans, and joined when the group is claimed.
 
     Attributes:
-        reruns: how often the user asked for it to run again; no marker of before counts then.
+        reruns: how often the user asked for it, or a group before it, to run again; no marker of before counts then.
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
     """
 

@@ -1,7 +1,7 @@
 """The simulator: whole histories of Unstuck in one process, under a seed and a virtual clock.
 
-What decides is the real thing: ``decide``, ``act.Coordinator``, ``Consumer`` and ``Sweep``, ``Client.command`` for what
-the user asks, ``explain`` for what the user is told, and ``tasks.vigil`` for the watchdogs. What it stands on is
+What decides is the real thing: ``decide``, ``act.Coordinator``, ``Consumer`` and ``Sweep``, ``Client`` for what the
+user asks, ``explain`` for what the user is told, and ``tasks.vigil`` for the watchdogs. What it stands on is
 modelled: the store (with the semantics of the Lua scripts), the report stream, the broker, the warehouse, the runners.
 Everything that can go wrong does: messages are lost, doubled, delayed and reordered, replies are lost, workers and
 coordinators are killed and frozen at any boundary, runners are deaf to their orders, and a user gives commands at the
@@ -13,7 +13,7 @@ worst moments. After every step the promises are checked. What is left paused in
 ==============  ==================================================================
 ``stage``       the clock, the actors and who goes next; the trace
 ``trouble``     what goes wrong in this history, drawn from the seed
-``model``       the store: what the Lua scripts do, on Python values
+``model``       the store: what the Lua scripts do, on Python values; ``claimed`` is what a claim hands out
 ``stream``      the report stream and its consumer group
 ``broker``      the queues of hints
 ``depot``       the warehouse: markers and the log
@@ -22,10 +22,15 @@ worst moments. After every step the promises are checked. What is left paused in
 ``line``        the connection of such a thread: where it dies, freezes, does not hear
 ``hands``       hints, packages and aborts, call by call
 ``user``        commands, by the real client
+``wishes``      which commands, when; and what is asked of single groups
 ``jobs``        random job specs, and how their steps will behave
 ``promises``    what is checked after every step
+``broken``      their names, and what is raised
 ``word``        of these: the rules of the user's word
-``rules``       of these: join rules and explanations
+``rules``       of these: join rules, conditions and explanations
+``budgets``     of these: what is charged to whom
+``asked``       of these: alter, skip and rerun
+``clocks``      of these: timeouts of jobs and in queues
 ``history``     one run from seed to verdict
 ``planted``     bugs put in on purpose, which must be found
 ==============  ==================================================================

@@ -9,13 +9,11 @@ not, and is killed after the grace; and some hang where no kill reaches them, wh
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from coordinator.plan import PlannedGroup
 from tasks import vigil
-from tasks.group import FrozenInputs
+from tasks.group import FrozenInputs, WorkOrder
 from tasks.lease import ClaimAnswer, RenewAnswer
 from tasks.proctree import Seen
 from tasks.report import Failure, Outcome, OutcomeKind
@@ -195,23 +193,22 @@ class Host:
             return
         token = hint.held_by(claimant)
         self._hold(token)
-        outcome = yield from self._work(token, claim.inputs, claim.member)
+        outcome = yield from self._work(token, claim.order)
         if outcome is not None:
             said = stage.mint()
             yield from self._call(f"finish {token} {outcome.kind}", lambda: self._store.finish(token, outcome, said))
         self._hold(None)
 
-    def _work(self, token: Token, inputs: str, member: str) -> Told[Outcome | None]:
+    def _work(self, token: Token, order: WorkOrder) -> Told[Outcome | None]:
         """Run the steps, or find that they were run before; then the marker."""
         stage, job = self._stage, self._jobs[token.job]
         name, _ = split_member(token.group)
-        fingerprint = hashlib.sha256(f"{name} {inputs} {member}".encode()).hexdigest()
         yield from self._boundary("at the start")
-        standing = self._depot.standing(token.job, token.group, fingerprint)
+        standing = self._depot.standing(token.job, token.group, order.fingerprint)
         if standing is not None:
             return _success(standing, self._depot.markers[standing], adopted=True)
-        self._read(token, inputs)
-        behaviour = job.behaviour(name)
+        self._read(token, order.frozen)
+        behaviour = job.behaviour(name).with_params(order.params)
         runs = job.runs.get(token.group, 0)
         job.runs[token.group] = runs + 1
         for _ in range(3):
@@ -225,7 +222,7 @@ class Host:
         if behaviour.fails(runs):
             fatal = behaviour.kind == "fatal"
             return Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", f"run {runs + 1}", recoverable=not fatal))
-        marker = self._marker(token, job.plan.groups[name], fingerprint, behaviour.silent)
+        marker = self._marker(token, order, behaviour.silent)
         yield from self._boundary("before the marker")
         if self._order is not None:  # the last look: from here on the work counts as done, whatever is ordered
             return (yield from self._leave(token))
@@ -248,19 +245,24 @@ class Host:
         assert self._order is not None
         return _AS_ORDERED[self._order]
 
-    def _read(self, token: Token, inputs: str) -> None:
-        for need, folders in FrozenInputs.model_validate_json(inputs).inputs.items():
+    def _read(self, token: Token, frozen: FrozenInputs) -> None:
+        for need, folders in frozen.inputs.items():
             for folder in folders:
                 assert folder in self._depot.markers, f"{token} is to read {folder} of {need}, which has no marker"
 
-    def _marker(self, token: Token, planned: PlannedGroup, fingerprint: str, silent: bool) -> ModelMarker:
+    def _marker(self, token: Token, order: WorkOrder, silent: bool) -> ModelMarker:
         # Other values at every run: what was frozen or adopted must not be mixed with them.
         values: list[Any] = list(range(self._stage.rng.randint(0, 3)))
-        forks = {} if silent else {wanted.key: values for wanted in planned.collect}
-        return ModelMarker(token, fingerprint, {planned.name: self._stage.rng.randint(0, 9)}, forks)
+        forks = {} if silent else {wanted.key: values for wanted in order.plan.collect}
+        return ModelMarker(token, order.fingerprint, {order.group.name: self._stage.rng.randint(0, 9)}, forks)
 
 
 def _success(staging: str, marker: ModelMarker, *, adopted: bool = False) -> Outcome:
     return Outcome(
-        OutcomeKind.SUCCEEDED, staging=staging, adopted=adopted, rows=marker.outputs, forks=dict(marker.forks)
+        OutcomeKind.SUCCEEDED,
+        staging=staging,
+        adopted=adopted,
+        rows=marker.outputs,
+        forks=dict(marker.forks),
+        results={"rows": sum(marker.outputs.values())},
     )

@@ -68,7 +68,7 @@ class StoreAtHand:
 
     def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
         assert summary
-        moves = ", ".join(f"{e.get('group', '')}→{e['kind']}" for e in decision.events)
+        moves = ", ".join(f"{e.get('group', '')}→{e['kind']} {e.get('code', '')}".rstrip() for e in decision.events)
 
         def effect() -> CommitAnswer:
             answer = self._core.commit(decision, commit_id, due_seen, acks)
@@ -91,7 +91,7 @@ class StoreAtHand:
         params: Mapping[str, Any] | None = None,
     ) -> CommitAnswer:
         def effect() -> CommitAnswer:
-            answer = self._core.command(commanded, old, command_id, event)
+            answer = self._core.command(commanded, old, command_id, event, plans=plans, params=params)
             self._line.note(f"{event['kind']} {old.id} ({old.status}): {answer}")
             return answer
 

@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 
 from tasks.settings import Settings
 
+from .broken import FORGOTTEN, WORD, Broken
 from .broker import Broker
 from .depot import Depot
 from .fleet import Host
 from .head import Office
 from .jobs import QUEUES, SimulatedJob, random_job
 from .model import ModelStore
-from .promises import FORGOTTEN, WORD, Broken, Promises
+from .promises import Promises
 from .stage import Life, Routine, Stage
 from .stream import ReportStream
 from .trouble import Trouble
-from .user import User, random_wishes
+from .user import User
+from .wishes import random_demands, random_wishes
 
 SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
 # Virtual seconds from the end of all trouble by which every job has ended. A storm leaves at most a lease, a grace and
@@ -81,7 +83,10 @@ def _play(seed: int, store: type[ModelStore], commands: bool, keep_all: bool) ->
 
     promises = Promises(stage, core, depot, settings, slots)
     core.watching = promises
-    jobs = {job.record.id: job for job in (random_job(rng, n) for n in range(1, rng.randint(1, 3) + 1))}
+    # Every third history is plain: without conditions, timeouts, and anything that is asked of single groups.
+    plain = seed % 3 == 2
+    more = None if plain else random.Random(f"more {seed}")  # of its own, as what is asked: the rest is as it would be
+    jobs = {job.record.id: job for job in (random_job(rng, n, more) for n in range(1, rng.randint(1, 3) + 1))}
     for n in range(rng.randint(1, 3)):
         queues = QUEUES if n == 0 else (rng.choice(QUEUES),)
         hosts.append(Host(stage, trouble, core, broker, depot, jobs, settings, f"worker{n}", queues))
@@ -106,6 +111,8 @@ def _play(seed: int, store: type[ModelStore], commands: bool, keep_all: bool) ->
         Routine(stage, "client", _submit(stage, core, job), job.submit_at)
     dice = random.Random(seed)  # of its own: what goes wrong is the same with and without a user
     wishes = random_wishes(dice, list(jobs), stage.now, trouble.ends) if commands else []
+    if commands and not plain:
+        wishes += random_demands(random.Random(f"demands {seed}"), jobs, stage.now, trouble.ends)
     user = User(stage, trouble, core, broker, settings, wishes)
     promises.happened = user.happened
 

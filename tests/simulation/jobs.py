@@ -11,6 +11,8 @@ from coordinator.plan import Plan, PlannedGroup, plan_of
 from coordinator.spec import JobSpec
 
 QUEUES = ("spark", "heavy")
+# Conditions on parameters: true, false, and one that cannot be evaluated. On results, see `_condition`.
+WHEN = ("params.full", "params.full", "params.level > 5", "params.word > 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class Behaviour:
     def fails(self, runs: int) -> bool:
         return self.kind in ("fails", "fatal") or (self.kind == "flaky" and runs < self.times)
 
+    def with_params(self, params: dict[str, Any]) -> Behaviour:
+        """The same with the parameters of an attempt: a user may have mended what made it fail."""
+        return Behaviour(seconds=self.seconds, silent=self.silent) if params.get("fixed") else self
+
 
 @dataclass(slots=True)
 class SimulatedJob:
@@ -45,8 +51,12 @@ class SimulatedJob:
         return self.behaviours[group]
 
 
-def random_job(rng: random.Random, number: int) -> SimulatedJob:
-    """One job: two to seven groups, with every kind of join, fork, policy and failure."""
+def random_job(rng: random.Random, number: int, more: random.Random | None) -> SimulatedJob:
+    """One job: two to seven groups, with every kind of join, fork, policy and failure.
+
+    Args:
+        more: dice of their own for conditions, timeouts and optional groups, which some of the jobs have; None: none.
+    """
     groups: list[dict[str, Any]] = []
     for index in range(rng.randint(2, 7)):
         groups.append(_group(rng, index, groups))
@@ -56,12 +66,37 @@ def random_job(rng: random.Random, number: int) -> SimulatedJob:
     outputs = [group["name"] for group in groups if group.get("steps")]
     if rng.random() < 0.4:
         spec["publish"] = rng.sample(outputs, rng.randint(0, min(2, len(outputs))))
+    if more is not None and more.random() < 0.6:
+        _add_more(more, spec)
     text = JobSpec.model_validate(spec).to_json()
     plan = plan_of(text)
     record = JobRecord(f"job{number}", f"job{number}", text, "new", warehouse="model", warehouse_id="w")
     calm = rng.random() < 0.3
     behaviours = {name: _behaviour(rng, planned, calm) for name, planned in plan.groups.items()}
     return SimulatedJob(record, plan, behaviours, submit_at=rng.uniform(0.0, 15.0))
+
+
+def _add_more(rng: random.Random, spec: dict[str, Any]) -> None:
+    """Conditions, timeouts and optional groups."""
+    spec["params"] = {"full": rng.random() < 0.7, "level": rng.choice((0, 9)), "word": "x"}
+    if rng.random() < 0.4:
+        spec["timeout"] = rng.choice((8.0, 25.0, 60.0))
+    for group in spec["groups"]:
+        if rng.random() < 0.3:
+            group["when"] = _condition(rng, group, spec["groups"])
+        if group.get("steps") and rng.random() < 0.3:
+            group["queue_timeout"] = rng.choice((2.0, 8.0, 30.0))
+        if rng.random() < 0.2:
+            group["optional"] = True
+
+
+def _condition(rng: random.Random, group: dict[str, Any], groups: list[dict[str, Any]]) -> str:
+    needs = group.get("needs", ())
+    makers = [g["name"] for g in groups if g["name"] in needs and g.get("steps") and "for_each" not in g]
+    if not makers or rng.random() < 0.4:
+        return rng.choice(WHEN)
+    maker = rng.choice(makers)
+    return rng.choice((f"results.{maker}.rows > 3", f"results.{maker}.rows > -1", f"results.{maker}.rows is none"))
 
 
 _ON_FAILURE = ("cancel_others", "finish_others")

@@ -21,6 +21,8 @@ from tasks.lease import ClaimAnswer, FinishAnswer, RenewAnswer
 from tasks.report import Outcome
 from tasks.token import Hint, Token, split_member
 
+from .claimed import Claimed
+
 Fields = dict[str, str]
 
 
@@ -34,17 +36,13 @@ class StoredJob:
     attempts: dict[str, Attempt] = field(default_factory=dict)
     commanded: str = ""
     frozen: dict[str, str] = field(default_factory=dict)
+    plans: dict[str, str] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     lock: tuple[str, float] = ("", 0.0)
     dirty_until: float = 0.0
     begun_at: float = 0.0  # for the promises: when somebody last began a pass
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    answer: ClaimAnswer
-    inputs: str = "{}"
-    member: str = "{}"
+    decided_at: float = 0.0  # for the promises: when the pass of the last commit began
 
 
 class Reports(Protocol):
@@ -101,11 +99,12 @@ class ModelStore:
             return Claimed(ClaimAnswer.STALE)
         if attempt.claimant and attempt.claimant != claimant:
             return Claimed(ClaimAnswer.STALE)
+        plan = job.plans.get(split_member(hint.group)[0])
         inputs = job.frozen.get(split_member(hint.group)[0])
         member = job.frozen.get(hint.group)
-        if inputs is None and member is None:
+        if plan is None or (inputs is None and member is None):
             return Claimed(ClaimAnswer.STALE)
-        answer = Claimed(ClaimAnswer.CLAIMED, inputs or "{}", member or "{}")
+        answer = Claimed(ClaimAnswer.CLAIMED, plan, inputs or "{}", member or "{}", job.params)
         if attempt.claimant:
             return answer
         if self._held(job.record):
@@ -179,7 +178,9 @@ class ModelStore:
 
     def submit(self, record: JobRecord) -> None:
         now = self.now
-        self.jobs[record.id] = StoredJob(replace(record, submitted_at=now))
+        plan = plan_of(record.spec)
+        plans = plan.group_plans(record.warehouse, record.warehouse_id, record.reruns, record.adopts)
+        self.jobs[record.id] = StoredJob(replace(record, submitted_at=now), plans=plans, params=dict(plan.params))
         self.due[record.id] = now
         self._stream.add({"v": "1", "kind": "due", "job": record.id})
 
@@ -266,6 +267,7 @@ class ModelStore:
             if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:
                 job.attempts[group] = replace(ordered, order=order)
         job.events.extend(decision.events)
+        job.decided_at = float(due_seen) - self.lock_ttl
         self._acked(job, acks)
         self._set_due(old.id, decision.due, due_seen)
         if self.watching:
@@ -289,7 +291,16 @@ class ModelStore:
         job = self.jobs.get(job_id)
         return None if job is None else job.record
 
-    def command(self, commanded: JobRecord, old: JobRecord, command_id: str, event: Mapping[str, Any]) -> CommitAnswer:
+    def command(
+        self,
+        commanded: JobRecord,
+        old: JobRecord,
+        command_id: str,
+        event: Mapping[str, Any],
+        *,
+        plans: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> CommitAnswer:
         job = self.jobs.get(old.id)
         if job is None:
             return CommitAnswer.MISSING
@@ -302,6 +313,9 @@ class ModelStore:
         if "intent" in asked:
             asked["intent_at"] = now
         job.record = replace(before, **{**asked, "commit": command_id})
+        job.plans.update(plans or {})
+        if params is not None:
+            job.params = dict(params)
         job.commanded = command_id
         job.events.append({**event, "at": now})
         self.due[old.id] = now

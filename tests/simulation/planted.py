@@ -12,15 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from coordinator import act, decide, intake, joining, obeying
+from coordinator import act, asking, client, decide, intake, joining, obeying
+from coordinator.alter import alter
 from coordinator.attempts import Folded
+from coordinator.commands import Answer, Commanded
 from coordinator.consumer import Consumer
 from coordinator.decision import Decision, Guard, PublishResult
 from coordinator.draft import Draft
 from coordinator.inbox import Entry
-from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from coordinator.job import Ask, Attempt, GroupRecord, JobRecord, Reason
 from coordinator.join import Judgement, Verdict, judge
 from coordinator.queueing import queue_ready
+from coordinator.state import JobState
 from coordinator.status import GroupState, Intent
 from coordinator.store import BeginAnswer, Begun
 from tasks.token import Token, split_member
@@ -227,6 +230,32 @@ def _aborts_without_the_slot() -> Patches:
     return [(HandsAtHand, "abort", lambda self, state, why: PublishResult(failed=why))]
 
 
+def _restarts_what_runs_well() -> Patches:
+    """An alter that wants everybody to have the new values at once, and throws away the work of hours."""
+
+    def eager(state: JobState, *how: Any) -> Commanded:
+        said = alter(state, *how)
+        if said.answer is not Answer.DONE:
+            return said
+        running = tuple(Ask("renew", group_id) for group_id in state.active)
+        return replace(said, job=replace(said.job, asks=(*said.job.asks, *running)))
+
+    renew = asking._renew
+
+    def anyway(draft: Draft, group_id: str) -> None:
+        record = draft.state.record(group_id)
+        if record.state is GroupState.RUNNING:
+            draft.state.put(group_id, replace(record, losses=max(1, record.losses)))  # so that it recovers
+        renew(draft, group_id)
+
+    return [(client, "alter", eager), (asking, "_renew", anyway)]
+
+
+def _keeps_what_was_frozen() -> Patches:
+    """A rerun after which the groups that come later read what they read before."""
+    return [(Draft, "thaw", lambda self, name, *, collected: None)]
+
+
 PLANTED = (
     Planted("commit without compare-and-set", 80, CommitsBlindly),
     Planted("join fired by a counter", 300, patches=_joins_by_counter),
@@ -241,5 +270,7 @@ PLANTED = (
     Planted("canceling until a worker that is gone confirms", 200, patches=_waits_for_confirmation, commands=True),
     Planted("no deadline for a worker that never lets go", 200, patches=_never_past_the_deadline, commands=True),
     Planted("abort without asking the slot", 200, patches=_aborts_without_the_slot, commands=True),
+    Planted("an alter restarts healthy attempts", 200, patches=_restarts_what_runs_well, commands=True),
+    Planted("a rerun keeps frozen inputs of what comes after", 300, patches=_keeps_what_was_frozen, commands=True),
     Planted("passes that look only at what reports speak of", 150, patches=_looks_only_at_reports),
 )

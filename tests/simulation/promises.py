@@ -7,13 +7,11 @@ the log when a status was shown. The rules are written down a second time, as pl
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from coordinator.decision import Decision, World
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from coordinator.moves import GROUP_MOVES
 from coordinator.plan import PlannedGroup, plan_of
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent, Status, derive
@@ -23,28 +21,19 @@ from tasks.settings import Settings
 from tasks.token import Token, split_member
 
 from . import word
+from .asked import RERUN, Asked, asked_for
+from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD, Broken
+from .budgets import Budgets
+from .clocks import Clocks
 from .depot import Depot, LogEntry
 from .hands import package_of
 from .model import ModelStore, StoredJob
-from .rules import can_never_go, rule_holds, untold
+from .rules import can_never_go, condition_says, rule_holds, untold
 from .stage import Stage
 
 S = GroupState
-FORGOTTEN = "1. Nothing is forgotten"
-ONE = "2. One at a time"
-WORD = "3. The user's word is final"
-WAIT = "4. Every wait has an end and a reason"
-SHOWN = "5. A state that was shown is true, and a terminal one is final"
-WHOLE = "6. Outputs are whole or absent"
+_CONDITIONS: dict[Any, bool | None] = {"CONDITION_FALSE": False, "WHEN_FAILED": None}
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
-
-
-class Broken(BaseException):
-    """A promise was broken. Not an Exception, so that no code under test takes it for a fault of its own."""
-
-    def __init__(self, promise: str, text: str) -> None:
-        super().__init__(f"{promise}: {text}")
-        self.promise = promise
 
 
 class Promises:
@@ -61,8 +50,7 @@ class Promises:
         self._stage, self._core, self._depot, self._settings, self._slots = stage, core, depot, settings, slots
         self._events: set[tuple[str, str, int, str]] = set()
         self._nonces: set[tuple[str, str, str]] = set()
-        self._failures: Counter[tuple[str, str]] = Counter()
-        self._losses: Counter[tuple[str, str]] = Counter()
+        self._budgets, self._asked, self._clocks = Budgets(core), Asked(core, depot), Clocks()
         self._published: set[str] = set()
         self.claims = 0
         self.commits = 0
@@ -71,6 +59,11 @@ class Promises:
 
     def broken(self, promise: str, text: str) -> NoReturn:
         raise Broken(promise, text)
+
+    def _hold(self, promise: str, lie: str) -> None:
+        """``lie``: what is wrong with it, if anything."""
+        if lie:
+            self.broken(promise, lie)
 
     # ---- every step ----------------------------------------------------------------------------------
 
@@ -92,15 +85,21 @@ class Promises:
                     self.broken(FORGOTTEN, f"{where}: the lease lapsed {now - attempt.lease:.1f}s ago, no new attempt")
 
     def what_is_ended_ends(self, calm_since: float) -> None:
-        """When all is well again: a job that the user canceled has ended by the deadline, a forced one at once."""
+        """When all is well again: whose time is over has ended, and what was asked was brought about.
+
+        A job that the user canceled has ended by the deadline, a forced one at once.
+        """
         for job in self._core.jobs.values():
-            if lie := word.overdue(job, self._stage.now, self._settings.cancel_deadline, calm_since):
-                self.broken(WAIT, lie)
+            self._hold(WAIT, word.overdue(job, self._stage.now, self._settings.cancel_deadline, calm_since))
+            self._hold(WAIT, self._asked.overdue(job, self._stage.now, calm_since))
+            # While a grace runs nobody is given up.
+            self._hold(WAIT, self._clocks.overdue(job, self._stage.now, max(calm_since, self._core.grace_until)))
 
     def waits_for_a_person(self, job_id: str) -> bool:
         """It is paused, and nothing of it is on its way."""
         job = self._core.jobs[job_id]
-        return job.record.intent is Intent.PAUSE and job.record.status is Status.PAUSED
+        record = job.record
+        return record.intent is Intent.PAUSE and record.status is Status.PAUSED and not record.asks
 
     # ---- the user's writes ---------------------------------------------------------------------------
 
@@ -108,13 +107,11 @@ class Promises:
         self.commands += 1
         if before.terminal:
             self.broken(SHOWN, f"{before.id} was {before.status}, and {event['kind']} changed it")
-        if lie := word.wrongly_commanded(before, after, event["kind"]):
-            self.broken(WORD, lie)
+        self._hold(WORD, word.wrongly_commanded(before, after, event["kind"]))
+        self._hold(WORD, self._asked.commanded(before, event))
+        self._clocks.commanded(before.id, self._core.now)
         if event["kind"] == word.RESUMED:
-            # From here on every group has its whole budget again.
-            for counter in (self._failures, self._losses):
-                for key in [key for key in counter if key[0] == before.id]:
-                    del counter[key]
+            self._budgets.resumed(before.id)
         self.told_why(before.id)
 
     def told_why(self, job_id: str) -> None:
@@ -139,6 +136,7 @@ class Promises:
         intent = self._core.jobs[token.job].record.intent
         if intent is not Intent.RUN:
             self.broken(WORD, f"{token} was claimed after the user had asked for {intent}")
+        self._asked.claimed(token)
         self.happened("claimed", token.job)
 
     def finished(self, token: Token, outcome: Outcome) -> None:
@@ -163,6 +161,8 @@ class Promises:
         state = self._state(job)
         if entry != package_of(state, self._depot):
             self.broken(WHOLE, f"the package of {entry.publish_id} is not what its groups made: {entry}")
+        for staging in entry.stagings:
+            self._hold(WORD, self._asked.counts(job.record.id, staging))
 
     # ---- commits -------------------------------------------------------------------------------------
 
@@ -189,31 +189,24 @@ class Promises:
             self.broken(WORD, f"{job.id}: intent {job.intent} became {after.record.intent}")
         if len([e for e in decision.events if "group" in e]) > 500:
             self.broken(FORGOTTEN, f"{job.id}: a commit with {len(decision.events)} transitions")
+        self._hold(WAIT, self._clocks.committed(before, after, decision))
+        self._budgets.forget((job.id, group) for group in decision.forgotten)
+        self._events = {key for key in self._events if key[0] != job.id or key[1] not in decision.forgotten}
         self._moved(before, after, decision)
+        self._hold(WORD, self._asked.committed(before, after, decision))
         self._froze(before, after, decision)
-        self._limits(after)
+        self._limits(after, decision)
         self._status(after)
         if job.renewed and not after.record.renewed:
-            self._renewed(before, after)
+            self._budgets.renewed(before, after)
         if after.record.terminal:
             self._ended(after)
         if self.commits % 4 == 0:
             self.told_why(job.id)
         if after.record.phase and not job.phase:
             self.happened("publishing", job.id)
-
-    def _renewed(self, before: StoredJob, after: StoredJob) -> None:
-        """A resume gave the budgets back: what is charged now was charged since."""
-        job_id = before.record.id
-        for group, record in after.groups.items():
-            old, key = before.groups.get(group, GroupRecord()), (job_id, group)
-            if record.state.terminal:
-                continue
-            if (record.failures, record.losses) != (self._failures[key], self._losses[key]):
-                said = f"{self._failures[key]} failures and {self._losses[key]} losses"
-                self.broken(WORD, f"{job_id}/{group} had {said} since the resume; its record says {record}")
-            if old.state is record.state is S.BACKOFF and old.epoch == record.epoch and record.next_at > self._core.now:
-                self.broken(WORD, f"{job_id}/{group} waits out a backoff although the job was resumed")
+        if any(event["kind"] == S.BACKOFF for event in decision.events):
+            self.happened("recovering", job.id)
 
     def _moved(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
         job_id = before.record.id
@@ -222,28 +215,37 @@ class Promises:
             group = event.get("group")
             if group is None:
                 continue
+            if asked_for(event) == RERUN:
+                if group not in decision.groups:  # all of it, as if it had never begun
+                    self._hold(WORD, self._asked.made_to_wait(after, group))
+                    continue
+                self._events = {key for key in self._events if key[:2] != (job_id, group)}
+                self._budgets.forget([(job_id, group)])
             key = (job_id, group, int(event.get("epoch", 0)), event["kind"])
             if key in self._events:
                 self.broken(SHOWN, f"{job_id}/{group}: a second event {event['kind']} of attempt {key[2]}")
             self._events.add(key)
             paths.setdefault(group, []).append(event)
         for group, events in paths.items():
-            old, new = before.groups.get(group, GroupRecord()), after.groups[group]
+            old, new = before.groups.get(group, GroupRecord()), after.groups.get(group, GroupRecord())
             state, epoch = old.state, old.epoch
             for event in events:
                 target = S(event["kind"])
-                if (state, target) not in GROUP_MOVES:
-                    self.broken(SHOWN, f"{job_id}/{group} moved from {state} to {target}")
-                if target is S.QUEUED:
+                self._hold(SHOWN, self._asked.moved(job_id, group, state, event))
+                if asked_for(event):
+                    pass
+                elif target is S.QUEUED:
                     epoch += 1
                     if before.record.intent is not Intent.RUN:
                         self.broken(WORD, f"{job_id}/{group} was queued under {before.record.intent}")
                     self._may_start(before, after, group, state)
                 elif state in (S.QUEUED, S.RUNNING, S.CANCELING):
-                    self._may_end(before, group, target)
+                    self._may_end(before, after, group, state, event)
                 elif state is S.WAITING:
-                    self._may_end_unstarted(after, group, target)
+                    self._may_end_unstarted(after, group, event)
                 state = target
+            if group in decision.forgotten:
+                continue
             if (state, epoch) != (new.state, new.epoch):
                 self.broken(SHOWN, f"{job_id}/{group} is {new.state} {new.epoch}; its events say {state} {epoch}")
             if new.epoch != old.epoch:
@@ -255,36 +257,44 @@ class Promises:
         where, now = f"{before.record.id}/{group}", self._core.now
         if state is S.WAITING and not rule_holds(self._state(after), group):
             self.broken(SHOWN, f"{where} was started, and its join rule does not hold")
+        first = split_member(group)[0] not in before.frozen
+        if first and condition_says(self._state(after), group) is not True:
+            self.broken(SHOWN, f"{where} was started, and its condition does not hold")
         old = before.groups.get(group)
         waited = old is None or old.state is not S.BACKOFF or before.record.renewed or old.next_at <= now + 0.001
         if old is not None and state is S.BACKOFF and not waited:
             self.broken(SHOWN, f"{where} was to start again in {old.next_at - now:.1f}s, and was started now")
 
-    def _may_end(self, before: StoredJob, group: str, target: GroupState) -> None:
+    def _may_end(
+        self, before: StoredJob, after: StoredJob, group: str, state: GroupState, event: Mapping[str, Any]
+    ) -> None:
         """An attempt ended: was that so, and was it charged to the right budget?"""
         where, key = f"{before.record.id}/{group}", (before.record.id, group)
-        attempt = before.attempts.get(group)
+        attempt, target = before.attempts.get(group), S(event["kind"])
         planned = self._plan(before, group)
-        if target is S.RUNNING:
+        if state is S.QUEUED and target is S.FAILED:
+            self._hold(WAIT, self._clocks.left_queue(before, group, event.get("code"), after.decided_at))
+        elif target is S.RUNNING:
             if attempt is None or not attempt.claimant:
                 self.broken(SHOWN, f"{where} is shown RUNNING, and nobody has claimed it")
         elif target is S.SUCCEEDED:
             self._may_succeed(where, group, attempt)
-            self._failures[key] = self._losses[key] = 0
+            self._hold(WORD, self._asked.reads(before, group))
+            self._budgets.forget([key])
         elif target is S.WAITING:
             if before.record.intent is not Intent.PAUSE or (attempt is not None and attempt.claimant):
                 self.broken(WORD, f"{where} was taken back, under {before.record.intent}, from {attempt}")
         elif target in (S.CANCELING, S.CANCELED):
             self._may_be_canceled(where, group, before, attempt, target)
         elif target in (S.BACKOFF, S.FAILED):
-            self._may_fail(where, key, attempt, planned, target)
+            self._budgets.charge(key, attempt, planned, target)
 
     def _may_be_canceled(
         self, where: str, group: str, before: StoredJob, attempt: Attempt | None, target: GroupState
     ) -> None:
         """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force."""
-        job, core = before.record, self._core
-        doomed = any(r.state is S.FAILED for r in core.jobs[job.id].groups.values())
+        core, after = self._core, self._core.jobs[before.record.id]
+        job, doomed = after.record, self._doomed(after)
         if lie := word.wrongly_canceled(job, attempt, target, core.now, self._settings.cancel_deadline, doomed):
             self.broken(WORD, f"{where} {lie}")
 
@@ -295,45 +305,21 @@ class Promises:
         marker = self._depot.markers.get(outcome.staging)
         if marker is None or marker.token.group != group:
             self.broken(WHOLE, f"{where} is shown SUCCEEDED with {outcome.staging}, which has no marker of this group")
+        self._hold(WORD, self._asked.counts(marker.token.job, outcome.staging))
         mine = (attempt.epoch, attempt.nonce, attempt.claimant)
         token = marker.token
         if not outcome.adopted and (token.epoch, token.nonce, token.claimant) != mine:
             self.broken(ONE, f"{where}: the output of {token} was believed, and the attempt was {mine}")
 
-    def _may_fail(
-        self, where: str, key: tuple[str, str], attempt: Attempt | None, planned: PlannedGroup, target: GroupState
-    ) -> None:
-        core, failed = self._core, target is S.FAILED
-        outcome = None if attempt is None else attempt.outcome
-        if outcome is not None and outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
-            if failed:
-                self.broken(FORGOTTEN, f"{where} failed for being handed back")
-        elif outcome is not None and outcome.kind is OutcomeKind.FAILED:
-            self._failures[key] += 1
-            self._losses[key] = 0
-            unrecoverable = outcome.failure is not None and not outcome.failure.recoverable
-            spent = unrecoverable or self._failures[key] > planned.retry.max
-            if spent != failed:
-                self.broken(FORGOTTEN, f"{where} is {target} at failure {self._failures[key]} of {planned.retry}")
-        elif outcome is not None and outcome.kind is not OutcomeKind.LOST:
-            self.broken(ONE, f"{where} became {target} although its attempt says {outcome.kind}")
-        else:
-            alive = core.now - core.alive_at <= 3 * core.period and core.now > core.grace_until
-            if outcome is None and (attempt is None or attempt.lease >= core.now or not alive):
-                text = "none on record" if attempt is None else f"its lease runs for {attempt.lease - core.now:.1f}s"
-                self.broken(ONE, f"{where} was taken from its worker without a reason ({text}, sweep alive: {alive})")
-            self._losses[key] += 1
-            if (self._losses[key] >= planned.spec.worker_losses) != failed:
-                self.broken(FORGOTTEN, f"{where} is {target} at loss {self._losses[key]} in a row")
-
-    def _may_end_unstarted(self, after: StoredJob, group: str, target: GroupState) -> None:
-        where = f"{after.record.id}/{group}"
-        if target is S.SUCCEEDED and not (
-            self._plan(after, group).spec.is_join and rule_holds(self._state(after), group)
-        ):
-            self.broken(SHOWN, f"{where} is shown SUCCEEDED, and its join rule does not hold")
+    def _may_end_unstarted(self, after: StoredJob, group: str, event: Mapping[str, Any]) -> None:
+        where, target, code = f"{after.record.id}/{group}", S(event["kind"]), event.get("code")
+        if code in _CONDITIONS or (target is S.SUCCEEDED):
+            holds, says = rule_holds(self._state(after), group), condition_says(self._state(after), group)
+            if not holds or says is not _CONDITIONS.get(code, True):
+                self.broken(SHOWN, f"{where} is {target} ({code}); its join rule holds: {holds}, its condition: {says}")
+            return
         wanted = after.record.intent in word.ENDED_BY_USER
-        if target is S.CANCELED and not wanted and not any(r.state is S.FAILED for r in after.groups.values()):
+        if target is S.CANCELED and not wanted and not self._doomed(after):
             self.broken(SHOWN, f"{where} was canceled, and nothing has failed")
         if target is S.FAILED and not can_never_go(self._state(after), group):
             self.broken(SHOWN, f"{where} failed before it began, and could still have gone")
@@ -357,8 +343,16 @@ class Promises:
                 if list(folders) != [staging for staging in made if staging]:
                     self.broken(WHOLE, f"{where} is to read {folders} of {need}, which made {made}")
 
-    def _limits(self, after: StoredJob) -> None:
+    def _doomed(self, job: StoredJob) -> bool:
+        """What is not done is canceled: a group failed that the job cannot live with, or its time is over."""
+        return job.record.timed_out is not None or any(
+            record.state is S.FAILED and not self._plan(job, group).absorbed for group, record in job.groups.items()
+        )
+
+    def _limits(self, after: StoredJob, decision: Decision) -> None:
         plan = plan_of(after.record.spec)
+        if not any(event["kind"] == S.QUEUED for event in decision.events):
+            return  # an alter may have lowered the limit since
         active = sum(1 for record in after.groups.values() if record.state in ACTIVE)
         if plan.max_parallel is not None and active > plan.max_parallel:
             self.broken(WORD, f"{after.record.id}: {active} groups are active, max_parallel is {plan.max_parallel}")
@@ -388,6 +382,11 @@ class Promises:
         packages = [(slot, e) for slot, e in entries if e.kind == "package"]
         if job.status not in word.ENDS[job.intent]:
             self.broken(WORD, f"{job.id} is {job.status}, and the user had asked for {job.intent}")
+        late = job.timed_out is not None
+        if job.intent is Intent.RUN and late and (job.status is not Status.FAILED or job.reason != job.timed_out):
+            self.broken(WAIT, f"{job.id} is {job.status} ({job.reason}), and its time was over: {job.timed_out}")
+        if job.status is Status.FAILED and not entries and not late and not state.fatal:
+            self.broken(SHOWN, f"{job.id} is FAILED ({job.reason}), and it could have lived with all that failed")
         if job.status is Status.FINISHED:
             wanted = package_of(state, self._depot)
             if wanted.outputs and packages != [(job.version, wanted)]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from coordinator.decision import World
 from coordinator.explain import explain
 from coordinator.state import JobState
@@ -23,6 +25,24 @@ def rule_holds(state: JobState, group: str) -> bool:
     if spec.join.rule == "none_failed":
         return all(s in (S.SUCCEEDED, S.SKIPPED) for s in states)
     return succeeded == len(states)
+
+
+def condition_says(state: JobState, group: str) -> bool | None:
+    """What the condition of a group comes to, by definition; None if it cannot be evaluated. Of the forms in jobs."""
+    plan, spec = state.plan, state.plan.groups[split_member(group)[0]].spec
+    if spec.when is None:
+        return True
+    path, _, test = spec.when.partition(" ")
+    root, *names = path.split(".")
+    value: Any = {**plan.params, **spec.params}.get(names[-1])
+    if root == "results":
+        record = state.record(names[0])
+        value = record.results.get(names[1]) if record.state is S.SUCCEEDED else None
+    if test == "is none":
+        return value is None
+    if not test:
+        return value if isinstance(value, bool) else None if value is not None else False
+    return value > int(test.removeprefix("> ")) if isinstance(value, int) else None
 
 
 def can_never_go(state: JobState, group: str) -> bool:

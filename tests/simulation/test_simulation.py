@@ -45,6 +45,15 @@ def test_histories_reach_every_way_a_job_can_end() -> None:
         "abort of",
         "package of",
     }
+    left |= {
+        "CONDITION_FALSE",
+        "WHEN_FAILED",
+        "QUEUE_TIMEOUT",
+        "→JOB_TIMEOUT",
+        "SKIPPED USER_SKIPPED",
+        "BACKOFF ALTERED",
+    }
+    left |= {"WAITING USER_RERUN", "(RETRYING): APPLIED", "(PAUSED): APPLIED", "WRONG"}
     for seed in range(200):
         history = simulate(seed, keep_all=True)
         said = "\n".join([*history.trace, *history.statuses.values()])

@@ -1,4 +1,4 @@
-"""The user: gives commands at the worst moments, through the real ``Client.command``.
+"""The user: gives commands at the worst moments, through the real ``Client``.
 
 To running, publishing, paused and ended jobs, once or twice, with lost replies: those that the connection repeats by
 itself (the same command id) and those that the user repeats (another one).
@@ -6,16 +6,19 @@ itself (the same command id) and those that the user repeats (another one).
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable
 from typing import cast
 
 import redis
 
+from coordinator.asking import NoSuchGroup
 from coordinator.client import Client, NoSuchJob
-from coordinator.commands import Command
+from coordinator.commands import Command, Commanded
 from coordinator.giving import Giving
+from coordinator.problem import SpecError
+from coordinator.queries import Queries
+from coordinator.state import JobState
 from coordinator.store import Store
 from tasks.settings import Settings
 
@@ -25,45 +28,31 @@ from .line import Line, current, life_of
 from .model import ModelStore
 from .stage import Stage, Turn
 from .trouble import Trouble
-
-# Instead of a time, a moment: an attempt of the job was claimed, or has ended; or the job begins to publish.
-MOMENTS = ("claimed", "claimed", "ended", "publishing", "publishing")
-# The commands after which a job can still do something come most often.
-_COMMANDS = (
-    *(Command.PAUSE, Command.PAUSE, Command.PAUSE, Command.RESUME, Command.RESUME, Command.RESUME, Command.RESUME),
-    *(Command.STOP, Command.CANCEL, Command.CANCEL, Command.CANCEL, Command.FORCE_STOP),
-)
+from .wishes import Wish
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """One command that will be given, at a time or at a moment, and to be repeated at once if ``twice``."""
+class _QueriesAtHand:
+    """As much of ``Queries`` as commands are judged by."""
 
-    at: float
-    job: str
-    given: Command
-    now: bool = False
-    twice: bool = False
-    moment: str = ""
+    def __init__(self, line: Line, core: ModelStore) -> None:
+        self._line, self._core = line, core
 
+    def state(self, job: str) -> tuple[JobState, float, float | None] | None:
+        def read() -> tuple[JobState, float, float | None] | None:
+            state = self._core.load(job)
+            return None if state is None else (state, self._core.now, self._core.due.get(job))
 
-def random_wishes(rng: random.Random, jobs: Sequence[str], begin: float, end: float) -> list[Wish]:
-    """What a user will ask for in one history; in some of them, nothing."""
-    wishes = []
-    for _ in range(rng.choice((0, 0, 1, 3, 6, 9))):
-        given, job = rng.choice(_COMMANDS), rng.choice(jobs)
-        moment = rng.choice(MOMENTS) if given is not Command.RESUME and rng.random() < 0.75 else ""
-        now = given is Command.PAUSE and rng.random() < 0.4
-        wishes.append(Wish(rng.uniform(begin, end), job, given, now, rng.random() < 0.2, moment))
-    return wishes
+        return self._line.call(f"read all of {job}", read)
 
 
 class _ClientAtHand(Client):
     """The client, on a store of ours."""
 
-    def __init__(self, settings: Settings, store: StoreAtHand, stage: Stage) -> None:
+    def __init__(self, settings: Settings, line: Line, core: ModelStore, broker: Broker, stage: Stage) -> None:
         self.settings = settings
+        store = StoreAtHand(line, core, broker, dict)
         self._store = cast(Store, store)
+        self.queries = cast(Queries, _QueriesAtHand(line, core))
         self._giving = Giving(store, stage.mint, lambda: stage.now, lambda seconds: current().pause(seconds))
 
 
@@ -81,7 +70,7 @@ class User:
     ) -> None:
         self._stage, self._trouble = stage, trouble
         line = Line(stage, trouble, self._killed)
-        self._client = _ClientAtHand(settings, StoreAtHand(line, core, broker, dict), stage)
+        self._client = _ClientAtHand(settings, line, core, broker, stage)
         self._wishes = sorted((wish for wish in wishes if not wish.moment), key=lambda wish: wish.at)
         self._shell: Turn | None = None
         self._soon: list[Turn] = []
@@ -101,11 +90,11 @@ class User:
         self._strikes.remove(wish)
         delay = self._stage.rng.uniform(0.0, self._stage.rng.choice((0.005, 0.03, 0.5, 2.0)))
         self._give_soon(wish, delay)
-        if wish.given is Command.PAUSE and self._stage.rng.random() < 0.6:
+        if wish.given is Command.PAUSE and not wish.then and self._stage.rng.random() < 0.6:
             self._give_soon(Wish(0.0, job, Command.RESUME), delay + self._stage.rng.choice((0.1, 3.0, 20.0)))
 
     def _give_soon(self, wish: Wish, delay: float) -> None:
-        self._soon.append(Turn(self._stage, "user", life_of(lambda: self._give(wish)), delay))
+        self._soon.append(Turn(self._stage, "user", life_of(lambda: self._give_all(wish)), delay))
 
     def resume(self, jobs: Iterable[str]) -> None:
         """At the end of all trouble."""
@@ -119,22 +108,41 @@ class User:
     def _life(self) -> None:
         while self._wishes:
             current().pause(max(0.0, self._wishes[0].at - self._stage.now))
-            self._give(self._wishes[0])
+            self._give_all(self._wishes[0])
             self._wishes.pop(0)
+
+    def _give_all(self, wish: Wish) -> None:
+        self._give(wish)
+        for delay, given in wish.then:
+            current().pause(delay)
+            self._give(Wish(0.0, wish.job, given, twice=wish.twice))
 
     def _give(self, wish: Wish) -> None:
         for _ in range(2 if wish.twice else 1):
             # A user whose shell says that the store is away asks again, up to a point.
             for _ in range(self._stage.rng.randint(1, 3)):
                 try:
-                    said = self._client.command(wish.job, wish.given, now=wish.now, by="user")
+                    said = self._said(wish)
                 except redis.ConnectionError as error:
                     self._stage.log("user", f"{wish.given} {wish.job}: {error}")
                 except NoSuchJob:
                     return
+                except (NoSuchGroup, SpecError) as error:
+                    self._stage.log("user", f"{wish.given} {wish.job}: WRONG, {error}")
+                    break
                 else:
                     self._stage.log("user", f"{wish.given} {wish.job}: {said.answer}, {said.text}")
                     break
+
+    def _said(self, wish: Wish) -> Commanded:
+        client, job, given = self._client, wish.job, wish.given
+        if isinstance(given, Command):
+            return client.command(job, given, now=wish.now, by="user")
+        if given.word == "alter":
+            # The reason says what was asked for, so that what was written can be held against it.
+            return client.alter(job, given.values, reason=json.dumps(dict(given.values)), by="user")
+        ask = client.skip if given.word == "skip" else client.rerun
+        return ask(job, given.group, by="user")
 
     def _killed(self) -> None:
         self._stage.log("user", "the shell is KILLED")

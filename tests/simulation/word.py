@@ -17,6 +17,12 @@ S = GroupState
 RESUMED = f"USER_{Command.RESUME.name}"
 # What a command may write on the record of a job.
 ASKED = frozenset({"commit", "intent", "intent_at", "intent_by", "intent_why", "pause_now", "renewed", "halted"})
+# And one that is about groups.
+ASKED_OF_GROUPS = {
+    "USER_ALTER": frozenset({"commit", "spec", "revision", "alterations", "asks"}),
+    "USER_SKIP": frozenset({"commit", "asks"}),
+    "USER_RERUN": frozenset({"commit", "asks", "reruns"}),
+}
 # How a job may end, by what the user wants of it. FINISHED in spite of a stop or a cancel: the package stood first.
 ENDS = {
     Intent.RUN: (Status.FINISHED, Status.FAILED),
@@ -34,8 +40,9 @@ PUBLISH_PATIENCE = 100.0  # the same when the warehouse log has to be asked: a l
 def wrongly_commanded(before: JobRecord, after: JobRecord, kind: str) -> str:
     """A command writes what the user asked for and nothing else; only a resume makes the intent weaker."""
     wrote = {item.name for item in fields(JobRecord) if getattr(before, item.name) != getattr(after, item.name)}
-    if not wrote <= ASKED:
-        return f"{kind} of {before.id} wrote {sorted(wrote - ASKED)}"
+    asked = ASKED_OF_GROUPS.get(kind, ASKED)
+    if not wrote <= asked:
+        return f"{kind} of {before.id} wrote {sorted(wrote - asked)}"
     if kind != RESUMED and STRENGTH.index(after.intent) < STRENGTH.index(before.intent):
         return f"{kind} of {before.id}: {before.intent} became {after.intent}"
     if kind == RESUMED and before.intent not in (Intent.RUN, Intent.PAUSE):
@@ -49,11 +56,14 @@ def wrongly_canceled(
     """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force.
 
     Args:
-        doomed: a group of the job failed for good, which cancels the others unless the user wants something else.
+        doomed: a group of the job failed for good, or its time is over, which cancels the others unless the user wants
+            something else.
     """
     if target is S.CANCELING:
         return "" if job.intent is Intent.CANCEL else f"was told to end under {job.intent}"
     if job.intent is Intent.FORCE_STOP or (job.intent is Intent.RUN and doomed):
+        return ""
+    if job.intent is Intent.STOP and job.timed_out is not None:
         return ""
     if job.intent not in (Intent.STOP, Intent.CANCEL):
         return f"was canceled under {job.intent}, and nothing has failed"

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 from job_at_hand import LEASE, LOST, Job, failure, group
 
-from coordinator.commands import Answer, Command, command
+from coordinator.asking import rerun, skip
+from coordinator.commands import Answer, Command, Commanded, command, taken_in
 from coordinator.decision import PublishResult, World
 from coordinator.explain import explain
 from coordinator.status import GroupState, Status
+from tasks.group import GroupPlan
 from tasks.report import Outcome
 
 S = GroupState
@@ -102,3 +104,54 @@ def test_a_cancel_that_came_after_the_pass_began_still_has_its_deadline_before_i
     job.state.attempts["a"] = replace(job.state.attempts["a"], lease=job.now + LEASE)
     job.decide()
     assert job.record("a").state is S.CANCELING
+
+
+def _rerun(job: Job, group_id: str) -> Commanded:
+    job.state.job = replace(job.state.job, warehouse="/nowhere")
+    said = rerun(job.state, group_id)
+    assert said.answer is Answer.DONE
+    job.state.job = said.job
+    return said
+
+
+def test_what_comes_after_a_rerun_runs_too_although_it_reads_the_same() -> None:
+    """Found by the simulator: it read nothing of the group that ran again, and took over its own marker of before."""
+    job = Job(group("a", retry={"max": 0}), group("b"), group("c", "a", "b", join="any_succeeded"))
+    job.decide()
+    job.run("b")
+    before = job.plan.group_plans("/nowhere", "", job.state.job.reruns)["c"]
+    job.run("c")
+    ask(job, Command.PAUSE)
+    job.run("a", failure())
+    said = _rerun(job, "a")
+    assert "so will what comes after it: c" in said.text
+    assert "b" not in said.plans
+    assert GroupPlan.model_validate_json(said.plans["c"]).reruns == 1
+    assert said.plans["c"] != before
+
+
+def test_a_job_whose_rerun_is_under_way_is_not_shown_retrying() -> None:
+    """Found by the simulator: the records had gone, and for a moment it was shown with what they had said."""
+    job = Job(group("a"), group("b", "a", retry=RETRY))
+    job.decide()
+    job.run("a")
+    job.run("b", failure())
+    assert job.status() is Status.RETRYING
+    _rerun(job, "a")
+    decision = job.decide()
+    assert set(decision.forgotten) == {"a", "b"}
+    assert decision.job.status is Status.RUNNING
+    assert decision.due == job.now
+
+
+def test_a_member_is_not_skipped_while_its_fork_is_about_to_run_again() -> None:
+    """It had a record and its siblings before it had none; a coordinator that queued them in order was halted."""
+    job = Job(group("a"), group("b", "a", for_each={"n": [1, 2, 3]}), group("x", retry=RETRY))
+    job.decide()
+    job.run("a")
+    job.run("x", failure())
+    _rerun(job, "a")
+    said = skip(job.state, "b[1]")
+    assert said.answer is Answer.REFUSED
+    assert "just being made to run again" in said.text
+    assert not taken_in(job.state.job), "so whoever asks is given a moment"

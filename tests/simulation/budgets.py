@@ -1,0 +1,74 @@
+"""The two budgets of every group, counted a second time: failures of the user's code, and workers lost in a row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from coordinator.job import Attempt, GroupRecord
+from coordinator.plan import PlannedGroup
+from coordinator.status import GroupState
+from tasks.report import OutcomeKind
+
+from .broken import FORGOTTEN, ONE, WORD, Broken
+from .model import ModelStore, StoredJob
+
+S = GroupState
+Key = tuple[str, str]  # a job, and a group of it
+
+
+class Budgets:
+    """What is charged to whom. Each method raises Broken if the record says otherwise."""
+
+    def __init__(self, core: ModelStore) -> None:
+        self._core = core
+        self._failures: Counter[Key] = Counter()
+        self._losses: Counter[Key] = Counter()
+
+    def resumed(self, job_id: str) -> None:
+        """From here on every group has its whole budget again."""
+        self.forget([key for counter in (self._failures, self._losses) for key in counter if key[0] == job_id])
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Nothing is charged to these any more."""
+        for key in list(keys):
+            self._failures.pop(key, None)
+            self._losses.pop(key, None)
+
+    def renewed(self, before: StoredJob, after: StoredJob) -> None:
+        """A resume gave the budgets back: what is charged now was charged since."""
+        job_id = before.record.id
+        for group, record in after.groups.items():
+            old, key = before.groups.get(group, GroupRecord()), (job_id, group)
+            if record.state.terminal:
+                continue
+            if (record.failures, record.losses) != (self._failures[key], self._losses[key]):
+                said = f"{self._failures[key]} failures and {self._losses[key]} losses"
+                raise Broken(WORD, f"{job_id}/{group} had {said} since the resume; its record says {record}")
+            if old.state is record.state is S.BACKOFF and old.epoch == record.epoch and record.next_at > self._core.now:
+                raise Broken(WORD, f"{job_id}/{group} waits out a backoff although the job was resumed")
+
+    def charge(self, key: Key, attempt: Attempt | None, planned: PlannedGroup, target: GroupState) -> None:
+        """An attempt ended in BACKOFF or FAILED: was that so, and was it charged to the right budget?"""
+        core, failed, where = self._core, target is S.FAILED, f"{key[0]}/{key[1]}"
+        outcome = None if attempt is None else attempt.outcome
+        if outcome is not None and outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
+            if failed:
+                raise Broken(FORGOTTEN, f"{where} failed for being handed back")
+        elif outcome is not None and outcome.kind is OutcomeKind.FAILED:
+            self._failures[key] += 1
+            self._losses[key] = 0
+            unrecoverable = outcome.failure is not None and not outcome.failure.recoverable
+            spent = unrecoverable or self._failures[key] > planned.retry.max
+            if spent != failed:
+                raise Broken(FORGOTTEN, f"{where} is {target} at failure {self._failures[key]} of {planned.retry}")
+        elif outcome is not None and outcome.kind is not OutcomeKind.LOST:
+            raise Broken(ONE, f"{where} became {target} although its attempt says {outcome.kind}")
+        else:
+            alive = core.now - core.alive_at <= 3 * core.period and core.now > core.grace_until
+            if outcome is None and (attempt is None or attempt.lease >= core.now or not alive):
+                text = "none on record" if attempt is None else f"its lease runs for {attempt.lease - core.now:.1f}s"
+                raise Broken(ONE, f"{where} was taken from its worker without a reason ({text}, sweep alive: {alive})")
+            self._losses[key] += 1
+            if (self._losses[key] >= planned.spec.worker_losses) != failed:
+                raise Broken(FORGOTTEN, f"{where} is {target} at loss {self._losses[key]} in a row")
