@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tasks.duration import Seconds
 
-LAST_STEPS = 5.0  # seconds; for what a worker does once its attempts have ended, such as stopping Spark
+LAST_STEPS = 5.0  # seconds; for what a worker does once its attempts have ended, such as ending its processes
 
 
 def _absolute(uri: str) -> str:

