@@ -135,7 +135,7 @@ class LocalFleet:
         workers, coordinators, light, slots, light_slots, queues: see ``Size``.
         home: where logs and Valkey's data are kept; ``.unstuck`` in the current folder if None.
         redis_url: the Redis to use; ``UNSTUCK_REDIS_URL`` if None; an embedded Valkey if that is unset too.
-        grace: seconds from asking a process to end until it is killed.
+        grace: seconds from asking a process to end until it is killed; if None, more than a worker needs to hand back.
         say: takes each line for the person at the terminal.
         commands: what to run instead of the Celery programs.
 
@@ -154,14 +154,14 @@ class LocalFleet:
         slots: int = 1,
         light_slots: int = 2,
         queues: Sequence[str] = ("spark",),
-        grace: float = 10.0,
+        grace: float | None = None,
         say: Callable[[str], None] | None = None,
         commands: Sequence[Command] | None = None,
     ) -> None:
         self.size = Size(workers, coordinators, light, slots, light_slots, tuple(queues))
         self.home = Home(home)
         self.settings = Settings()
-        self.grace = grace
+        self.grace = self.settings.stop_within() + 5.0 if grace is None else grace
         self.children: list[Child] = []
         self.ready = False
         self._stopping = threading.Event()
@@ -259,7 +259,7 @@ class LocalFleet:
         self.home.unlock()
 
     def run(self, timeout: float = 90.0) -> int:
-        """Keep the fleet in the foreground until Ctrl-C, SIGTERM or SIGHUP; a second one ends it without grace.
+        """Keep the fleet in the foreground until Ctrl-C, SIGTERM or SIGHUP; a second hands back now, a third kills.
 
         Returns: 0 after a stop that was asked for; 1 if the fleet did not come up.
         Raises: FleetRunning, FleetFailed (from ``start``).
@@ -293,12 +293,23 @@ class LocalFleet:
             os.read(inbox, 1)
             for failure in failures:
                 self._say(failure)
-            self._say(f"Stopping; what has not ended in {self.grace:g} s is killed. Ctrl-C again kills it now.")
+            drain, now = self.settings.drain_grace, self.settings.stop_within(at_once=True)
+            self._say(
+                f"Stopping: what runs has {drain:g} s to end, and is then handed back. Ctrl-C again does that now."
+            )
             stopper = threading.Thread(target=self._stop_and_tell, args=(outbox,), name="stopper", daemon=True)
             stopper.start()
+            killer = threading.Timer(now, self._kill)
+            killer.daemon = True
             while (told := os.read(inbox, 1)) != b".":
-                for child in self.children if told == b"!" else ():
-                    child.kill()
+                if told == b"!" and killer.ident is None:
+                    self._say(f"Handing back; what has not ended in {now:g} s is killed. Ctrl-C again kills it now.")
+                    killer.start()
+                    for child in self.children:
+                        child.stop()  # a worker that is told twice hands back at once
+                elif told == b"!":
+                    self._kill()
+            killer.cancel()
             stopper.join()
             awaiter.join()
             self._say("Stopped. Jobs that were running go on when a fleet is up again.")
@@ -365,10 +376,14 @@ class LocalFleet:
             child.stop()
         deadline = time.monotonic() + grace
         for child in children:
-            # Celery's warm shutdown of a busy worker does not always end: never wait for it without a limit.
+            # A worker has a limit of its own, which does not help when it is stopped (SIGSTOP): never wait without one.
             if not child.gone(deadline - time.monotonic()):
                 for pid in child.kill():
                     self._say(f"{child.name}: pid {pid} could not be ended; see to it with: kill -9 {pid}")
+
+    def _kill(self) -> None:
+        for child in self.children:
+            child.kill()
 
     def _stop_and_tell(self, outbox: int) -> None:
         try:

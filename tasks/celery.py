@@ -12,6 +12,7 @@ from typing import Any
 from celery import signals
 
 from tasks.app import app
+from tasks.stopping import sign_of_this_worker
 
 
 def _worker_half(module: str) -> Any:
@@ -54,7 +55,9 @@ def _count_slots(instance: Any, **_: Any) -> None:
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]
 def _start_runner(**_: Any) -> None:
     if _slots is not None:
-        _worker_half("runner").start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots)
+        _worker_half("runner").start_runner(
+            queues=sorted(app.amqp.queues.consume_from), slots=_slots, sign=sign_of_this_worker()
+        )
 
 
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]

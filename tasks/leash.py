@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tasks.report import Failure
+from tasks.stop_sign import StopSign
 from tasks.token import Token
 from tasks.vigil import Clock, Order
 
@@ -34,11 +35,17 @@ class Leash:
     """Starts a watchdog for this process and keeps one alive.
 
     ``on_order`` is called from a thread of the leash with the token it is for, the order, and for a timeout the
-    failure that it is.
+    failure that it is. Every watchdog sees ``sign``, the stop sign of the worker.
     """
 
-    def __init__(self, hello: dict[str, Any], on_order: Callable[[Token, Order, Failure | None], None]) -> None:
-        self._hello = {"op": "hello", "pid": os.getpid(), **hello}
+    def __init__(
+        self,
+        hello: dict[str, Any],
+        on_order: Callable[[Token, Order, Failure | None], None],
+        sign: StopSign | None = None,
+    ) -> None:
+        self._passed = () if sign is None else (sign.looking,)
+        self._hello = {"op": "hello", "pid": os.getpid(), "sign": sign and sign.looking, **hello}
         self._on_order = on_order
         self._lock = threading.RLock()
         self._hold: dict[str, Any] | None = None
@@ -117,6 +124,7 @@ class Leash:
             stdout=subprocess.PIPE,
             start_new_session=True,  # a signal to the runner's group or terminal must not reach it
             bufsize=0,
+            pass_fds=self._passed,
         )
         self._say(self._hello)
         if self._hold is not None:

@@ -1,4 +1,7 @@
-"""The prefork pool of the fleet: Celery's own, with one addition: a child may ask to be replaced.
+"""The prefork pool of the fleet: Celery's own, with two additions. One: a child may ask to be replaced.
+
+It is also where a worker's main process hears of its own start, before it forks, and of every way it may end: what it
+does then stands in ``tasks.stopping``.
 
 billiard replaces a child that leaves with ``EX_RECYCLE`` without calling any task lost, but offers no way to ask
 for it other than counting tasks or memory. The question is put here, where a child is about to wait for its next
@@ -15,6 +18,9 @@ from typing import Any
 
 from billiard.pool import EX_RECYCLE
 from celery.concurrency import asynpool, prefork
+
+from tasks import stopping
+from tasks.stop_sign import Word
 
 _wanted = False
 
@@ -52,3 +58,17 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     """``worker_pool`` of the Celery app of the fleet."""
 
     Pool = Pool
+
+    def on_start(self) -> None:
+        self._stopping = stopping.begin(self.options["initargs"][1])
+        self._stopping.take_signals()  # Celery has set its own by now
+        super().on_start()
+
+    def on_close(self) -> None:
+        # A stop that came without a signal: ``celery control shutdown``, SIGHUP, an error that ends the worker.
+        self._stopping.stop(Word.STOP)
+        super().on_close()
+
+    def on_terminate(self) -> None:
+        self._stopping.stop(Word.STOP_NOW)
+        super().on_terminate()

@@ -56,14 +56,18 @@ def run(runner: Runner, hint_text: str) -> str:
     """Claim and run the attempt that a hint offers.
 
     Returns:
-        What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), or the outcome and the answer
-        of finish.
+        What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, or the outcome and the
+        answer of finish.
     """
     try:
         hint = Hint.parse(hint_text)
     except Malformed as error:
         log.error("a hint that cannot be read is dropped: %s", error)
         return "UNREADABLE"
+    if runner.stopping:
+        # A claim now would only be handed back. Unclaimed, it costs no epoch and is sent again, to another worker.
+        log.info("%s is not claimed: this worker was told to stop. The hint will be sent again", hint)
+        return "STOPPING"
     # Made before the first try to claim: a claim that is repeated because its reply was lost is the same claim.
     claimant, event = secrets.token_hex(6), secrets.token_hex(8)
     try:

@@ -25,6 +25,7 @@ from tasks.leftovers import Surroundings
 from tasks.report import Failure
 from tasks.settings import Settings, settings, whoami
 from tasks.spark import Driver
+from tasks.stop_sign import StopSign, Word
 from tasks.token import Token
 from tasks.vigil import Order
 
@@ -52,8 +53,8 @@ class Held:
 class Runner:
     """What one process needs to run attempts, one after the other."""
 
-    def __init__(self, settings: Settings, *, queues: Sequence[str], slots: int) -> None:
-        """``queues``: what the worker listens to. ``slots``: how many runners share this machine."""
+    def __init__(self, settings: Settings, *, queues: Sequence[str], slots: int, sign: StopSign | None = None) -> None:
+        """``queues``: what the worker listens to, ``sign``: its own. ``slots``: how many runners share this machine."""
         self.settings = settings
         self.pid = os.getpid()
         self.name = whoami()
@@ -63,9 +64,15 @@ class Runner:
         self.driver = Driver(settings, slots=slots)
         self.held: Held | None = None
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
-        self.leash = Leash(hello, self._hear)
+        self._sign = sign
+        self.leash = Leash(hello, self._hear, sign)
         if settings.spark_prewarm and set(queues) != {"light"}:
             threading.Thread(target=self._prewarm, name="prewarm", daemon=True).start()
+
+    @property
+    def stopping(self) -> bool:
+        """True once the worker was told to stop: no attempt is begun any more."""
+        return self._sign is not None and self._sign.word is not Word.WORK
 
     @contextmanager
     def holding(self, token: Token) -> Iterator[Held]:
@@ -125,13 +132,13 @@ class Runner:
 _runner: Runner | None = None
 
 
-def start_runner(*, queues: Sequence[str], slots: int) -> Runner:
+def start_runner(*, queues: Sequence[str], slots: int, sign: StopSign | None = None) -> Runner:
     """Make this process a runner. Called once, in the child."""
     global _runner
     if os.getpgrp() != os.getpid():
         # A group of its own: the runner and its JVM end together, and the worker above is not hit with them.
         os.setpgid(0, 0)
-    _runner = Runner(settings(), queues=queues, slots=slots)
+    _runner = Runner(settings(), queues=queues, slots=slots, sign=sign)
     return _runner
 
 

@@ -12,6 +12,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tasks.duration import Seconds
 
+LAST_STEPS = 5.0  # seconds; for what a worker does once its attempts have ended, such as ending its processes
+
 
 def _absolute(uri: str) -> str:
     """A path made absolute; a URI (``s3://…``, ``file:///…``) as it is, without its trailing slash."""
@@ -39,6 +41,7 @@ class Settings(BaseSettings):
         default=None, ge=1, description="unclaimed hints per job and queue; None: 4 x slots, at least 64"
     )
     cancel_grace: Seconds = 10.0
+    drain_grace: Seconds = Field(default=20.0, description="how long attempts may go on once their worker is to stop")
     cancel_deadline: Seconds = 60.0
     session_timeout: Seconds = Field(default=300.0, description="how long a Spark session may take to start")
     retention: Seconds = 7 * 86400.0
@@ -52,6 +55,10 @@ class Settings(BaseSettings):
     step_modules: Annotated[list[str], NoDecode] = Field(
         default_factory=list, description="comma-separated; modules a step may be imported from (empty: any)"
     )
+
+    def stop_within(self, *, at_once: bool = False) -> float:
+        """Seconds in which a worker that was told to stop has left; ``at_once``: without the grace to end by itself."""
+        return (0.0 if at_once else self.drain_grace) + self.cancel_grace + LAST_STEPS
 
     @field_validator("step_modules", mode="before")
     @classmethod

@@ -63,6 +63,11 @@ class Vigil:
         return replace(self, clocks={name: clock for name, clock in self.clocks.items() if name != code})
 
     @property
+    def drains(self) -> bool:
+        """True once the runner was told to hand its attempt back, or more."""
+        return self.order is not None and self.order.strength >= Order.DRAIN.strength
+
+    @property
     def next_end(self) -> float | None:
         """When the first of the clocks runs out; None if none runs, or one has run out already."""
         return None if self.timed_out else min((clock.ends for clock in self.clocks.values()), default=None)
@@ -76,6 +81,7 @@ class Sight:
     runner: Seen
     orphaned: bool = False  # the worker above the runner has died: nobody listens to it, and it hears of no work
     answer: RenewAnswer | None = None
+    drain_at: float | None = None  # when the attempt is to be handed back, since the worker was told to stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +112,21 @@ def decide(vigil: Vigil, sight: Sight, *, grace: float, death: str = "died", who
     if sight.runner is Seen.GONE:
         # Kill all the same: what the runner started outlives it (a JVM that writes, Python workers).
         why = f"{who} {death}"
-        return Verdict(vigil, None, why, _last_word(vigil, why), ended=True)
+        return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
     if sight.orphaned:
         why = f"{who} was ended because the Celery worker above it has died"
-        return Verdict(vigil, None, why, _last_word(vigil, why), ended=True)
+        return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
     if vigil.order is not None and sight.now - vigil.ordered_at >= grace:
         why = f"{who} was killed: it had not left {grace:g}s after it was told to ({vigil.order})"
-        return Verdict(vigil, None, why, _last_word(vigil, why), ended=True)
+        return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
     return Verdict(vigil, tell)
 
 
 def _hear(vigil: Vigil, sight: Sight) -> tuple[Vigil, Order | None]:
     """The vigil with a new or stronger order, and that order if there is one. The grace counts from the first."""
     heard = [_ORDER_OF[sight.answer]] if sight.answer in _ORDER_OF else []
+    if sight.drain_at is not None and sight.drain_at <= sight.now:
+        heard.append(Order.DRAIN)
     over = [clock for clock in vigil.clocks.values() if clock.ends <= sight.now]
     if over:
         heard.append(Order.TIMEOUT)
@@ -130,7 +138,7 @@ def _hear(vigil: Vigil, sight: Sight) -> tuple[Vigil, Order | None]:
     return replace(vigil, order=order, ordered_at=since), order
 
 
-def _last_word(vigil: Vigil, why: str) -> Outcome | None:
+def _last_word(vigil: Vigil, sight: Sight, why: str) -> Outcome | None:
     """What to report for a runner that cannot report any more; None when the attempt is somebody else's by now."""
     if vigil.order is Order.STALE:
         return None
@@ -140,6 +148,9 @@ def _last_word(vigil: Vigil, why: str) -> Outcome | None:
         return Outcome(OutcomeKind.RELEASED)
     if vigil.order is Order.TIMEOUT and vigil.timed_out is not None:
         return Outcome(OutcomeKind.FAILED, failure=timeout_failure(vigil.timed_out))
+    if sight.drain_at is not None:
+        # Ended with its worker before its time: a supervisor with a shorter grace than ours. No fault of the group.
+        return Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", f"{why}, while its worker was told to stop"))
     return Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why))
 
 

@@ -5,11 +5,13 @@ It exists because one C call that holds the GIL silences every thread of the run
 tie it to its runner, one JSON object a line, each with an ``op``:
 
 ==================  ==========================================================================================
-runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, claimed (if it ever claimed) ·
+runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, claimed (if it ever claimed) ·
                     ``hold`` token, log, since · ``log`` path ·
                     ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text · ``release``
 watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
 ==================  ==========================================================================================
+
+It also sees the stop sign of the worker (``tasks.stop_sign``), whose grace it counts.
 
 It must never renew for a runner that is gone or stopped, never die of a store that is away, and never outlive its
 runner. What it decides stands in ``tasks.vigil``; here it looks and acts.
@@ -36,12 +38,14 @@ from tasks.lease import Lease, RenewAnswer
 from tasks.proctree import Seen, Tree, describe_status, exit_status, look
 from tasks.report import Outcome
 from tasks.settings import Settings, settings
+from tasks.stop_sign import StopSign, Word
 from tasks.token import Token
 from tasks.vigil import Clock, Order, Sight, Vigil, decide, may_renew, timeout_failure
 from tasks.wake import Wake
 
 log = logging.getLogger("tasks.watchdog")
 
+SIGN_EVERY = 0.2  # seconds; how often a raised sign is looked at, for it may be raised higher
 LAST_WORD_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
 
 
@@ -60,6 +64,9 @@ class Watchdog:
         self._runner = psutil.Process(int(hello["pid"]))
         self._tree = Tree(self._runner)
         self._wake = Wake(self._client, self._keys)
+        self._sign = None if hello.get("sign") is None else StopSign(int(hello["sign"]))
+        self._word = Word.WORK
+        self._drain_at: float | None = None  # monotonic seconds
         self._token: Token | None = None
         self._claimed = float(hello.get("claimed", 0.0))  # its last claim, by the clock of this host
         self._log: str | None = None
@@ -91,13 +98,19 @@ class Watchdog:
             moments.append(self._vigil.next_end)
         if self._vigil.order is not None:
             moments.append(self._vigil.ordered_at + self._settings.cancel_grace)
+        if self._drain_at is not None and self._token is not None and not self._vigil.drains:
+            moments += [self._drain_at, now + SIGN_EVERY]
         sources: list[Any] = [0] if self._piped else []
+        if self._sign is not None and self._word is Word.WORK:
+            sources.append(self._sign)  # a raised one can be read for ever
         if pidfd is not None:
             sources.append(pidfd)
         socket = self._wake.socket()
         if socket is not None:
             sources.append(socket)
         ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
+        if self._sign in ready and self._sign is not None and self._sign.word is Word.WORK:
+            self._sign = None  # whoever could raise it has died, which is for the process table to say
         if 0 in ready:
             self._read()
         if socket in ready and self._wake.heard():
@@ -143,6 +156,7 @@ class Watchdog:
 
     def _attend(self) -> bool:
         """Look, renew when it is time, and do what is decided. False: there is nothing left to watch."""
+        self._heed()  # before the runner is looked at: what ended it may be the stop
         runner = look(self._runner)
         # Read before the parent reaps the zombie; afterwards nobody can tell.
         death = describe_status(exit_status(self._runner.pid)) if runner is Seen.GONE else ""
@@ -158,7 +172,7 @@ class Watchdog:
                 self._tree.kill()  # what it left behind
                 return False
             return True
-        sight = Sight(time.monotonic(), runner, orphaned, self._answer)
+        sight = Sight(time.monotonic(), runner, orphaned, self._answer, self._drain_at)
         self._answer = None
         verdict = decide(
             self._vigil, sight, grace=self._settings.cancel_grace, death=death, who=f"the runner {self._worker}"
@@ -178,6 +192,16 @@ class Watchdog:
         if verdict.finish is not None:
             self._finish(self._token, verdict.finish)
         return not verdict.ended
+
+    def _heed(self) -> None:
+        """Look at the stop sign, and count the grace from when it is first seen."""
+        word = Word.WORK if self._sign is None else self._sign.word
+        if word <= self._word:
+            return
+        self._word = word
+        now = time.monotonic()
+        grace = self._settings.drain_grace if word is Word.STOP else 0.0
+        self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
 
     def _orphaned(self, runner: Seen) -> bool:
         if runner is Seen.GONE:

@@ -175,6 +175,7 @@ def worker(
         "UNSTUCK_LEASE_TTL": "3s",
         "UNSTUCK_LEASE_RENEW": "300ms",
         "UNSTUCK_CANCEL_GRACE": "1s",
+        "UNSTUCK_DRAIN_GRACE": "1s",
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)]),
         "PYTHONDONTWRITEBYTECODE": "1",
         **(environ or {}),

@@ -205,3 +205,24 @@ def union(spark: Any, ctx: Any) -> None:
     ctx.result("rows", frame.count())
     ctx.result("sum", frame.groupBy().sum("n").first()[0])
     ctx.result("by_group", spark.table("`by-part`").count())
+
+
+def counted(
+    spark: Any, ctx: Any, folder: str, gate: str = "", seconds: float = 0.0, n: int = 0, gated: int = 1
+) -> None:
+    """Polite, and counts: one file per ``n``, a line when it began and one when it was done.
+
+    Of all ``n`` those below ``gated`` wait for ``gate``, the others take ``seconds``.
+    """
+
+    def note(word: str) -> None:
+        with open(Path(folder) / str(n), "a") as file:
+            file.write(f"{word}\n")
+
+    note("began")
+    end = time.monotonic() + seconds
+    while not Path(gate).exists() if n < gated else time.monotonic() < end:
+        if ctx.cancelled:
+            raise RuntimeError("interrupted")
+        time.sleep(0.02)
+    note("done")

@@ -91,6 +91,7 @@ def _prepare(home: Path) -> None:
     """The environment and folder that the fleet's processes inherit: a Valkey and a warehouse of the demo's own, and
     a place from which ``examples`` can be imported."""
     os.environ.pop("UNSTUCK_REDIS_URL", None)
+    os.environ.setdefault("UNSTUCK_DRAIN_GRACE", "2s")  # whoever interrupts a demo does not want to wait
     os.environ["UNSTUCK_WAREHOUSE"] = str(home / "warehouse")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
     os.chdir(CHECKOUT)

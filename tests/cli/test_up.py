@@ -186,12 +186,14 @@ def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(up: Callab
     assert fleet.left() == []
 
 
-def test_a_second_ctrl_c_does_not_wait_for_the_grace(up: Callable[..., Up]) -> None:
+def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(up: Callable[..., Up]) -> None:
     fleet = up(commands={"deaf": DEAF}, grace=600.0)
     fleet.says("Ready")
     wait_until(lambda: len(fleet.family()) == 5, 10, "the deaf process and its two children")
     fleet.signal(signal.SIGINT)
-    fleet.says("Stopping")
+    fleet.says("Stopping: what runs has 20 s to end")
+    fleet.signal(signal.SIGINT)
+    fleet.says("Handing back; what has not ended in 15 s is killed")
 
     fleet.signal(signal.SIGINT)
 

@@ -15,6 +15,7 @@ import yaml
 from celery.bin.celery import celery as celery_command
 from servers import free_port, server_binary, wait_until
 
+from tasks.duration import parse_duration
 from tasks.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +94,13 @@ def test_every_part_comes_back_and_is_given_time_to_end() -> None:
         if "profiles" not in service:
             assert service["restart"] == "unless-stopped", name
             assert service["stop_grace_period"].endswith("s"), name
+
+
+@pytest.mark.parametrize("name", ["spark", "light"])
+def test_a_worker_has_time_to_hand_back_what_it_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in SERVICES[name]["environment"].items():
+        monkeypatch.setenv(variable, str(value))
+    assert parse_duration(SERVICES[name]["stop_grace_period"]) > Settings().stop_within()
 
 
 def test_workers_and_coordinators_see_one_warehouse() -> None:

@@ -134,3 +134,33 @@ def test_a_step_that_has_ended_stops_its_own_clock_and_not_the_groups() -> None:
     next_step = replace(ONE_STEP, began=40.0, step="step 3 of 3 (write)")
     told = decide(left.with_clock(next_step), see(50.0), grace=GRACE)
     assert told.vigil.timed_out == next_step
+
+
+def test_a_worker_that_stops_hands_back_when_the_grace_is_over_and_not_before() -> None:
+    assert decide(IDLE, see(29.9, drain_at=30.0), grace=GRACE).tell is None
+    told = decide(IDLE, see(30.0, drain_at=30.0), grace=GRACE)
+    assert told.tell is Order.DRAIN
+    again = decide(told.vigil, see(39.9, drain_at=30.0), grace=GRACE)
+    assert (again.tell, again.kill) == (None, "")
+    end = decide(again.vigil, see(40.0, drain_at=30.0), grace=GRACE)
+    assert end.kill
+    assert end.finish is not None
+    assert end.finish.kind is OutcomeKind.RELEASED
+
+
+@pytest.mark.parametrize("how", [{"runner": Seen.GONE}, {"orphaned": True}])
+def test_a_runner_that_dies_while_its_worker_stops_was_handed_back_and_says_how(how: dict[str, object]) -> None:
+    verdict = decide(IDLE, see(5.0, drain_at=30.0, **how), grace=GRACE, who="r1")
+    assert verdict.finish is not None
+    assert verdict.finish.kind is OutcomeKind.RELEASED
+    assert verdict.finish.failure is not None
+    assert verdict.finish.failure.text == f"{verdict.kill}, while its worker was told to stop"
+
+
+def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
+    told = decide(IDLE, see(1.0, drain_at=0.0), grace=GRACE)
+    canceled = decide(told.vigil, see(2.0, drain_at=0.0, answer=RenewAnswer.CANCEL), grace=GRACE)
+    assert canceled.tell is Order.CANCEL
+    end = decide(canceled.vigil, see(3.0, drain_at=0.0, runner=Seen.GONE), grace=GRACE)
+    assert end.finish is not None
+    assert end.finish.kind is OutcomeKind.CANCELED

@@ -1,0 +1,306 @@
+"""A worker that is told to stop hands back what it runs: real workers, real signals, and a coordinator that goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import fleet
+import psutil
+import pytest
+import redis
+from celery import Celery
+from servers import RedisServer, wait_until
+
+from coordinator.child import Command
+from coordinator.client import Client
+from coordinator.job import GroupRecord
+from coordinator.local import LocalFleet
+from coordinator.status import GroupState, Status
+from tasks.report import OutcomeKind
+from tasks.settings import Settings
+from tasks.token import Hint
+
+ROOT = Path(__file__).parents[2]
+PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+LONG = {"UNSTUCK_DRAIN_GRACE": "20s"}  # what ends well before that has not ended because the grace was over
+SLACK = 4.0  # seconds; for a busy machine
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def offer(store: redis.Redis, tmp_path: Path) -> Any:
+    """Offers one attempt of a step on a queue of this test's own, and waits until a runner holds it."""
+
+    def make(step: str, **params: Any) -> Hint:
+        job = f"drain-{os.urandom(4).hex()}"
+        steps = [{"python": f"fleet_steps:{step}", "params": params}]
+        group = {"name": "g", "spark": False, "queue": tmp_path.name, "steps": steps}
+        hint = fleet.offer(store, tmp_path / "w", job, group)
+        fleet.claimed(store, hint)
+        return hint
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    """A coordinator and a Valkey, without workers."""
+    home = tmp_path_factory.mktemp("head")
+    patch = pytest.MonkeyPatch()
+    patch.delenv("UNSTUCK_REDIS_URL", raising=False)
+    patch.setenv("UNSTUCK_WAREHOUSE", str(home / "warehouse"))
+    patch.setenv("UNSTUCK_LEASE_TTL", "3s")
+    patch.setenv("UNSTUCK_DISPATCH_TIMEOUT", "1s")
+    patch.setenv("PYTHONPATH", PATHS)
+    try:
+        with LocalFleet(workers=0, light=0, home=home) as running:
+            running.wait_ready()
+            yield running
+    finally:
+        patch.undo()
+
+
+@pytest.fixture
+def client(head: LocalFleet) -> Iterator[Client]:
+    with Client(Settings(redis_url=head.redis_url, warehouse=str(head.home.path / "warehouse"))) as client:
+        yield client
+
+
+def counted(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    """A group that counts what it does in files of ``tmp_path / "effects"``."""
+    (tmp_path / "effects").mkdir()
+    params = {"folder": str(tmp_path / "effects"), "gate": str(tmp_path / "gate"), **more.pop("params", {})}
+    return {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:counted", "params": params}], **more}
+
+
+def effects(tmp_path: Path) -> dict[str, list[str]]:
+    return {file.name: file.read_text().split() for file in (tmp_path / "effects").iterdir()}
+
+
+def members(client: Client, job: str) -> list[tuple[GroupState, GroupRecord]]:
+    return [(member.state, member.record) for group in client.show(job).groups for member in group.members]
+
+
+def charged(record: GroupRecord) -> tuple[int, int]:
+    return record.failures, record.losses
+
+
+def left(stopped: fleet.FleetWorker) -> None:
+    """The worker has left by itself; by its alarm where Celery hung in its own shutdown, as it does now and then."""
+    assert stopped.process.wait(30) in (0, -signal.SIGALRM), stopped.text()
+
+
+def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_finishes_it(
+    head: LocalFleet, client: Client, tmp_path: Path
+) -> None:
+    job = client.submit({"name": "drained", "groups": [counted(tmp_path)]}).id
+    with fleet.worker(head.redis_url, tmp_path) as first:
+        wait_until(lambda: effects(tmp_path), 20, "the step to begin")
+        with fleet.worker(head.redis_url, tmp_path) as second:
+            asked = time.monotonic()
+            first.process.send_signal(signal.SIGTERM)
+
+            def again() -> bool:
+                ((state, record),) = members(client, job)
+                return state is GroupState.RUNNING and record.epoch == 2
+
+            wait_until(again, 20, "the other worker to run it")
+            assert time.monotonic() - asked < 1.0 + SLACK
+            ((_, record),) = members(client, job)
+            assert (record.releases, *charged(record)) == (1, 0, 0)
+            (tmp_path / "gate").touch()
+            assert client.wait(job, 20).job.status is Status.FINISHED
+            left(first)
+            assert second.process.poll() is None
+    assert effects(tmp_path) == {"0": ["began", "began", "done"]}
+
+
+def test_an_attempt_that_ends_within_the_grace_ends_as_ever(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
+        hint = offer("until", path=str(tmp_path / "go"))
+        stopped.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "was told to stop" in stopped.text(), 10, "the worker to say so")
+        (tmp_path / "go").touch()
+        assert fleet.outcome(store, hint, 10).kind is OutcomeKind.SUCCEEDED
+        left(stopped)
+
+
+def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_back(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name) as stopped:
+        started = tmp_path / "started"
+        hint = offer("sleep_on", started=str(started))
+        wait_until(lambda: started.exists() and started.read_text(), 10, "the step to run")
+        asked = time.monotonic()
+        stopped.process.send_signal(signal.SIGTERM)
+        assert fleet.outcome(store, hint).kind is OutcomeKind.RELEASED
+        assert time.monotonic() - asked < 1.0 + 1.0 + SLACK
+        wait_until(lambda: fleet.gone(int(started.read_text())), 5, "the step's own child to be gone")
+        left(stopped)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_second_signal_hands_back_at_once(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any, second: int
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
+        hint = offer("wait_for_cancel")
+        stopped.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "was told to stop" in stopped.text(), 10, "the worker to say so")
+        stopped.process.send_signal(second)
+        assert fleet.outcome(store, hint, 5).kind is OutcomeKind.RELEASED
+        left(stopped)
+
+
+def test_a_shutdown_over_the_broker_hands_back_too(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any
+) -> None:
+    name = f"{tmp_path.name}@here"
+    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, arguments=["-n", name]) as stopped:
+        hint = offer("wait_for_cancel")
+        with Celery(broker=redis_server.url, set_as_current=False) as app:
+            app.control.shutdown(destination=[name])
+        assert fleet.outcome(store, hint, 1.0 + SLACK).kind is OutcomeKind.RELEASED
+        left(stopped)
+
+
+def test_a_worker_killed_by_an_impatient_supervisor_has_handed_its_attempt_back(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
+        hint = offer("sleep_on")
+        stopped.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "was told to stop" in stopped.text(), 10, "the worker to say so")
+        stopped.process.kill()
+        outcome = fleet.outcome(store, hint, SLACK)
+        assert outcome.kind is OutcomeKind.RELEASED
+        assert outcome.failure is not None
+        assert "while its worker was told to stop" in outcome.failure.text
+
+
+@pytest.fixture
+def supervised(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalFleet]:
+    """One worker under the supervision of ``unstuck up``."""
+    for name, value in {"UNSTUCK_DRAIN_GRACE": "1s", "UNSTUCK_CANCEL_GRACE": "1s", "PYTHONPATH": PATHS}.items():
+        monkeypatch.setenv(name, value)
+    celery = (
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "tasks",
+        "worker",
+        "-Q",
+        tmp_path.name,
+        "-n",
+        f"{tmp_path.name}@here",
+    )
+    command = Command("hangs", celery, {"UNSTUCK_REDIS_URL": redis_server.url}, f"{tmp_path.name}@here")
+    with LocalFleet(home=tmp_path / "home", redis_url=redis_server.url, commands=[command]) as up:
+        up.wait_ready()
+        yield up
+
+
+def test_a_local_fleet_that_is_stopped_hands_back(supervised: LocalFleet, store: redis.Redis, offer: Any) -> None:
+    hint = offer("sleep_on")
+    supervised.stop()
+    assert fleet.outcome(store, hint, 0.1).kind is OutcomeKind.RELEASED
+
+
+def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by_its_supervisor(
+    supervised: LocalFleet, store: redis.Redis, offer: Any
+) -> None:
+    hint = offer("wait_for_cancel")
+    (child,) = supervised.children
+    assert child.pid is not None
+    below = psutil.Process(child.pid).children(recursive=True)
+    assert len(below) > 1
+    os.kill(child.pid, signal.SIGTERM)
+    wait_until(lambda: "was told to stop" in child.log.read_text(), 10, "the worker to take the order")
+    os.kill(child.pid, signal.SIGSTOP)
+    assert fleet.outcome(store, hint, 1.0 + SLACK).kind is OutcomeKind.RELEASED
+    supervised.stop(grace=0.5)
+    assert all(fleet.gone(process.pid) for process in below)
+
+
+def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> None:
+    code = (
+        "import re, sys, tasks.settings\n"
+        "tasks.settings.LAST_STEPS = 0.2\n"
+        "from tasks import stopping\n"
+        "from tasks.stop_sign import Word\n"
+        "worker = stopping.begin('spark@here')\n"
+        "worker.take_signals()\n"
+        "worker.stop(Word.STOP)\n"
+        "re.match(r'(a+)+$', 'a' * 60 + 'b')\n"  # for ever, and no other Python code runs meanwhile
+    )
+    env = {**os.environ, "PYTHONPATH": PATHS, "UNSTUCK_DRAIN_GRACE": "100ms", "UNSTUCK_CANCEL_GRACE": "100ms"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert ended.returncode == -signal.SIGALRM
+    assert "spark@here was told to stop and takes no new work. What runs has 0.1s to end" in ended.stderr
+
+
+def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_charge_nothing(
+    head: LocalFleet, client: Client, tmp_path: Path
+) -> None:
+    """Two of the groups outlast every restart, so each restart hands something back, or leaves it to the other."""
+    group = counted(tmp_path, for_each={"n": list(range(40))}, params={"seconds": 0.3, "gated": 2})
+    with ExitStack() as stack:
+
+        def start() -> fleet.FleetWorker:
+            short = {"UNSTUCK_DRAIN_GRACE": "300ms"}
+            return stack.enter_context(fleet.worker(head.redis_url, tmp_path, concurrency=2, environ=short))
+
+        running = [start(), start()]
+        job = client.submit({"name": "rolling", "groups": [group]}).id
+        wait_until(lambda: {"0", "1"} <= set(effects(tmp_path)), 20, "the two long ones to begin")
+        for _ in range(6):
+            old = running.pop(0)
+            old.process.send_signal(signal.SIGTERM)
+            running.append(start())  # takes about as long as the old one has to leave
+            left(old)
+        (tmp_path / "gate").touch()
+        assert client.wait(job, 60).job.status is Status.FINISHED
+    found = effects(tmp_path)
+    assert len(found) == 40
+    assert {name: lines.count("done") for name, lines in found.items()} == dict.fromkeys(found, 1)
+    records = [record for _, record in members(client, job)]
+    assert {charged(record) for record in records} == {(0, 0)}
+    assert sum(record.releases for record in records) >= 6
+    # A run that was not done was handed back, and the other way round: nothing ran that nobody knows of.
+    assert sum(lines.count("began") for lines in found.values()) == 40 + sum(record.releases for record in records)
+
+
+@pytest.mark.timeout(180)
+def test_a_spark_stage_is_handed_back_by_a_worker_that_stops(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    spark = {"UNSTUCK_CANCEL_GRACE": "20s", "UNSTUCK_SPARK_MASTER": "local[1]"}
+    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=spark) as stopped:
+        started = tmp_path / "started"
+        steps = [{"python": "fleet_steps:slow_stage", "params": {"started": str(started)}}]
+        hint = fleet.offer(store, tmp_path / "w", "drain-spark", {"name": "g", "queue": tmp_path.name, "steps": steps})
+        wait_until(started.exists, 90, "the stage to run")
+        below = psutil.Process(stopped.process.pid).children(recursive=True)
+        stopped.process.send_signal(signal.SIGTERM)
+        assert fleet.outcome(store, hint, 20.0).kind is OutcomeKind.RELEASED
+        left(stopped)
+        wait_until(lambda: all(fleet.gone(process.pid) for process in below), 10, "the JVM and all others to be gone")
