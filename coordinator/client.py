@@ -25,6 +25,7 @@ from coordinator.explain import Explanation, explain
 from coordinator.fleet import FleetView, fleet_of
 from coordinator.giving import Giving, Judge
 from coordinator.job import JobRecord
+from coordinator.parked import Parked, Treated
 from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries, view_of
 from coordinator.spec import JobSpec
@@ -93,6 +94,7 @@ class Client:
         self._redis = redis_client or connect(self.settings.redis_url)
         self._store = Store.of(self.settings, self._redis)
         self.queries = Queries(self._redis, Keys(self.settings.prefix))
+        self.parked = Parked(self._redis, Keys(self.settings.prefix))
         self._giving = Giving(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
 
     def close(self) -> None:
@@ -352,6 +354,14 @@ class Client:
     def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
         """End the job at once, whatever its workers do. See `command`."""
         return self.command(job, Command.FORCE_STOP, reason=reason, by=by)
+
+    def replay_report(self, report: str, *, by: str | None = None) -> Treated:
+        """Put a parked report back for the coordinators to apply; see `Parked.replay`."""
+        return self.parked.replay(report, by or _user())
+
+    def drop_report(self, report: str, *, by: str | None = None) -> Treated:
+        """Remove a parked report for good; see `Parked.drop`."""
+        return self.parked.drop(report, by or _user())
 
     def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:
         """Wait until the job has ended; the last view of it.

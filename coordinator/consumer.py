@@ -1,8 +1,9 @@
 """The report consumer: reads reports, hands them to ``act`` job by job, and forgets none.
 
 A report stays pending until the commit that applied it acks it. A busy job's reports are tried again after
-milliseconds; those of a coordinator that died are claimed by another. Runs as one supervised thread (``bootstep``);
-it never forks, and an error that is not the store being away ends it, visibly.
+milliseconds; those of a coordinator that died are claimed by another. One that cannot be applied however often it is
+tried is parked, and holds up nobody. Runs as one supervised thread (``bootstep``); it never forks, and an error of the
+stream itself that is not the store being away ends it, visibly.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from tasks.settings import Settings
 
 log = logging.getLogger(__name__)
 BATCH = 500
+POISON_AFTER = 5  # deliveries of a report that raised again: it is parked
+KILLER_AFTER = 20  # deliveries of a report that nobody finished nor raised over: its coordinators died or hung under it
 
 
 @dataclass(slots=True)
@@ -77,7 +80,7 @@ class Consumer:
                 self.step()
                 away = 0
             except redis.RedisError as error:
-                if "NOGROUP" in str(error):
+                if _no_group(error):
                     opened = False  # the store came back empty or rolled back
                     continue
                 if not unavailable(error):
@@ -97,10 +100,10 @@ class Consumer:
             self._next_claim = now + self._settings.report_idle / 2
             held = {entry.id for busy in self._busy.values() for entry in busy.entries}
             idle = self._inbox.claim_idle(self._settings.report_idle, BATCH)
-            self.apply([entry for entry in idle if entry.id not in held])
+            self.apply(self._without_killers([entry for entry in idle if entry.id not in held]))
         for job in [job for job, busy in self._busy.items() if busy.next_at <= now]:
             busy = self._busy.pop(job)
-            self._hand_over(job, busy.entries, busy.tries)
+            self._try(job, busy.entries, busy.tries)
         if now >= self._next_look:
             self._next_look = now + self._settings.sweep_every / 2
             self._sweep.run_if_overdue()
@@ -136,7 +139,39 @@ class Consumer:
             if waiting is not None:
                 waiting.entries.extend(batch)
             else:
-                self._hand_over(job, batch, 0)
+                self._try(job, batch, 0)
+
+    def _try(self, job: str, entries: list[Entry], tries: int) -> None:
+        """Hand over the reports of one job. An error is that job's own: those behind it are applied all the same.
+
+        What raised stays pending and is delivered again, here or elsewhere; after ``POISON_AFTER`` deliveries it is
+        parked (tests/guarantees/test_parked.py).
+        """
+        try:
+            self._hand_over(job, entries, tries)
+        except Exception as error:
+            if unavailable(error) or _no_group(error):
+                raise
+            log.exception("%d reports of job %s could not be applied; they are delivered again", len(entries), job)
+            poison = [entry for entry in entries if entry.deliveries >= POISON_AFTER]
+            self._set_aside(poison, f"applying it raised {type(error).__name__}: {str(error)[:300]}")
+
+    def _without_killers(self, entries: list[Entry]) -> list[Entry]:
+        """Those that are worth another try: whatever ended each coordinator that had it is not tried for ever."""
+        self._set_aside(
+            [entry for entry in entries if entry.deliveries > KILLER_AFTER],
+            "no coordinator that took it finished it, nor said why not",
+        )
+        return [entry for entry in entries if entry.deliveries <= KILLER_AFTER]
+
+    def _set_aside(self, entries: list[Entry], why: str) -> None:
+        """Park reports that cannot be applied. Wake-ups say nothing that is worth keeping: the job stays due."""
+        self._inbox.ack([entry for entry in entries if _only_wakes(entry)])
+        for entry in entries:
+            if not _only_wakes(entry):
+                text = f"POISON: after {entry.deliveries} deliveries, {why}"
+                self._inbox.park([entry], text, "POISON")
+                log.error("report %s parked, %s", entry.id, text)
 
     def _hand_over(self, job: str, entries: list[Entry], tries: int) -> None:
         reports = [Delivered(entry.id, Report.from_fields(entry.fields)) for entry in entries if not _only_wakes(entry)]
@@ -158,6 +193,11 @@ class Consumer:
         now = self._clock()
         until = min([self._next_claim, self._next_look, *(busy.next_at for busy in self._busy.values())])
         return min(max(until - now, 0.001), 1.0)
+
+
+def _no_group(error: BaseException) -> bool:
+    """The stream or its consumer group is not there: the store came back empty or rolled back."""
+    return isinstance(error, redis.ResponseError) and "NOGROUP" in str(error)
 
 
 def _ago(at: float | None, now: float) -> float | None:

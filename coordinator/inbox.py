@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import redis
@@ -23,19 +23,29 @@ CONSUMER_SILENCE = 3600.0  # seconds; one that is alive asks at least once a sec
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One stream entry as it came."""
+    """One stream entry as it came. ``deliveries``: how often some consumer was handed it, this time included."""
 
     id: str
     fields: Fields
+    deliveries: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class DeadReport:
-    """A parked report: why it was parked, and what it said."""
+    """A parked report: why it was parked, and what it said.
+
+    Attributes:
+        entry: its id on the report stream, which says when the worker sent it.
+        deliveries: how often a coordinator was handed it before it was parked; 0 if that was not recorded.
+        raw: what stands on the dead stream, as it stands.
+    """
 
     id: str
     reason: str
     fields: Fields
+    entry: str = ""
+    deliveries: int = 0
+    raw: Fields = field(default_factory=dict)
 
 
 class Inbox:
@@ -76,7 +86,14 @@ class Inbox:
                 self._keys.reports, REPORT_GROUP, self._consumer, round(idle * 1000), "0-0", count=count
             ),
         )
-        return [Entry(entry_id, fields or {}) for entry_id, fields in answer[1]]
+        if not answer[1]:
+            return []
+        pending = self._redis.xpending_range(
+            self._keys.reports, REPORT_GROUP, answer[1][0][0], answer[1][-1][0], count, self._consumer
+        )
+        times = {one["message_id"]: int(one["times_delivered"]) for one in pending}
+        # Several of ours may lie between the first and the last: one that is not counted here counts as new.
+        return [Entry(entry_id, fields or {}, times.get(entry_id, 1)) for entry_id, fields in answer[1]]
 
     def park(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
         """Set reports aside with the reason, and ack them, in one step."""
@@ -122,10 +139,20 @@ class Inbox:
     def dead(self, limit: int = 100) -> list[DeadReport]:
         """Parked reports, the newest first."""
         entries = cast(list[tuple[str, Fields]], self._redis.xrevrange(self._keys.dead, count=limit))
-        return [
-            DeadReport(entry_id, fields.get("reason", ""), json.loads(fields.get("report", "{}")))
-            for entry_id, fields in entries
-        ]
+        return [dead_report(entry_id, fields) for entry_id, fields in entries]
+
+
+def dead_report(entry_id: str, raw: Fields) -> DeadReport:
+    """One entry of the dead stream. What was not written by us is shown as far as it can be."""
+    try:
+        fields = json.loads(raw.get("report", "{}"))
+        fields = {str(name): str(value) for name, value in fields.items()}
+    except (ValueError, AttributeError):
+        fields = {}
+    times = raw.get("deliveries", "")
+    return DeadReport(
+        entry_id, raw.get("reason", ""), fields, raw.get("from", ""), int(times) if times.isdecimal() else 0, dict(raw)
+    )
 
 
 def _id_order(entry_id: str) -> tuple[int, int]:

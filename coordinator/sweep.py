@@ -9,6 +9,7 @@ from collections.abc import Callable
 from coordinator.act import Coordinator, Handled
 from coordinator.store import Store
 from coordinator.vacuum import Vacuum
+from tasks.connect import unavailable
 from tasks.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -57,13 +58,24 @@ class Sweep:
                     # A long sweep is no outage: without this, each would begin with a grace, and no lease ever lapse.
                     self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
                     ticked = self._clock()
-                decided += self._coordinator.handle(job) is not Handled.BUSY
+                decided += self._decided(job)
             met.update(batch)
         self._store.forget_ended(now)
         if self._vacuum is not None:
             self._vacuum.start(now)
         self.ended_at = self._clock()
         return decided
+
+    def _decided(self, job: str) -> bool:
+        """Decide one job. An error is that job's own: those that are due behind it are decided all the same."""
+        try:
+            return self._coordinator.handle(job) is not Handled.BUSY
+        except Exception as error:
+            # (test_a_job_that_cannot_be_decided_at_all_stops_no_sweep)
+            if unavailable(error):
+                raise
+            log.exception("job %s could not be decided; it stays due", job)
+            return False
 
     def run_if_overdue(self) -> int | None:
         """Sweep if nobody has for two periods: beat makes the sweep punctual, nothing depends on beat."""

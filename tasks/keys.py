@@ -24,6 +24,7 @@ key                                   type    what it holds
 ``P:reports``                         stream  reports of workers; consumer group ``coordinators``
 ``P:reports:vN``                      stream  reports of a newer schema, left for a newer coordinator
 ``P:dead``                            stream  reports nobody can apply, with the reason and the raw fields
+``P:dead:ENTRY``                      string  what became of a parked report that was replayed or dropped
 ``P:alive``                           hash    ``at``: last tick of the sweep; ``grace_until``: no takeover before
 ``P:counters``                        hash    how many reports were APPLIED, DUPLICATE, STALE, …
 ``P:resent:QUEUE``                    string  hints sent again in this dispatch_timeout, by all coordinators
@@ -123,6 +124,9 @@ class Keys:
     @property
     def dead(self) -> str:
         return self.name("dead")
+
+    def parked(self, entry: str) -> str:
+        return self.name("dead", entry)
 
     @property
     def alive(self) -> str:

@@ -126,6 +126,10 @@ class Warehouse:
             return mine
         return self.storage.read(_ID).decode().strip()
 
+    def identity(self) -> str | None:
+        """The warehouse's id as seen from this process; None if there is none yet. Raises: OSError."""
+        return self._id()
+
     def check_id(self, expected: str) -> None:
         """Raises: WarehouseMismatch: this process sees another warehouse here than ``expected``, or none."""
         seen = self._id()

@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,7 +51,9 @@ def wait_until(
 class RedisServer:
     """A Valkey server of our own, that tests may kill, freeze and restart."""
 
-    def __init__(self, folder: Path, *, aof: bool = False) -> None:
+    def __init__(self, folder: Path, *, aof: bool = False, options: Sequence[str] = ()) -> None:
+        """``options`` come last, so that they win: ``("--maxmemory-policy", "allkeys-lru")``."""
+        self.options = tuple(options)
         self.folder = folder
         self.port = free_port()
         self.aof = aof
@@ -68,6 +70,7 @@ class RedisServer:
                 *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)),
                 *("--save", "", "--appendonly", "yes" if self.aof else "no", "--appendfsync", "everysec"),
                 *("--maxmemory-policy", "noeviction", "--logfile", str(self.folder / "valkey.log")),
+                *self.options,
             ]
         )
         with redis.Redis(port=self.port) as client:

@@ -11,6 +11,7 @@ from coordinator.cli.command import cancel, force_stop, pause, resume, stop
 from coordinator.cli.datasets import datasets
 from coordinator.cli.dead import dead
 from coordinator.cli.demo import demo
+from coordinator.cli.doctor import doctor
 from coordinator.cli.events import events
 from coordinator.cli.fleet import fleet
 from coordinator.cli.logs import logs
@@ -57,6 +58,7 @@ app.command("show")(show)
 app.command("watch")(watch)
 app.command("why")(why)
 app.command("fleet")(fleet)
+app.command("doctor")(doctor)
 app.command("pause")(pause)
 app.command("resume")(resume)
 app.command("stop")(stop)

@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
     FINE = 0
     NOT_WELL = 1  # the awaited job did not finish well, or the fleet did not come up
     USAGE = 2  # bad usage, spec or settings
-    NO_SUCH_JOB = 3
+    NO_SUCH_JOB = 3  # or no such parked report
     REFUSED = 4  # not in this state
     UNREACHABLE = 5  # Redis cannot be reached, or will not have us
     BUG = 70
@@ -86,8 +86,9 @@ def verdict(error: Exception) -> tuple[ExitCode, str] | None:
 
     from coordinator.client import NoSuchJob, NotDurable, Refused
     from coordinator.home import FleetRunning
+    from coordinator.parked import NoSuchReport
 
-    if isinstance(error, NoSuchJob):
+    if isinstance(error, NoSuchJob | NoSuchReport):
         return ExitCode.NO_SUCH_JOB, str(error)
     if isinstance(error, Unreachable | NotDurable):
         return ExitCode.UNREACHABLE, str(error)

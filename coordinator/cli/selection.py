@@ -145,15 +145,26 @@ def agree(given: str, jobs: Sequence[ListedJob], yes: bool) -> None:
     stderr.print(shown)
     if len(jobs) > SHOWN:
         stderr.print(f"and {len(jobs) - SHOWN:,} more")
+    count = count_of(len(jobs), "job")
+    let_decide(f"{given}: {count}, as listed?", f"{given} would be given to {count}", yes)
+
+
+def let_decide(question: str, would: str, yes: bool) -> None:
+    """Let a person decide. Returns if it is yes.
+
+    Args:
+        would: what would be done, as a sentence of who is not there to agree.
+
+    Raises:
+        BadRequest: nobody can be asked.
+        typer.Exit: it is no.
+    """
     if yes:
         return
     if not (sys.stdin.isatty() and stderr.is_terminal):
-        raise BadRequest(
-            f"{given} would be given to {count_of(len(jobs), 'job')}, and nobody is there to agree. "
-            "Nothing was changed; give --yes if they are meant."
-        )
+        raise BadRequest(f"{would}, and nobody is there to agree. Nothing was changed; give --yes if they are meant.")
     try:
-        answer = stderr.input(f"{given}: {count_of(len(jobs), 'job')}, as listed? [y/N] ", markup=False, emoji=False)
+        answer = stderr.input(f"{question} [y/N] ", markup=False, emoji=False)
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):

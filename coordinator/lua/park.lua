@@ -5,9 +5,11 @@
 -- Answers the number parked; an entry that was acked before (a repeat) is not parked twice.
 local parked = 0
 for _, entry in ipairs(cjson.decode(ARGV[4])) do
-    if redis.call('XACK', KEYS[1], ARGV[1], entry.id) == 1 then
+    -- pcall: a group that is gone has nothing to ack either.
+    local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], entry.id, entry.id, 1)
+    if redis.pcall('XACK', KEYS[1], ARGV[1], entry.id) == 1 then
         redis.call('XADD', KEYS[2], 'MAXLEN', '~', '10000', '*', 'reason', ARGV[3], 'from', entry.id,
-            'report', cjson.encode(entry.fields))
+            'deliveries', pending[1] and pending[1][4] or 1, 'report', cjson.encode(entry.fields))
         parked = parked + 1
     end
 end

@@ -1,0 +1,104 @@
+"""``unstuck dead``: what is shown of a parked report, what is put back, and what is asked before one is removed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+
+from coordinator.inbox import DeadReport, Inbox
+from tasks.keys import Keys
+from tests.cli.conftest import ByHand, Cli
+from tests.cli.test_wait import Terminal
+
+KEYS = Keys()
+
+
+def park(client: redis.Redis, job: str, **fields: str) -> str:
+    """A parked report of ``job``; its id on the dead stream."""
+    inbox = Inbox(client, KEYS, "tester")
+    inbox.open()
+    said = {"v": "1", "id": "e", "token": f"{job}/a/1/n/c", "kind": "succeeded", "at": "1388534400", **fields}
+    client.xadd(KEYS.reports, said)  # type: ignore[arg-type]
+    assert inbox.park([entry for entry in inbox.read(10, 1.0) if entry.fields == said], "UNKNOWN_JOB: it", "X") == 1
+    return parked(client)[0].id
+
+
+def parked(client: redis.Redis) -> list[DeadReport]:
+    return Inbox(client, KEYS, "tester").dead()
+
+
+def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(cli: Cli, client: redis.Redis) -> None:
+    report = park(client, "gone", **{"strange\x1b[31m": "pay\x1bload"})
+    shown = cli("dead", "show", report)
+    assert shown.returncode == 0
+    for word in ("UNKNOWN_JOB: it", "gone/a/1/n/c", "deliveries", "pay�load", f"unstuck dead replay {report}"):
+        assert word in shown.stdout
+    answer = cli.json("dead", "show", report)
+    assert (answer["deliveries"], answer["unreadable"]) == (1, None)
+    assert json.loads(answer["raw"]["report"])["kind"] == "succeeded"
+
+
+def test_show_of_one_that_is_not_there_is_3(cli: Cli, client: redis.Redis) -> None:
+    for word in ("1-0", "rubbish"):
+        done = cli("dead", "show", word)
+        assert done.returncode == 3
+        assert "unstuck dead list" in done.stderr
+
+
+def test_replay_does_what_it_can_and_says_of_the_rest_why_not(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+    job = hand.submit({"name": "a"})
+    good, unknown, broken = park(client, job), park(client, "gone"), park(client, job, kind="exploded")
+
+    done = cli("dead", "replay", broken, unknown, good, "1-0")
+
+    assert done.returncode == 4
+    assert f"report {good} is on its way" in done.stdout
+    assert "exploded" in done.stderr
+    assert "no job gone is in the store" in done.stderr
+    assert "no report 1-0 is parked" in done.stderr
+    assert [one.id for one in parked(client)] == [broken, unknown]
+    assert "REPORT_REPLAYED" in cli("events", job).stdout
+    assert cli("dead", "replay", "1-0").returncode == 3
+    again = cli("dead", "replay", good)
+    assert (again.returncode, "replayed before" in again.stdout) == (0, True)
+
+
+def test_nothing_is_dropped_nor_all_replayed_unless_somebody_agrees(
+    cli: Cli, hand: ByHand, client: redis.Redis
+) -> None:
+    job = hand.submit({"name": "a"})
+    reports = [park(client, job) for _ in range(3)]
+    for arguments in (("drop", reports[0]), ("drop", "--all"), ("replay", "--all")):
+        done = cli("dead", *arguments)
+        assert done.returncode == 2
+        assert "--yes" in done.stderr
+        assert reports[0] in done.stderr
+    assert len(parked(client)) == 3
+
+    assert cli("dead", "drop", reports[0], "--yes").returncode == 0
+    done = cli("dead", "replay", "--all", "--yes")
+    assert (done.returncode, done.stdout) == (0, "replay: 2 replayed\n")
+    assert parked(client) == []
+    assert cli("dead", "drop", "--all").stdout == "drop: no report is parked\n"
+
+
+def test_a_person_who_says_no_drops_nothing(cli: Cli, client: redis.Redis) -> None:
+    report = park(client, "gone")
+    for answer, code, left in (("n", 1, 1), ("y", 0, 0)):
+        terminal = Terminal(cli, "dead", "drop", report)
+        try:
+            terminal.shows(r"drop: 1 parked report, as listed\? \[y/N\]")
+            terminal.type(f"{answer}\n")
+            assert terminal.end() == code
+        finally:
+            terminal.close()
+        assert len(parked(client)) == left
+
+
+@pytest.mark.parametrize("arguments", [(), ("1-0", "--all")], ids=["neither", "both"])
+def test_ids_or_all_but_not_both_and_not_neither(cli: Cli, arguments: tuple[str, ...]) -> None:
+    done = cli("dead", "drop", *arguments, "--yes")
+    assert done.returncode == 2
+    assert "--all" in done.stderr

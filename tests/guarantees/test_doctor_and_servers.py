@@ -1,0 +1,203 @@
+"""The doctor and real servers that are set wrongly, hang or are not there: each is named, within seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from head import Head, group
+from servers import RedisServer, free_port, wait_until
+
+from tests.cli.conftest import Cli
+
+GOOD = 'name: good\ngroups: [{name: a, spark: false, steps: [{python: "some.where:step"}]}]\n'
+
+
+@contextmanager
+def server(folder: Path, *options: str, aof: bool = True) -> Iterator[RedisServer]:
+    folder.mkdir(exist_ok=True)
+    made = RedisServer(folder, aof=aof, options=options)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def examine(url: str, folder: Path, **env: str) -> tuple[int, dict[str, dict[str, str]], float]:
+    """Exit code, findings by code, and how long it took."""
+    began = time.monotonic()
+    done = Cli(url, folder)("doctor", "--json", **env)
+    took = time.monotonic() - began
+    answer = json.loads(done.stdout)
+    assert answer["problems"] == sum(one["level"] == "problem" for one in answer["findings"])
+    return done.returncode, {one["code"]: one for one in answer["findings"]}, took
+
+
+def problems(findings: dict[str, dict[str, str]]) -> set[str]:
+    return {code for code, one in findings.items() if one["level"] == "problem"}
+
+
+def refused_submit(url: str, folder: Path, said: str) -> None:
+    """A command at the same Redis exits with 5, and says why, in time."""
+    (folder / "good.yaml").write_text(GOOD)
+    began = time.monotonic()
+    done = Cli(url, folder)("submit", folder / "good.yaml")
+    assert done.returncode == 5, done.stderr
+    assert said in done.stderr
+    assert time.monotonic() - began < 5.0 + 2.0  # the two are for starting Python on a busy machine
+
+
+NOBODY = {"COORDINATORS"}  # no fleet runs in these tests
+
+
+def test_a_redis_as_it_should_be_has_no_problem_but_the_missing_fleet(tmp_path: Path) -> None:
+    with server(tmp_path / "v") as good:
+        code, findings, _ = examine(good.url, tmp_path)
+        assert problems(findings) == NOBODY
+        assert code == 1
+        with redis.Redis.from_url(good.url) as client:
+            assert client.dbsize() == 0, "nothing was changed"
+    assert not (tmp_path / "warehouse").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--maxmemory-policy", "allkeys-lru"), "REDIS_EVICTION", "allkeys-lru"),
+        (("--appendonly", "no"), "REDIS_PERSISTENCE", "append-only"),
+        (("--appendfsync", "no"), "REDIS_PERSISTENCE", "appendfsync no"),
+        (("--cluster-enabled", "yes"), "REDIS_CLUSTER", "Cluster"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_redis_that_is_set_wrongly_is_named(tmp_path: Path, options: tuple[str, ...], code: str, said: str) -> None:
+    with server(tmp_path / "v", *options) as wrong:
+        exit_code, findings, _ = examine(wrong.url, tmp_path)
+        assert problems(findings) == ({code} if code == "REDIS_CLUSTER" else {code, *NOBODY})
+        assert said in findings[code]["text"]
+        assert findings[code]["cure"]
+        assert exit_code == 1
+
+
+def test_a_redis_that_is_nearly_full_is_named(tmp_path: Path) -> None:
+    with server(tmp_path / "v") as full, redis.Redis.from_url(full.url) as control:
+        for number in range(200):
+            control.set(f"much{number}", "x" * 100_000)
+        control.config_set("maxmemory", 21_000_000)
+        code, findings, _ = examine(full.url, tmp_path)
+        assert (code, problems(findings)) == (1, {"REDIS_MEMORY", *NOBODY})
+        assert "maxmemory" in findings["REDIS_MEMORY"]["text"]
+
+
+def test_a_read_only_replica_is_named_and_commands_exit_5(tmp_path: Path) -> None:
+    with server(tmp_path / "p") as primary, server(tmp_path / "r") as replica:
+        with redis.Redis.from_url(replica.url) as control:
+            control.replicaof("127.0.0.1", primary.port)
+            wait_until(lambda: control.info()["master_link_status"] == "up", 10, "the replica to follow")
+        code, findings, _ = examine(replica.url, tmp_path)
+        assert problems(findings) == {"REDIS_READ_ONLY", *NOBODY}
+        assert code == 1
+        refused_submit(replica.url, tmp_path, "read-only")
+
+
+def test_a_wrong_password_is_named_and_commands_exit_5(tmp_path: Path) -> None:
+    with server(tmp_path / "v") as locked:
+        with redis.Redis.from_url(locked.url) as control:
+            control.config_set("requirepass", "right")
+        for url in (locked.url, locked.url.replace("//", "//:hunter2@")):
+            code, findings, _ = examine(url, tmp_path)
+            assert (code, problems(findings)) == (5, {"REDIS_REFUSES"})
+            assert "hunter2" not in json.dumps(findings)
+            assert "SETTINGS" in findings, "the checks that need no Redis were made"
+            refused_submit(url, tmp_path, "refuses us")
+        code, findings, _ = examine(locked.url.replace("//", "//:right@"), tmp_path)
+        assert (code, problems(findings)) == (1, NOBODY)
+
+
+def test_a_redis_that_is_away_or_hangs_is_5_within_five_seconds_and_the_rest_is_shown(tmp_path: Path) -> None:
+    with server(tmp_path / "v") as frozen:
+        assert frozen.process is not None
+        os.kill(frozen.process.pid, signal.SIGSTOP)
+        try:
+            for url in (frozen.url, f"redis://127.0.0.1:{free_port()}/0"):
+                code, findings, took = examine(url, tmp_path)
+                assert (code, problems(findings)) == (5, {"REDIS_UNREACHABLE"})
+                assert {"SETTINGS", "WAREHOUSE", "PACKAGES", "JAVA"} <= set(findings)
+                assert took < 5.0 + 2.0  # as above
+                refused_submit(url, tmp_path, "No Redis answers")
+        finally:
+            os.kill(frozen.process.pid, signal.SIGCONT)
+
+
+def test_a_warehouse_that_hangs_is_named_in_time_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    os.mkfifo(folder / "_warehouse_id")  # who reads it waits for ever, as on a mount whose server is gone
+    with server(tmp_path / "v") as good:
+        code, findings, took = examine(good.url, tmp_path)
+    assert (code, problems(findings)) == (1, {"WAREHOUSE", *NOBODY})
+    assert "has not answered" in findings["WAREHOUSE"]["text"]
+    assert took < 5.0 + 2.0
+
+
+@pytest.fixture
+def told(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Callable[[], dict[str, dict[str, Any]]]:
+    return lambda: examine(redis_server.url, tmp_path)[1]
+
+
+def test_what_waits_in_the_store_is_named(head: Head, told: Callable[[], dict[str, dict[str, Any]]]) -> None:
+    job = head.submit(group("a"))
+    head.sweep.run()
+    head.presence.note(None, 0.0)
+    long_ago = f"{(head.redis.time()[0] - 100) * 1000}-0"
+    assert told()["WAREHOUSE_ID"]["level"] == "ok"
+
+    head.redis.xtrim(head.keys.reports, maxlen=0)
+    head.redis.delete(head.keys.reports)
+    head.redis.xadd(head.keys.reports, {"kind": "due", "job": job}, id=long_ago)
+    head.redis.xadd(head.keys.dead, {"reason": "UNKNOWN_JOB: it", "report": "{}"})
+    head.redis.xadd(head.keys.name("reports", "v2"), {"reason": "newer", "report": "{}"})
+    head.redis.zadd(head.keys.due, {job: head.redis.time()[0] - 100})
+    head.redis.lpush("light", "a message")
+    (Path(head.settings.warehouse) / "_warehouse_id").write_text("another")
+    found = told()
+
+    levels = {code: one["level"] for code, one in found.items()}
+    assert levels["COORDINATORS"] == "ok"
+    for code in ("REPORTS", "JOBS_OVERDUE", "WORKERS", "QUEUES", "WAREHOUSE_ID"):
+        assert levels[code] == "problem", found[code]
+    for code in ("REPORTS_PARKED", "REPORTS_NEWER"):
+        assert levels[code] == "warning", found[code]
+    assert job in found["JOBS_OVERDUE"]["text"]
+    assert job in found["WAREHOUSE_ID"]["text"]
+    assert "queue light" in found["QUEUES"]["text"]
+
+
+def test_reports_that_a_coordinator_took_and_never_finished_are_named(
+    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    job = head.submit(group("a"))
+    head.redis.delete(head.keys.reports)
+    head.inbox.open()
+    long_ago = f"{(head.redis.time()[0] - 300) * 1000}-0"
+    head.redis.xadd(head.keys.reports, {"kind": "due", "job": job}, id=long_ago)
+    head.inbox.read(10, 0.01)
+    assert "1 report read and not finished, the oldest for 5m" in told()["REPORTS"]["text"]
+
+
+def test_the_doctor_shows_a_line_for_each_finding_and_a_sum(tmp_path: Path) -> None:
+    with server(tmp_path / "v", aof=False) as wrong:
+        done = Cli(wrong.url, tmp_path)("doctor")
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("problem  REDIS_PERSISTENCE: ") and "→ Set `appendonly yes`" in line for line in lines)
+    assert lines[-1].startswith("2 problems, ")
+    assert done.returncode == 1

@@ -1,0 +1,228 @@
+"""What the doctor says of facts at hand: each trouble by its code, its level and a cure; nothing where all is well."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator import doctor
+from coordinator.doctor import Finding, Level
+from coordinator.fleet import CoordinatorView, FleetView, QueueView, RunnerView
+from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
+from coordinator.tested import TESTED
+from coordinator.vitals import JobPlace, Records, Server
+from tasks.settings import Settings
+from tasks.warehouse import Warehouse
+from tests.unit.test_project_files import PROJECT, ROOT, pins
+
+SETTINGS = Settings()
+WELL = Server("valkey", "9.1.2", False, False, 0, True, "everysec", (), "noeviction", 10**6, 0, 10**10, 0.01, 0.01)
+CALM = Records(0, None, 0, None, 0, {}, 2, -1.0, "j", 0.5, True, ())
+HEAD = CoordinatorView("c", "h1", 1, ("control",), 990.0, 999.0, 999.0, False)
+HAND = RunnerView("r", "h2", 2, 1, ("spark",), 900.0, 999.0, False)
+FLEET = FleetView(1000.0, 999.5, (HAND,), (HEAD,), (QueueView("control", 0, 1), QueueView("spark", 3, 1)))
+PLACE = PlaceSeen("/w", True, "id1", True)
+
+
+def ill(findings: list[Finding]) -> list[tuple[str, Level]]:
+    """Code and level of all that is not well. Every one of those has a cure, and no other has."""
+    for one in findings:
+        assert (one.cure == "") is (one.level is Level.OK), one
+        assert one.text, one
+    return [(one.code, one.level) for one in findings if one.level is not Level.OK]
+
+
+def test_where_all_is_well_there_is_neither_problem_nor_warning() -> None:
+    findings = [
+        *doctor.of_server(WELL, SETTINGS),
+        *doctor.of_records(CALM, SETTINGS),
+        *doctor.of_fleet(FLEET, "here", 2),
+        *doctor.of_settings(SETTINGS),
+        *doctor.of_java(JavaSeen(17, "4.3.0"), 17),
+        *doctor.of_packages([PackageSeen("redis", ">=7", "8.1.0", "8.1.0", True)]),
+        *doctor.of_place(PLACE),
+        *doctor.of_place_and_jobs(PLACE, (JobPlace("j", "/w", "id1"),)),
+    ]
+    assert ill(findings) == []
+    assert len({one.code for one in findings}) == len(findings) >= 18
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"version": "7.9.9"}, ("REDIS_VERSION", Level.PROBLEM)),
+        ({"name": "redis", "version": "6.2.14"}, ("REDIS_VERSION", Level.PROBLEM)),
+        ({"cluster": True}, ("REDIS_CLUSTER", Level.PROBLEM)),
+        ({"replica": True}, ("REDIS_READ_ONLY", Level.PROBLEM)),
+        ({"aof": False}, ("REDIS_PERSISTENCE", Level.PROBLEM)),
+        ({"fsync": "no"}, ("REDIS_PERSISTENCE", Level.PROBLEM)),
+        ({"trouble": ("aof_last_write_status is err",)}, ("REDIS_PERSISTENCE", Level.PROBLEM)),
+        ({"policy": "allkeys-lru"}, ("REDIS_EVICTION", Level.PROBLEM)),
+        ({"memory": 80, "limit": 100}, ("REDIS_MEMORY", Level.WARNING)),
+        ({"memory": 95, "limit": 100}, ("REDIS_MEMORY", Level.PROBLEM)),
+        ({"memory": 95, "machine": 100}, ("REDIS_MEMORY", Level.PROBLEM)),
+        ({"ahead": 30.0}, ("CLOCK", Level.WARNING)),
+        ({"ahead": -30.0}, ("CLOCK", Level.WARNING)),
+    ],
+)
+def test_a_redis_that_could_lose_something_is_named(change: dict[str, object], found: tuple[str, Level]) -> None:
+    assert ill(doctor.of_server(replace(WELL, **change), SETTINGS)) == [found]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "redis", "version": "7.0.0"},
+        {"version": "8.0.1"},
+        {"fsync": None},
+        {"fsync": "always"},
+        {"ahead": 30.0, "unsure": 31.0},
+    ],
+)
+def test_what_only_looks_like_trouble_is_none(change: dict[str, object]) -> None:
+    assert ill(doctor.of_server(replace(WELL, **change), SETTINGS)) == []  # type: ignore[arg-type]
+
+
+def test_a_fleet_that_waits_for_replicas_needs_one() -> None:
+    durable = Settings(durability="replica")
+    assert ill(doctor.of_server(WELL, durable)) == [("REDIS_PERSISTENCE", Level.PROBLEM)]
+    assert ill(doctor.of_server(replace(WELL, replicas=1), durable)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"unread_age": 15.0, "lag": 3}, ("REPORTS", Level.WARNING)),
+        ({"unread_age": 100.0, "lag": None}, ("REPORTS", Level.PROBLEM)),
+        ({"pending": 4, "pending_age": 40.0}, ("REPORTS", Level.WARNING)),
+        ({"pending": 4, "pending_age": 400.0}, ("REPORTS", Level.PROBLEM)),
+        ({"parked": 2}, ("REPORTS_PARKED", Level.WARNING)),
+        ({"newer": {2: 7}}, ("REPORTS_NEWER", Level.WARNING)),
+        ({"overdue": 15.0}, ("JOBS_OVERDUE", Level.WARNING)),
+        ({"overdue": 90.0}, ("JOBS_OVERDUE", Level.PROBLEM)),
+        ({"swept_age": 20.0}, ("SWEEP", Level.PROBLEM)),
+        ({"swept_age": None}, ("SWEEP", Level.PROBLEM)),
+        ({"swept_age": None, "open": 0}, ("SWEEP", Level.WARNING)),
+        ({"beat": False}, ("SWEEP", Level.WARNING)),
+    ],
+)
+def test_what_waits_too_long_is_named(change: dict[str, object], found: tuple[str, Level]) -> None:
+    assert ill(doctor.of_records(replace(CALM, **change), SETTINGS)) == [found]  # type: ignore[arg-type]
+
+
+def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named() -> None:
+    text = {one.code: one.text for one in doctor.of_fleet(FLEET, "here", 0)}
+    assert text["COORDINATORS"] == "h1:1 (last report 10s ago)"
+    assert text["WORKERS"] == "h2:2 (last claim 1m40s ago)"
+    nobody = replace(FLEET, runners=(), coordinators=(), queues=(QueueView("big", 4, 0), QueueView("control", 1, 0)))
+    queues = [("QUEUES", Level.PROBLEM)] * 2
+    worst = [("COORDINATORS", Level.PROBLEM), ("WORKERS", Level.PROBLEM), *queues]
+    assert ill(doctor.of_fleet(nobody, "here", 1)) == worst
+    cures = [one.cure for one in doctor.of_fleet(nobody, "here", 1) if one.code == "QUEUES"]
+    assert "celery -A tasks worker -Q big" in cures[0]
+    assert "celery -A coordinator worker" in cures[1]
+    assert ill(doctor.of_fleet(nobody, "here", 0))[1] == ("WORKERS", Level.WARNING)
+    gone = replace(FLEET, runners=(HAND, replace(HAND, pid=3, silent=True)))
+    assert ill(doctor.of_fleet(gone, "here", 1)) == [("SILENT", Level.WARNING)]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"lease_renew": 5.0}, "UNSTUCK_LEASE_RENEW"),
+        ({"lock_ttl": 6.0}, "UNSTUCK_LOCK_TTL"),
+        ({"cancel_grace": 60.0}, "UNSTUCK_CANCEL_GRACE"),
+        ({"sweep_every": 5.0}, "UNSTUCK_SWEEP_EVERY"),
+        ({"dispatch_timeout": 1.0}, "UNSTUCK_DISPATCH_TIMEOUT"),
+        ({"retention": 20.0}, "UNSTUCK_RETENTION"),
+    ],
+)
+def test_terms_that_do_not_fit_each_other_are_named_with_their_values(change: dict[str, float], named: str) -> None:
+    (found,) = doctor.of_settings(SETTINGS.model_copy(update=change))
+    assert (found.code, found.level) == ("SETTINGS", Level.PROBLEM)
+    assert named in found.text
+    assert re.search(r"\(\d+s\)", found.text)
+
+
+def test_java_matters_only_where_a_worker_is_installed() -> None:
+    assert ill(doctor.of_java(JavaSeen(0, None), 17)) == []
+    assert ill(doctor.of_java(JavaSeen(0, "4.3.0"), 17)) == [("JAVA", Level.PROBLEM)]
+    (old, _) = doctor.of_java(JavaSeen(11, "4.3.0"), 17)
+    assert "Java 11 is too old" in old.text
+
+
+def test_a_package_that_does_not_fit_is_a_problem_and_one_that_was_not_tested_a_warning() -> None:
+    wrong = PackageSeen("redis", "<9,>=7", "6.0.0", "8.1.0", False)
+    other = PackageSeen("rich", ">=13", "13.0.0", "15.0.0", True)
+    assert ill(doctor.of_packages([wrong, other])) == [("PACKAGES", Level.PROBLEM), ("PACKAGES", Level.WARNING)]
+    text = doctor.of_packages([wrong])[0].text
+    assert "redis 6.0.0 (needs <9,>=7)" in text
+
+
+def test_the_tested_versions_are_those_of_the_constraints_and_leave_out_nothing_that_is_asked_for() -> None:
+    pinned = pins()
+    assert {name: pinned[name] for name in TESTED} == TESTED
+    asked = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["worker"]]
+    assert {re.split(r"[\[<>=]", text)[0].lower() for text in asked} == set(TESTED)
+
+
+def test_the_packages_of_this_process_are_compared() -> None:
+    seen = {one.name: one for one in packages_seen({**TESTED, "redis": "0.0.1"})}
+    assert {"celery", "pyspark", "redis"} <= set(seen)
+    assert all(one.fits for one in seen.values())
+    (found,) = doctor.of_packages([seen["redis"]])
+    assert (found.level, "(0.0.1)" in found.text) == (Level.WARNING, True)
+
+
+# -- the warehouse --------------------------------------------------------------------------------------------
+
+
+def test_the_warehouse_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    known = Warehouse(str(tmp_path)).ensure_id()
+    before = sorted(tmp_path.rglob("*"))
+    seen = place_seen(str(tmp_path), "word")
+    assert seen == PlaceSeen(str(tmp_path), True, known, True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_warehouse_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    seen = place_seen(str(tmp_path / "none"), "word")
+    assert ill(doctor.of_place(seen)) == [("WAREHOUSE", Level.WARNING)]
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_warehouse_that_cannot_be_used_is_a_problem_with_what_was_said(tmp_path: Path) -> None:
+    (tmp_path / "_warehouse_id").mkdir()  # cannot be read as a file
+    (found,) = doctor.of_place(place_seen(str(tmp_path), "word"))
+    assert (found.code, found.level) == ("WAREHOUSE", Level.PROBLEM)
+    assert "IsADirectoryError" in found.text
+    unsafe = doctor.of_place(replace(PLACE, creates_once=False))
+    assert ill(unsafe) == [("WAREHOUSE", Level.PROBLEM)]
+
+
+def test_open_jobs_of_another_warehouse_under_the_same_path_are_named() -> None:
+    jobs = (JobPlace("j1", "/w", "id1"), JobPlace("j2", "/w", "other"), JobPlace("j3", "/elsewhere", "id3"))
+    (found,) = doctor.of_place_and_jobs(PLACE, jobs)
+    assert (found.code, found.level) == ("WAREHOUSE_ID", Level.PROBLEM)
+    assert "j2 (other)" in found.text
+    assert "j1" not in found.text
+    assert ill(doctor.of_place_and_jobs(PLACE, (jobs[0], jobs[2]))) == []
+    assert ill(doctor.of_place_and_jobs(PlaceSeen("/w"), jobs)) == [("WAREHOUSE_ID", Level.PROBLEM)]
+
+
+# -- the page -------------------------------------------------------------------------------------------------
+
+
+def test_every_code_has_its_cure_on_the_troubleshooting_page() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = set(re.findall(r"^\| `([A-Z_]+)` \|", page, re.MULTILINE))
+    codes = set()
+    for path in ("coordinator/doctor.py", "coordinator/cli/doctor.py"):
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.Constant) and re.fullmatch(r"[A-Z]{3,}(_[A-Z]+)*", str(node.value)):
+                codes.add(node.value)
+    assert rows == codes - {"CHECK", "FOUND", "NOAUTH"}  # heads of columns, and a word of Redis
