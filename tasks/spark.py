@@ -111,6 +111,7 @@ class Driver:
             session.addTag(tag)
         else:
             session.sparkContext.addJobTag(tag)
+            session.sparkContext.setLocalProperty("spark.jobGroup.id", tag)
         try:
             for key, value in conf.items():
                 _set_conf(session, key, value)
@@ -119,7 +120,10 @@ class Driver:
             self._tidy(session)
 
     def cancel(self, tag: str) -> None:
-        """Cancel every running Spark job of ``tag``. Repeat it: a job that has not started yet is not reached."""
+        """Cancel every running Spark job of ``tag``, and each that its thread starts from now on.
+
+        Repeat it: a job of another thread, or of a group that the step named itself, is reached only once it runs.
+        """
         base = self._base
         if base is None:
             return
@@ -129,6 +133,8 @@ class Driver:
             else:
                 # interruptTag cancels nothing from another thread on a classic session (measured); this does.
                 base.sparkContext.cancelJobsWithTag(tag)
+                # A step between two actions ends at its next one, not when a repeated cancel happens to hit one.
+                base.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(tag)
         except Exception as error:  # noqa: BLE001 - the session may be going down under us; the caller repeats
             log.info("jobs of %s were not canceled this time: %s", tag, error)
 

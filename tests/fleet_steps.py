@@ -138,7 +138,7 @@ def spark_numbers(spark: Any, ctx: Any, rows: int = 10) -> Any:
 
 def views(spark: Any, ctx: Any) -> None:
     ctx.result("views", sorted(t.name for t in spark.catalog.listTables() if t.isTemporary))
-    ctx.result("global", sorted(t.name for t in spark.catalog.listTables("global_temp") if t.isTemporary))
+    ctx.result("global", sorted(t.name for t in spark.catalog.listTables("global_temp") if t.namespace))
     ctx.result("partitions", spark.conf.get("spark.sql.shuffle.partitions"))
     ctx.result("same", type(spark).builder.getOrCreate() is spark)
     ctx.result("tags", sorted(spark.sparkContext.getJobTags()))
@@ -168,12 +168,14 @@ def slow_stage(spark: Any, ctx: Any, started: str) -> None:
 
 
 def between_actions(spark: Any, ctx: Any, started: str) -> None:
-    """Small Spark actions, with Python in between, for ever."""
-    while True:
-        spark.range(10).count()
-        Path(started).touch()
-        for _ in range(5):
-            time.sleep(0.02)
+    """A Spark action, Python until long after it was told to end, and one more action that it never comes back from."""
+    spark.range(10).count()
+    Path(started).touch()
+    while not ctx.cancelled:
+        time.sleep(0.02)
+    time.sleep(1)  # in which the cancel is repeated, and finds no job
+    spark.range(10).count()
+    time.sleep(600)
 
 
 def stuck_udf(spark: Any, ctx: Any, started: str) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.parquet
 import pytest
 import redis
 from processes import below, command_line
@@ -23,10 +22,8 @@ from servers import free_port, wait_until
 
 from coordinator.client import Client
 from coordinator.local import LocalFleet
-from coordinator.status import GroupState, Status
-from examples.flights_truth import disagreements, truth
+from coordinator.status import Status
 from tasks.settings import Settings
-from tasks.warehouse import published_files
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts a JVM in half a minute
 ROOT = Path(__file__).parents[2]
@@ -102,39 +99,6 @@ def test_200_groups_between_a_fork_and_a_join_are_queued_run_and_done_exactly_on
     assert len(events) == 202
     assert events.pop("end") == ["SUCCEEDED"], "a join visits no worker"
     assert {tuple(group) for group in events.values()} == {("QUEUED", "RUNNING", "SUCCEEDED")}
-
-
-def test_the_flights_pipeline_publishes_what_is_true_without_spark_although_its_runner_is_killed(
-    client: Client,
-) -> None:
-    job = client.submit(EXAMPLES / "flights.yaml").id
-
-    def a_month_runs() -> bool:
-        return any(
-            member.state is GroupState.RUNNING
-            for group in client.show(job).groups
-            if group.name == "by_month"
-            for member in group.members
-        )
-
-    wait_until(a_month_runs, 120, "a month to run")
-    (victim,) = [runner for runner in client.queries.runners() if runner.get("job") == job]
-    jvms = [child for child in below(psutil.Process(victim["pid"])) if "java" in command_line(child).split(" ")[0]]
-    assert jvms
-    os.kill(victim["pid"], signal.SIGKILL)
-
-    view = client.wait(job, 200)
-    assert view.job.status is Status.FINISHED, view.job.reason
-    _, alive = psutil.wait_procs(jvms, timeout=10)
-    assert not alive, "the killed runner's JVM is gone"
-    losses = [kind for group in kinds(client, job).values() for kind in group if kind == "BACKOFF"]
-    assert len(losses) == 1, "the one attempt that was killed ran again, nothing else did"
-
-    assert view.job.version == 1
-    true = truth()
-    for name in ("report", "flights_by_carrier", "flights_by_origin", "monthly", "weather_delays"):
-        rows = pyarrow.parquet.read_table(published_files(view.job.warehouse, name)).to_pylist()
-        assert disagreements(name, rows, true[name]) == []
 
 
 def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_again(

@@ -200,13 +200,22 @@ def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
     assert [runner.pid for runner in worker.runners] == before
 
 
-@pytest.mark.parametrize("step", ["between_actions", "stuck_udf"])
-def test_a_cancel_ends_what_no_stage_of_ours_could(
-    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path, step: str
+def test_a_cancel_between_two_actions_ends_the_step_at_its_next_one(
+    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
-    """Between two Spark actions, and in a UDF that ignores every interrupt: at once, or after the grace."""
     started = tmp_path / "started"
-    hint = offer("g", python(step, started=str(started)))
+    hint = offer("g", python("between_actions", started=str(started)))
+    before = [runner.pid for runner in worker.runners]
+    wait_until(started.exists, 60, "the step to be between two actions")
+    fleet.order(store, hint, "CANCEL")
+    assert fleet.outcome(store, hint, 4).kind is OutcomeKind.CANCELED  # less than the grace
+    done(store, offer("h", python("spark_numbers", "numbers")))
+    assert [runner.pid for runner in worker.runners] == before
+
+
+def test_a_cancel_ends_a_udf_that_ignores_every_interrupt(store: redis.Redis, offer: Offer, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    hint = offer("g", python("stuck_udf", started=str(started)))
     wait_until(started.exists, 60, "the step to run")
     fleet.order(store, hint, "CANCEL")
     assert fleet.outcome(store, hint, 15).kind is OutcomeKind.CANCELED
