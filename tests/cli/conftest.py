@@ -27,6 +27,7 @@ from tasks.lease import Lease
 from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.settings import Settings
 from tasks.token import Hint, Token
+from tests.cli import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "coordinator.cli")
@@ -102,16 +103,7 @@ class Cli:
 
     def __call__(self, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         """Run to the end. What no user should ever see is looked for in every answer."""
-        done = subprocess.run(
-            [*COMMAND, *map(str, arguments)],
-            cwd=self.folder,
-            env={**self.env, **env},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        done = forked.run([*map(str, arguments)], cwd=self.folder, env={**self.env, **env}, timeout=60)
         if "UNSTUCK_DEBUG" not in env:
             assert "Traceback" not in done.stdout + done.stderr, done.stderr
         assert "\x1b" not in done.stdout + done.stderr, "colours in a pipe"
