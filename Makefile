@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 export VENV
 
 # Whole files go to one of two test processes: a file's Spark session or fleet is started once, and at most two run at
-# a time. Anything to add (a file, -k WORD, -x) goes into ARGS.
-PYTEST_OPTIONS := -n 2 --dist loadfile
+# a time. In the order of their names: the long files come first, the short ones fill up the end. Anything to add (a
+# file, -k WORD, -x) goes into ARGS.
+PYTEST_OPTIONS := -n 2 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 SEEDS ?= 500

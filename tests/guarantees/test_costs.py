@@ -92,9 +92,16 @@ def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(make_hea
     assert len(ends) <= 3, f"{len(ends)} looks at 1,500 groups, {time.perf_counter() - began:.1f}s under the lock"
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that finds the state a second old loads the job afresh, which costs the width: per second, not per report.
+    Where lines are counted, no second passes, however slow the machine."""
+    monkeypatch.setattr("coordinator.act.CACHE_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(make_head: Callable[..., Head]) -> None:
-    """Constant in the width, also of a job with as many planned groups as members. The median, since once a second a
-    pass looks at the whole job afresh: that costs the width, per second and not per report."""
+    """Constant in the width, also of a job with as many planned groups as members."""
 
     def per_report(width: int) -> float:
         head = make_head()
@@ -109,10 +116,11 @@ def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(make_head: Callabl
             each.append(lines.count)
         return median(each)
 
-    narrow, wide = per_report(200), per_report(10_000)
-    assert wide < 1.5 * narrow, f"{narrow:.0f} lines of Python a report at 200 groups, {wide:.0f} at 10,000"
+    narrow, wide = per_report(200), per_report(5_000)
+    assert wide < 1.5 * narrow, f"{narrow:.0f} lines of Python a report at 200 groups, {wide:.0f} at 5,000"
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_head: Callable[..., Head]) -> None:
     """settle: each collected key judges every group again: N sources are O(N^2)."""
 
@@ -136,8 +144,8 @@ def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_head: Callable[.
         assert sum(h.group.startswith("f") for h in set(head.hints())) == width
         return lines.count / width
 
-    narrow, wide = per_report(100), per_report(1600)
-    assert wide < 3 * narrow, f"{narrow:.0f} lines of Python per source at 100, {wide:.0f} at 1,600"
+    narrow, wide = per_report(100), per_report(800)
+    assert wide < 2 * narrow, f"{narrow:.0f} lines of Python per source at 100, {wide:.0f} at 800"
 
 
 def test_hints_sent_again_do_not_pile_up_behind_busy_workers(make_head: Callable[..., Head]) -> None:
@@ -222,7 +230,7 @@ def test_more_live_jobs_than_the_plan_cache_holds_do_not_recompile_every_pass(ma
 def test_a_lapsed_lease_is_seen_within_a_few_sweeps_whatever_else_waits(make_head: Callable[..., Head]) -> None:
     """Jobs that wait for a worker are due again every 0.25 s, and a sweep takes 200: the others queue behind them."""
     head = make_head(dispatch_timeout=0.2)
-    for number in range(1200):
+    for number in range(800):
         head.submit(group("waits", queue="nobody"), name=f"w{number}")
     head.read()
     head.sweep.run()
