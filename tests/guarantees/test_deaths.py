@@ -37,6 +37,7 @@ from tasks.settings import Settings
 from tasks.token import Hint
 from tasks.warehouse import Warehouse, published_files
 
+pytestmark = pytest.mark.timeout(300)  # a table runs in the setup of its first test
 SLOTS = 6  # one more than runners are frozen at a time
 SOON = {
     "UNSTUCK_LEASE_TTL": "4s",
@@ -140,7 +141,7 @@ class Place:
                 self.follow(case)
             return happened()
 
-        wait_until(look, 90, what, every=0.1)
+        wait_until(look, 150, what, every=0.1)
 
     def follow(self, case: Case) -> None:
         """A publisher that was not heard of is followed after a second, instead of half a minute."""
