@@ -26,6 +26,7 @@ from coordinator.status import GroupState, Intent
 from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
 from coordinator.summary import summary_of
 from tasks.connect import unavailable
+from tasks.points import Point, reach
 from tasks.settings import Settings
 from tasks.token import Hint, split_member
 
@@ -148,6 +149,7 @@ class Coordinator:
         job = state.job.id
         try:
             result = self._publish(state, abort)
+            reach(Point.AFTER_PUBLISH, job)
             # What came of it is known to us alone; dropped, it would be found out only by publishing once more.
             # (test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free)
             for tries in range(1, MAX_BUSY):
@@ -175,10 +177,12 @@ class Coordinator:
 
     def _send(self, todo: _Pass) -> None:
         if todo.hints:
+            reach(Point.BEFORE_HINT, todo.hints[0][1].job)
             try:
                 self._outside.send(todo.hints)
             except Exception:
                 log.exception("%d hints could not be sent; they will be again", len(todo.hints))
+            reach(Point.AFTER_HINT, todo.hints[0][1].job)
         if todo.resent:
             self._store.note_resent(todo.resent, self._settings.dispatch_timeout)
 
@@ -191,6 +195,7 @@ class Coordinator:
             return Handled.MISSING
         if begun.answer is BeginAnswer.BUSY:
             return Handled.BUSY
+        reach(Point.AFTER_LOCK, job)
         changed = None if due or not reports else [delivered.report.token.group for delivered in reports]
         again = 0
         for _ in range(MAX_ROUNDS):

@@ -20,6 +20,7 @@ from coordinator.sweep import Sweep
 from coordinator.sweepable import Sweepable
 from coordinator.vacuum import Vacuum
 from tasks.app import app as fleet
+from tasks.arming import arm_this_process
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.settings import Settings
@@ -62,6 +63,7 @@ class Parts:
 
 def assemble(settings: Settings) -> Parts:
     """All parts of one coordinator process."""
+    arm_this_process(os.environ)
     client = connect(settings.redis_url)
     store = Store.of(settings, client)
     coordinator = Coordinator(store, Hands(fleet), settings, mint, background=Background(PUBLISHERS))

@@ -24,6 +24,7 @@ from coordinator.receipt import Delivered
 from coordinator.sweep import Sweep
 from tasks.connect import unavailable
 from tasks.errors import Malformed
+from tasks.points import Point, reach
 from tasks.report import NewerSchema, Report
 from tasks.settings import Settings
 
@@ -134,6 +135,8 @@ class Consumer:
                 by_job.setdefault(job, []).append(entry)
                 if not _only_wakes(entry):
                     self._read_at = self._clock()
+        for job in by_job:
+            reach(Point.AFTER_READ, job)
         for job, batch in by_job.items():
             waiting = self._busy.get(job)
             if waiting is not None:

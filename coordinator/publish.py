@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from tasks.errors import UnstuckError
 from tasks.filesystem import Files
 from tasks.marker import StagedOutput, files_stand, read_marker
+from tasks.points import Point, reach
 from tasks.warehouse import Change, Entry, State, Warehouse
 
 MARKER_GONE = "MARKER_GONE"
@@ -106,6 +107,7 @@ def publish(
         return _verdict(standing, adopted=True)
 
     author = _Author(publish_id, job, job_name, now)
+    reach(Point.BEFORE_PACKAGE, job)
     try:
         package = _collect(warehouse.storage, job, sources, published_by, wanted)
     except PublishFailed as failure:

@@ -22,6 +22,7 @@ from coordinator.status import Status
 from coordinator.sweepable import to_sweep
 from tasks.keys import Keys
 from tasks.lease import script
+from tasks.points import Point, reach
 from tasks.settings import Settings
 
 REPORT_GROUP = "coordinators"
@@ -226,6 +227,7 @@ class Store:
             "lease_ttl": self._lease_ttl,
             "staged": to_sweep(new, self._let_go) if new.terminal else None,
         }
+        reach(Point.BEFORE_COMMIT, old.id)
         answer = self._commit(
             keys=[
                 *(keys.job, keys.groups, keys.inputs, keys.forks, keys.attempts, keys.events),
@@ -241,6 +243,7 @@ class Store:
                 self._keys.cancel(old.id),
             ],
         )
+        reach(Point.AFTER_COMMIT, old.id)
         return CommitAnswer(answer)
 
     def command(
@@ -276,6 +279,7 @@ class Store:
             keys=[keys.job, keys.events, self._keys.due, self._keys.reports, keys.plans],
             args=[old.id, json.dumps(change)],
         )
+        reach(Point.AFTER_COMMAND, old.id)
         return CommitAnswer(answer)
 
     def job(self, job: str) -> JobRecord | None:
@@ -387,6 +391,7 @@ class Store:
             ],
             args=[job.id, json.dumps(change)],
         )
+        reach(Point.AFTER_SUBMIT, job.id)
         if answer == "KEY_TAKEN":
             raise KeyTaken(job_id)
         return str(job_id), answer == "SUBMITTED"

@@ -18,6 +18,7 @@ from tasks.filesystem import Files
 from tasks.inputs import Dataset
 from tasks.marker import StagedOutput
 from tasks.output import read_table, stage
+from tasks.points import Point, reach
 from tasks.spark import read_parquet
 from tasks.token import GROUP_ID, Token
 
@@ -62,6 +63,7 @@ class Work:
         if name in self.inputs:
             raise OutputInvalid(f"the output {name} has the name of an input of this group; give it another one")
         staged = stage(self.files, f"{self.token.staging}/{name}", frame)
+        reach(Point.AFTER_OUTPUT, self.token.job)
         self.outputs[name] = staged
         self.show(name)
         return staged

@@ -17,6 +17,7 @@ import redis
 
 from tasks.group import FrozenInputs, GroupPlan, WorkOrder
 from tasks.keys import Keys
+from tasks.points import Point, reach
 from tasks.report import SCHEMA_VERSION, Outcome
 from tasks.token import Hint, Token, split_member
 
@@ -91,6 +92,7 @@ class Lease:
         kind = ClaimAnswer(answer[0])
         if kind is not ClaimAnswer.CLAIMED:
             return Claim(kind)
+        reach(Point.AFTER_CLAIM, hint.job)
         plan = GroupPlan.model_validate_json(answer[1])
         plan = plan.model_copy(update={"params": {**json.loads(answer[4]), **plan.params}})
         inputs = FrozenInputs.model_validate_json(answer[2])
@@ -136,4 +138,5 @@ class Lease:
                 ANSWER_KEPT,
             ],
         )
+        reach(Point.AFTER_FINISH, token.job)
         return FinishAnswer(answer)

@@ -39,6 +39,7 @@ from tasks.inputs import read_inputs
 from tasks.lease import ClaimAnswer, FinishAnswer
 from tasks.marker import Marker, standing_marker, write_marker
 from tasks.output import collect
+from tasks.points import Point, reach
 from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.runner import Held, Runner
 from tasks.secret import Secrets
@@ -148,7 +149,9 @@ class Attempt:
             marker = self._marker(work)
             # Last look: from here on the work counts as done, whatever is ordered.
             self._leave_if_ordered(held)
+            reach(Point.BEFORE_MARKER, self._token.job)
             write_marker(files, self._token.staging, marker)
+            reach(Point.AFTER_MARKER, self._token.job)
         return _success(self._token.staging, marker)
 
     def _do(self, held: Held, stack: ExitStack) -> Work:
@@ -251,6 +254,7 @@ class Attempt:
         if outcome is None:
             return "STALE"
         event = secrets.token_hex(8)  # one for all tries
+        reach(Point.BEFORE_FINISH, self._token.job)
         try:
             answer: FinishAnswer = _persistently(FINISH_FOR, self._runner.lease.finish, self._token, outcome, event)
         except redis.RedisError as error:

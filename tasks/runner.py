@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import redis
 
+from tasks.arming import arm_this_process
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.lease import Lease
@@ -138,6 +139,7 @@ def start_runner(*, queues: Sequence[str], slots: int, sign: StopSign | None = N
     if os.getpgrp() != os.getpid():
         # A group of its own: the runner and its JVM end together, and the worker above is not hit with them.
         os.setpgid(0, 0)
+    arm_this_process(os.environ)
     _runner = Runner(settings(), queues=queues, slots=slots, sign=sign)
     return _runner
 

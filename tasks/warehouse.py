@@ -24,6 +24,7 @@ from pydantic.dataclasses import dataclass
 from tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
 from tasks.filesystem import Files
 from tasks.marker import DataFile
+from tasks.points import Point, reach
 
 ENTRY_VERSION = 1
 SNAPSHOT_EVERY = 50
@@ -298,7 +299,9 @@ class Warehouse:
         n, state = head + 1, self.state(head)
         while True:
             entry = make(n, state)
+            reach(Point.BEFORE_ENTRY, entry.job)
             if self.create_entry(n, entry):
+                reach(Point.AFTER_ENTRY, entry.job)
                 self._snapshot_if_due(n)
                 return entry, True
             standing = self._standing(n)

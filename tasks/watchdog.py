@@ -32,9 +32,11 @@ import psutil
 import redis
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from tasks.arming import arm_this_process
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.lease import Lease, RenewAnswer
+from tasks.points import Point, reach
 from tasks.proctree import Seen, Tree, describe_status, exit_status, look
 from tasks.report import Outcome
 from tasks.settings import Settings, settings
@@ -271,6 +273,7 @@ class Watchdog:
     def _finish(self, token: Token, outcome: Outcome) -> None:
         """Report in the dead runner's stead. If the store stays away, the lapsed lease says the same, later."""
         event = os.urandom(8).hex()
+        reach(Point.BEFORE_LAST_WORD, token.job)
         try:
             for attempt in Retrying(
                 retry=retry_if_exception_type(redis.RedisError),
@@ -320,6 +323,7 @@ def main() -> None:
         hello = runner.readline()  # unbuffered: what follows is for the loop to read
     if not hello:
         return
+    arm_this_process(os.environ)
     try:
         watchdog = Watchdog(json.loads(hello), settings())
     except (psutil.NoSuchProcess, ProcessLookupError):
