@@ -226,3 +226,10 @@ def counted(
             raise RuntimeError("interrupted")
         time.sleep(0.02)
     note("done")
+
+
+def slow_in_the_jvm(spark: Any, ctx: Any, started: str) -> Any:
+    """40 rows that take 5 s to write, in which Python is not needed."""
+    Path(started).touch()
+    asleep = "java_method('java.lang.Thread', 'sleep', 250L)"
+    return spark.range(0, 40, 1, 2).selectExpr("id", f"{asleep} AS asleep")
