@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+import redis
+from servers import RedisServer, free_port
 
+from tasks.connect import connect
+from tasks.ears import _waiting
 from tasks.hearing import Hearing, Look
 
 
@@ -38,3 +42,12 @@ def test_one_excuse_begins_the_count_anew(excuse: Look, why: str) -> None:
     assert deaf_for([*silence(0, 54), excuse]) == 0.0, why
     after = [Look(excuse.at + 6.0 * n, excuse.received, True, True) for n in (1, 2, 3)]
     assert deaf_for([*silence(0, 54), excuse, *after]) == 12.0, why
+
+
+def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis, redis_server: RedisServer) -> None:
+    client.rpush("some", "hint")
+    with connect(redis_server.url) as here, connect(f"redis://127.0.0.1:{free_port()}/0", repeats=0) as away:
+        assert _waiting(here, ["none", "some"])
+        assert not _waiting(here, ["none"])
+        assert not _waiting(here, []), "a worker told by `celery control cancel_consumer` to listen to nothing"
+        assert not _waiting(away, ["some"])
