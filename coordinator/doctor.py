@@ -14,13 +14,14 @@ from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen
 from coordinator.spec_check import CONTROL_QUEUE
 from coordinator.vitals import JobPlace, Records, Server
 from tasks.duration import format_duration
-from tasks.settings import Settings
+from tasks.settings import LAST_STEPS, Settings
 
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (8, 0)
 FULL, NEARLY_FULL = 0.9, 0.75  # of the memory that Redis may take
 SKEW = 2.0  # seconds that two clocks may differ
 LATE, TOO_LATE = 10.0, 60.0  # seconds that a report may wait, or a job be overdue
+PATIENCE = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
 SHOWN = 6  # names in one sentence
 
 
@@ -214,6 +215,11 @@ def of_fleet(view: FleetView, place: str, open_jobs: int) -> list[Finding]:
     if silent:
         cure = "If they were stopped, nothing: they are forgotten after an hour. Else look at their hosts."
         found.append(warning("SILENT", f"not heard of any more: {_names(silent)}", cure))
+    if view.deaf:
+        told = [f"{one.worker} ({_ago(one.at, view.at)})" for one in view.deaf]
+        text = f"workers that had gone deaf and ended themselves within a day (UNSTUCK_DEAF_AFTER): {_names(told)}"
+        cure = "See that a supervisor started them again. If it comes back, look at the network between them and Redis."
+        found.append(warning("DEAF", text, cure))
     idle = [queue for queue in view.queues if queue.length and not queue.listeners]
     for queue in idle:
         start = (
@@ -268,6 +274,17 @@ def of_settings(settings: Settings) -> list[Finding]:
     ]
     cure = "Change one of them, in every process of the fleet alike."
     broken = [problem("SETTINGS", text, cure) for fits, text in rules if not fits]
+    stops = s.stop_within() + LAST_STEPS
+    if stops > PATIENCE:
+        text = (
+            f"a worker may take {stops:g}s to stop (UNSTUCK_DRAIN_GRACE {s.drain_grace:g}s + UNSTUCK_CANCEL_GRACE "
+            f"{s.cancel_grace:g}s + 10s), longer than the {PATIENCE:g}s that a supervisor was advised to wait"
+        )
+        wait = f"Let its supervisor wait {stops:g}s before it kills (TimeoutStopSec and the like), or shorten one."
+        broken.append(warning("SETTINGS", text, wait))
+    if not s.deaf_after:
+        text = "UNSTUCK_DEAF_AFTER is 0: a worker that Celery has left deaf stays so until somebody restarts it"
+        broken.append(warning("SETTINGS", text, "Set UNSTUCK_DEAF_AFTER to a minute or more, for every worker."))
     return broken or [ok("SETTINGS", "the terms fit each other, as this process is set")]
 
 

@@ -79,14 +79,28 @@ class QueueView:
 
 
 @dataclass(frozen=True, slots=True)
+class DeafView:
+    """A worker, as ``host:pid``, that found at ``at`` that it received nothing any more, and ended itself."""
+
+    worker: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FleetView:
-    """The fleet as it stood at ``at``; those that are silent come last. ``swept_at``: the last tick of any sweep."""
+    """The fleet as it stood at ``at``; those that are silent come last.
+
+    Attributes:
+        swept_at: the last tick of any sweep.
+        deaf: workers that went deaf within the last day, the last one first.
+    """
 
     at: float
     swept_at: float | None
     runners: tuple[RunnerView, ...]
     coordinators: tuple[CoordinatorView, ...]
     queues: tuple[QueueView, ...]
+    deaf: tuple[DeafView, ...] = ()
 
 
 def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float) -> FleetView:
@@ -103,7 +117,8 @@ def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float) -> FleetVie
     pipe.hgetall(keys.runners)
     pipe.zrange(keys.coordinators_seen, 0, -1, withscores=True)
     pipe.hgetall(keys.coordinators)
-    (seconds, micros), swept, runners_seen, runners, coordinators_seen, coordinators = pipe.execute()
+    pipe.zrevrange(keys.deaf, 0, -1, withscores=True)
+    (seconds, micros), swept, runners_seen, runners, coordinators_seen, coordinators, deaf = pipe.execute()
     now = seconds + micros / 1e6
     found_runners = [_runner(line, seen, now, runner_silence) for line, seen in _lines(runners_seen, runners)]
     found_coordinators = [_coordinator(line, seen, now) for line, seen in _lines(coordinators_seen, coordinators)]
@@ -113,6 +128,7 @@ def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float) -> FleetVie
         tuple(sorted(found_runners, key=lambda one: (one.silent, one.host, one.worker_pid, one.pid))),
         tuple(sorted(found_coordinators, key=lambda one: (one.silent, one.host, one.pid))),
         _queues(client, keys, found_runners, found_coordinators),
+        tuple(DeafView(worker, float(at)) for worker, at in deaf),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from celery import signals
 
 from tasks.app import app
+from tasks.ears import Ears
 from tasks.stopping import sign_of_this_worker
 
 
@@ -25,6 +26,9 @@ def run(hint: str) -> str:
     """Run the attempt that ``hint`` offers, if it can be claimed; answers what became of it, for Celery's log."""
     answer: str = _worker_half("run").run(_worker_half("runner").this_runner(), hint)
     return answer
+
+
+app.steps["consumer"].add(Ears)
 
 
 # Signals are global to a process, and a coordinator's own worker imports this module too: every receiver below

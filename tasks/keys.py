@@ -33,6 +33,7 @@ key                                   type    what it holds
 ``P:finish:TOKEN:EVENT``              string  what was answered to a finish, since it may be repeated
 ``P:coordinators``                    hash    coordinator id → JSON: host, pid, when it last read and swept
 ``P:coordinators:seen``               zset    coordinator id → when it last noted itself
+``P:deaf``                            zset    worker (host:pid) → when it found that it had gone deaf and ended itself
 ``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
 ====================================  ======  ===========================================================
 
@@ -157,6 +158,10 @@ class Keys:
     @property
     def coordinators_seen(self) -> str:
         return self.name("coordinators", "seen")
+
+    @property
+    def deaf(self) -> str:
+        return self.name("deaf")
 
     def cancel(self, job: str) -> str:
         return self.name("cancel", job)

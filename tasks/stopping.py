@@ -29,6 +29,7 @@ class Stopping:
         self._settings = settings
         self._name = name
         self._pid = os.getpid()
+        self._exit_code = os.EX_OK
 
     def take_signals(self) -> None:
         """TERM and INT stop this worker; QUIT, or a second of any, stops it now. For the main thread."""
@@ -49,6 +50,17 @@ class Stopping:
         self._limit(self._settings.stop_within(at_once=word is Word.STOP_NOW))
         _tell(self._words(word))
 
+    def give_up(self) -> None:
+        """End this worker as if it was told to, with an exit code that says otherwise. From any thread.
+
+        If the main thread hangs, in its own shutdown perhaps, the alarm ends it (tests/guarantees/test_deaf_worker.py).
+        """
+        from celery.worker import state
+
+        self._exit_code = os.EX_SOFTWARE
+        self.stop(Word.STOP)
+        state.should_stop = self._exit_code
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
             return
@@ -59,7 +71,7 @@ class Stopping:
             again = self.sign.word is not Word.WORK
             self.stop(Word.STOP_NOW if again or number == signal.SIGQUIT else Word.STOP)
         finally:
-            state.should_stop = os.EX_OK  # a warm shutdown, at the next turn of the worker's loop
+            state.should_stop = self._exit_code  # a warm shutdown, at the next turn of the worker's loop
         # Celery's own handler sends it; whoever listens should not miss it.
         name = signal.Signals(number).name
         signals.worker_shutting_down.send(sender=self._name, sig=name, how="Warm", exitcode=os.EX_OK)
@@ -95,6 +107,11 @@ def begin(name: Any) -> Stopping:
     """This process becomes the main process of the worker ``name``. Before it forks its first runner."""
     global _stopping
     _stopping = Stopping(StopSign.make(), settings(), str(name))
+    return _stopping
+
+
+def this_worker() -> Stopping | None:
+    """The end of the worker whose main process this is; None if it is none."""
     return _stopping
 
 

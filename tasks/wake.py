@@ -46,16 +46,21 @@ class Wake:
         return getattr(connection, "_sock", None) if self._job is not None else None
 
     def heard(self) -> bool:
-        """Take in what has arrived; True if the job wants something."""
-        found = False
+        """Take in what has arrived; True if the job wants something, or if the connection was lost.
+
+        Then the store may have been restarted, or rolled back to before this attempt was claimed: it is time to renew
+        (test_a_lost_connection_is_heard_like_an_order).
+        """
+        found, held = False, self.socket()
         try:
             while self._listening is not None and self.socket() is not None:
                 message = self._listening.get_message(timeout=0.0)
                 if message is None:
-                    return found
+                    return found or self.socket() is not held  # redis-py has connected again by itself
                 found |= message["type"] == "message"
         except redis.RedisError as error:
             self._lose(error)
+            return True
         return found
 
     def _lose(self, error: redis.RedisError) -> None:

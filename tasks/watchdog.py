@@ -48,6 +48,7 @@ from tasks.wake import Wake
 log = logging.getLogger("tasks.watchdog")
 
 SIGN_EVERY = 0.2  # seconds; how often a raised sign is looked at, for it may be raised higher
+AGAIN = 0.5  # seconds until a renewal is tried again that the store refused at once
 LAST_WORD_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
 
 
@@ -228,6 +229,8 @@ class Watchdog:
         except redis.RedisError as error:
             # The lease runs on; the next tick tries again. Nobody takes over in an outage (docs/protocol.md, rule 7).
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
+            # Soon, for a store that comes back may have forgotten the claim, and the hint lies before idle runners.
+            self._next_tick = min(self._next_tick, time.monotonic() + AGAIN)
             return False
         return True
 

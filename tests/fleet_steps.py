@@ -239,3 +239,10 @@ def two_outputs(spark: Any, ctx: Any, log: str) -> None:
         file.write(f"{epoch}\n")
     for name in ("carriers", "months"):
         ctx.output(name).write(pa.table({"epoch": [epoch]}))
+
+
+def slow_in_the_jvm(spark: Any, ctx: Any, started: str) -> Any:
+    """40 rows that take 5 s to write, in which Python is not needed."""
+    Path(started).touch()
+    asleep = "java_method('java.lang.Thread', 'sleep', 250L)"
+    return spark.range(0, 40, 1, 2).selectExpr("id", f"{asleep} AS asleep")

@@ -51,6 +51,13 @@ def advice(view: FleetView, place: str) -> list[str]:
     for queue in view.queues:
         if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
             told.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
+    if view.deaf:
+        last = view.deaf[0]
+        told.append(
+            f"The worker {last.worker} had gone deaf and ended itself {_ago(last.at, view.at)}"
+            + (f" ({len(view.deaf)} such ends within a day)" if len(view.deaf) > 1 else "")
+            + ". Its supervisor should have started another; its log says more."
+        )
     return told
 
 
@@ -116,4 +123,5 @@ def fleet_json(view: FleetView) -> dict[str, Any]:
         "runners": [told(one) for one in view.runners],
         "coordinators": [told(one) for one in view.coordinators],
         "queues": [asdict(queue) for queue in view.queues],
+        "deaf": [{"worker": one.worker, "at": iso(one.at)} for one in view.deaf],
     }

@@ -179,6 +179,7 @@ def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_
         {"v": "one", "id": "e", "token": token, "kind": "succeeded", "at": 1},
         {"v": 1, "id": "e", "token": token, "kind": "succeeded", "at": "noon"},
         {"hello": "world"},
+        {"kind": "due"},  # a wake-up that does not say of which job
     ):
         head.redis.xadd(head.keys.reports, fields)  # type: ignore[arg-type]
     head.redis.xadd(head.keys.reports, {"v": 7, "what": "only a newer coordinator knows"})
@@ -187,10 +188,15 @@ def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_
     head.read()
 
     assert head.status(job) is Status.FINISHED, "what stood behind them was applied"
-    assert len(head.inbox.dead()) == 6
+    assert len(head.inbox.dead()) == 7
     assert all(dead.reason.startswith("UNREADABLE") for dead in head.inbox.dead())
     (left,) = head.redis.xrange(head.keys.name("reports", "v7"))
     assert "only a newer coordinator knows" in left[1]["report"]
+    counted = head.client.queries.counters()
+    assert (counted["UNREADABLE"], counted["NEWER"]) == (7, 1), "each was counted, none acked away"
+    assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0
+    head.inbox.trim()
+    assert len(head.redis.xrange(head.keys.name("reports", "v7"))) == 1, "and it waits for as long as it takes"
 
 
 def test_a_coordinator_that_has_never_seen_the_job_applies_its_final_report(make_head: Callable[..., Head]) -> None:

@@ -97,6 +97,33 @@ def test_a_dead_worker_is_found_although_the_clock_was_set_back(make_head: Calla
     wait_until(lambda: head.sweep.run() >= 0 and head.sent, 5, "the takeover, eight lease terms later", every=0.05)
 
 
+def test_a_clock_that_jumps_ahead_takes_nobodys_work(make_head: Callable[..., Head]) -> None:
+    """By the new clock every lease lapsed an hour ago. Whoever lives renews within the grace."""
+    head = make_head(sweep_every=0.1, lease_ttl=2.0)
+    job = head.submit(group("only"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.read()
+    _shift(head, job, -3600.0)
+    head.coordinator.handle(job)  # before any sweep
+    began = head.store.tick(0.1, 2.0)[0]
+    for _ in range(3):
+        head.redis.zadd(head.keys.due, {job: 0})
+        head.sweep.run()  # and by sweeps that come before the renewal
+    assert head.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"
+
+    def grace_is_over() -> bool:
+        head.redis.zadd(head.keys.due, {job: 0})
+        head.sweep.run()
+        head.lease.renew(hint.held_by("runner1"), "host")
+        return head.store.tick(0.1, 2.0)[0] > began + 2.3
+
+    wait_until(grace_is_over, 10, "sweeps after the grace", every=0.05)
+    assert head.events(job, "only") == ["QUEUED", "RUNNING"]
+    assert not head.sent
+
+
 def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(make_head: Callable[..., Head]) -> None:
     """Publishing is not done on the report consumer's own thread."""
     heads = [make_head(sweep_every=0.2, report_idle=0.5, background=Background(4)) for _ in range(2)]

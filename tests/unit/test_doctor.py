@@ -11,7 +11,7 @@ import pytest
 
 from coordinator import doctor
 from coordinator.doctor import Finding, Level
-from coordinator.fleet import CoordinatorView, FleetView, QueueView, RunnerView
+from coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
 from coordinator.tested import TESTED
 from coordinator.vitals import JobPlace, Records, Server
@@ -142,10 +142,33 @@ def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named()
     ],
 )
 def test_terms_that_do_not_fit_each_other_are_named_with_their_values(change: dict[str, float], named: str) -> None:
-    (found,) = doctor.of_settings(SETTINGS.model_copy(update=change))
-    assert (found.code, found.level) == ("SETTINGS", Level.PROBLEM)
+    findings = doctor.of_settings(SETTINGS.model_copy(update=change))
+    (found,) = [one for one in findings if one.level is Level.PROBLEM]
+    assert found.code == "SETTINGS"
     assert named in found.text
     assert re.search(r"\(\d+s\)", found.text)
+
+
+@pytest.mark.parametrize(
+    ("change", "named", "cure"),
+    [
+        ({"drain_grace": 120.0}, "UNSTUCK_DRAIN_GRACE 120s", "wait 140s"),
+        ({"cancel_grace": 30.0}, "UNSTUCK_CANCEL_GRACE 30s", "wait 60s"),
+        ({"deaf_after": 0.0}, "UNSTUCK_DEAF_AFTER is 0", "a minute"),
+    ],
+)
+def test_terms_that_ask_something_of_people_are_warned_of(change: dict[str, float], named: str, cure: str) -> None:
+    (found,) = doctor.of_settings(SETTINGS.model_copy(update=change))
+    assert (found.code, found.level) == ("SETTINGS", Level.WARNING)
+    assert named in found.text
+    assert cure in found.cure
+
+
+def test_workers_that_went_deaf_are_named_although_they_are_gone() -> None:
+    deaf = (DeafView("h2:9", 940.0), DeafView("h3:1", 400.0))
+    (found,) = [one for one in doctor.of_fleet(replace(FLEET, deaf=deaf), "here", 1) if one.level is not Level.OK]
+    assert (found.code, found.level) == ("DEAF", Level.WARNING)
+    assert "h2:9 (1m00s ago), h3:1 (10m00s ago)" in found.text
 
 
 def test_java_matters_only_where_a_worker_is_installed() -> None:

@@ -13,16 +13,19 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-from servers import wait_until
+import redis
+from servers import RedisServer, wait_until
 
 from tasks import attempt_log
 from tasks.attempt_log import AttemptLog
+from tasks.connect import connect
 from tasks.context import StepContext, Work
 from tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound, Unrecoverable
 from tasks.failure import MAX_TEXT, failure_of, shorten
 from tasks.filesystem import Files
 from tasks.group import Collect
 from tasks.inputs import read_inputs
+from tasks.keys import Keys
 from tasks.leftovers import Surroundings
 from tasks.marker import Marker, write_marker
 from tasks.output import collect, read_table, stage
@@ -31,6 +34,7 @@ from tasks.secret import Secrets
 from tasks.spark import hadoop_uri, local_master, same_schema
 from tasks.steps import find, fit
 from tasks.token import Token
+from tasks.wake import Wake
 
 
 def imported_by(module: str) -> set[str]:
@@ -324,3 +328,17 @@ def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they
     with pytest.raises(OutputInvalid, match="with 'more' the results of this attempt are over 64 KiB; write a frame"):
         ctx.result("more", "x" * 1000)
     assert {**work.results, "most": ""} == {"rows": 4, "names": ["a", None, True], "most": ""}
+
+
+def test_a_lost_connection_is_heard_like_an_order(client: redis.Redis, redis_server: RedisServer) -> None:
+    """Redis may have been rolled back to before the claim: whoever holds the attempt should be the first to say so."""
+    with connect(redis_server.url) as mine:
+        wake = Wake(mine, Keys())
+        wake.follow("job")
+        wait_until(lambda: client.pubsub_numsub(Keys().cancel("job"))[0][1] == 1, 5, "the subscription")
+        assert not wake.heard()
+        client.publish(Keys().cancel("job"), "1")
+        wait_until(wake.heard, 5, "the order")
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        wait_until(wake.heard, 5, "the loss")
+        assert not wake.heard(), "heard once"

@@ -1,0 +1,105 @@
+"""Ears: a thread in the worker's main process that notices when this worker has gone deaf, and then ends it.
+
+Its supervisor starts another. A thread, and not a timer of Celery's own loop: that loop is what may be broken. It has a
+connection of its own to the store, and reads nothing but the lengths of the queues. It must never end a worker that
+is merely busy; what deaf means stands in ``tasks.hearing``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, cast
+
+import redis
+from celery import bootsteps
+from celery.worker import state
+
+from tasks import stopping
+from tasks.connect import connect
+from tasks.hearing import LOOKS, Hearing, Look
+from tasks.keys import Keys
+from tasks.settings import Settings, settings, whoami
+from tasks.stop_sign import Word
+
+log = logging.getLogger(__name__)
+
+SHOWN_FOR = 86400.0  # seconds for which people see in the fleet that a worker went deaf
+
+
+class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Begins to listen when Celery has its first consumer, and goes on through every reconnect."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._received = 0
+        self._thread: threading.Thread | None = None
+
+    def start(self, consumer: Any) -> None:
+        worker = stopping.this_worker()
+        if self._thread is not None or worker is None or not settings().deaf_after:
+            return
+        consumer.on_task_message.add(self._on_message)
+        self._thread = threading.Thread(
+            target=self._listen, args=(consumer, worker, settings()), name="ears", daemon=True
+        )
+        self._thread.start()
+
+    def _on_message(self, request: Any) -> None:
+        self._received += 1
+
+    def _listen(self, consumer: Any, worker: stopping.Stopping, settings: Settings) -> None:
+        """Until this worker is told to stop, by us or by anybody."""
+        every = settings.deaf_after / LOOKS
+        client = connect(settings.redis_url, timeout=max(0.2, min(5.0, every)), repeats=0)
+        hearing = Hearing()
+        while worker.sign.word is Word.WORK:
+            time.sleep(every)
+            queues = list(consumer.app.amqp.queues.consume_from)  # may change: ``celery control cancel_consumer``
+            waiting = _waiting(client, queues)
+            look = Look(time.monotonic(), self._received, worker.sign.word is Word.WORK and _free(consumer), waiting)
+            hearing = hearing.after(look, within=3 * every + 1.0)
+            if hearing.deaf_for >= settings.deaf_after:
+                log.critical(
+                    "%s is deaf: for %.0fs it has received nothing from %s, though messages wait there and it has an "
+                    "idle runner (UNSTUCK_DEAF_AFTER). It hands back what it runs and ends, so that its supervisor "
+                    "restarts it; no job is lost by that",
+                    *(whoami(), hearing.deaf_for, ", ".join(queues)),
+                )
+                _leave_word(client, Keys(settings.prefix))
+                worker.give_up()
+        client.close()
+
+
+def _free(consumer: Any) -> bool:
+    """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``."""
+    return len(state.reserved_requests) < int(consumer.pool.num_processes or 0)
+
+
+def _waiting(client: redis.Redis, queues: Iterable[str]) -> bool:
+    """Does anything lie on one of these queues? False where nobody can tell, which is held against nobody."""
+    try:
+        with client.pipeline(transaction=False) as pipe:
+            for queue in queues:
+                pipe.llen(queue)
+            return any(cast(list[int], pipe.execute()))
+    except redis.RedisError:
+        return False
+
+
+def _leave_word(client: redis.Redis, keys: Keys) -> None:
+    """For people: the fleet list shows it for a day. Nothing is decided from it."""
+    try:
+        seconds, micros = client.time()
+        now = seconds + micros / 1e6
+        with client.pipeline(transaction=True) as pipe:
+            pipe.zadd(keys.deaf, {whoami(): now})
+            pipe.zremrangebyscore(keys.deaf, "-inf", now - SHOWN_FOR)
+            pipe.expire(keys.deaf, round(SHOWN_FOR))
+            pipe.execute()
+    except redis.RedisError as error:
+        log.warning("that %s went deaf could not be noted in the fleet list: %s", whoami(), error)

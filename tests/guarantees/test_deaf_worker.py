@@ -1,0 +1,77 @@
+"""A worker that is connected and takes nothing any more ends itself; one that is merely busy never does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fleet
+import pytest
+import redis
+from proxy import Proxy
+from servers import RedisServer, wait_until
+
+from coordinator.client import Client
+from coordinator.doctor import Level, of_fleet
+from tasks.report import OutcomeKind
+from tasks.settings import Settings
+from tasks.token import Hint
+
+DEAF_AFTER = 2.0
+QUEUE = "hearing"
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
+    made = Proxy(redis_server.port)
+    yield made
+    made.close()
+
+
+def test_a_deaf_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
+    client: redis.Redis, redis_server: RedisServer, proxy: Proxy, tmp_path: Path
+) -> None:
+    """Celery's connection stays open and carries nothing any more, as behind a firewall that forgot it."""
+
+    def offer(name: str, step: str, **params: Any) -> Hint:
+        steps = [{"python": f"fleet_steps:{step}", "params": params}]
+        return fleet.offer(client, tmp_path / "w", name, {"name": "g", "spark": False, "queue": QUEUE, "steps": steps})
+
+    environ = {"UNSTUCK_DEAF_AFTER": f"{DEAF_AFTER}s", "UNSTUCK_DRAIN_GRACE": "500ms"}
+    with fleet.worker(proxy.url, tmp_path, queues=QUEUE, concurrency=2, environ=environ) as worker:
+        # Given: both runners busy, and a queue that is not empty, for more than twice the time.
+        held = offer("held", "wait_for_cancel")
+        busy = offer("busy", "until", path=str(tmp_path / "gate"))
+        for hint in (held, busy):
+            fleet.claimed(client, hint)
+        waits = offer("waits", "my_pid")
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 2.5 * DEAF_AFTER or worker.process.poll() is not None, 30)
+        assert worker.process.poll() is None, worker.text()[-2000:]
+        assert client.llen(QUEUE) == 1
+        (tmp_path / "gate").touch()
+        assert fleet.outcome(client, waits).kind is OutcomeKind.SUCCEEDED
+
+        # When: one runner is idle, and what Celery listens on is dead without having been closed.
+        assert proxy.mute(b"BRPOP") >= 1
+        lost = offer("lost", "my_pid")
+        fleet.send_hint(client, lost, QUEUE)  # as a coordinator does: the dead connection may have popped the first
+
+        # Then: the worker ends, so that its supervisor sees that it has to start another, and nothing is lost.
+        code = worker.process.wait(60)
+        # Celery may wait in its own shutdown for the reply that never comes; then the alarm ends it.
+        assert code in (os.EX_SOFTWARE, -signal.SIGALRM), worker.text()[-2000:]
+        text = worker.text()
+        assert f"is deaf: for {DEAF_AFTER:.0f}s it has received nothing from {QUEUE}" in text
+        assert fleet.outcome(client, held).kind is OutcomeKind.RELEASED
+        assert client.llen(QUEUE) >= 1, "what it did not hear waits for the next worker"
+        assert "claimant" not in fleet.attempt(client, lost)
+
+    with Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "w"))) as people:
+        view = people.fleet()
+    assert [one.worker.rpartition(":")[2] for one in view.deaf] == [str(worker.process.pid)]
+    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "DEAF"] == [Level.WARNING]

@@ -1,0 +1,89 @@
+"""A runner that is frozen past its lease while its JVM writes on; and a worker whose main process is killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import fleet
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import redis
+from guarantees.test_shown_is_true import staged
+from head import Head
+from processes import below, command_line
+from servers import RedisServer, wait_until
+
+from coordinator.status import Status
+from tasks.warehouse import published_files
+
+pytestmark = pytest.mark.timeout(240)
+ENVIRON = {"UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}), "UNSTUCK_SPARK_MASTER": "local[2]"}
+
+
+def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thawed_runner_lets_go(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    head = Head(redis_server.url, tmp_path / "warehouse", lease_ttl=3.0, sweep_every=0.2)
+    started = tmp_path / "started"
+    step = {"python": "fleet_steps:slow_in_the_jvm", "params": {"started": str(started)}, "output": "data"}
+    job = head.submit({"name": "g", "queue": "frozen", "steps": [step]})
+
+    def offered() -> bool:
+        head.sweep.run()
+        head.read()
+        return bool(head.sent)
+
+    def ended() -> bool:
+        offered()
+        return head.status(job).terminal
+
+    with fleet.worker(redis_server.url, tmp_path, queues="frozen", environ=ENVIRON) as worker:
+        # Given: the runner of the first attempt is frozen in the middle of a write, and its JVM is not.
+        wait_until(offered, 10, "the first attempt")
+        (first,) = head.hints()
+        fleet.send_hint(client, first, "frozen")
+        claimed = fleet.claimed(client, first)
+        runner, token = fleet.runner_of(client, first), first.held_by(claimed["claimant"])
+        staging = tmp_path / "warehouse" / token.staging
+        wait_until(lambda: started.exists() and list(staging.rglob("*.parquet")), 150, "the JVM to write")
+        runner.suspend()
+        assert not list(staging.rglob("_SUCCESS")), "frozen too late: proves nothing"
+
+        # When: its lease lapses, the second attempt is done elsewhere, and the JVM of the first has done its write.
+        wait_until(offered, 30, "the second attempt", every=0.1)
+        (second,) = head.hints()
+        assert second.epoch == 2
+        assert head.work(second, staged(head, second, "data", rows=7)) == "APPLIED"
+        wait_until(ended, 30, "the job to end", every=0.1)
+
+        def rows_of_the_first() -> int:
+            found = [f for f in staging.rglob("*.parquet") if "_temporary" not in f.parts]
+            return sum(pq.read_metadata(file).num_rows for file in found)
+
+        wait_until(lambda: rows_of_the_first() == 40, 60, "the JVM to write all of it", every=0.2)
+        assert runner.status() == psutil.STATUS_STOPPED
+        runner.resume()
+
+        # Then: the thawed runner lets go by itself, and readers and counters know the second attempt alone.
+        def let_go() -> bool:
+            lines = [json.loads(line) for line in client.hvals(fleet.KEYS.runners)]
+            return all(not line["job"] for line in lines if line["pid"] == runner.pid)
+
+        wait_until(let_go, 30, "the thawed runner to hold nothing any more")
+        view = head.show(job)
+        record = view.groups[0].members[0].record
+        assert (view.job.status, record.epoch, record.rows) == (Status.FINISHED, 2, {"data": 7})
+        rows = pq.read_table(published_files(view.job.warehouse, "data")).to_pylist()
+        assert rows == [{"n": n} for n in range(7)]
+        offered()
+        assert head.show(job).job.commit == view.job.commit, "and whatever it still said changed nothing"
+        assert "succeeded APPLIED" not in worker.text()
+
+        # And a worker whose main process is killed leaves nothing behind: runner, watchdog, JVM.
+        left = below(psutil.Process(worker.process.pid))
+        assert [p for p in left if "java" in command_line(p).split(" ")[0]]
+        worker.process.kill()
+        _, alive = psutil.wait_procs(left, timeout=10)
+        assert not alive, [command_line(p) for p in alive]

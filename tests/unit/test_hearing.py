@@ -1,0 +1,53 @@
+"""When a worker counts as deaf: only when nothing at all excuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import redis
+from servers import RedisServer, free_port
+
+from tasks.connect import connect
+from tasks.ears import _waiting
+from tasks.hearing import Hearing, Look
+
+
+def deaf_for(looks: Iterable[Look], within: float = 20.0) -> float:
+    hearing = Hearing()
+    for look in looks:
+        hearing = hearing.after(look, within=within)
+    return hearing.deaf_for
+
+
+def silence(begin: float = 0.0, end: float = 60.0) -> list[Look]:
+    """A look every six seconds: an idle runner, something in the queue, and never a message."""
+    return [Look(begin + 6.0 * n, 3, True, True) for n in range(int((end - begin) / 6.0) + 1)]
+
+
+def test_a_worker_that_takes_nothing_though_it_could_is_deaf_since_it_was_first_seen_so() -> None:
+    assert deaf_for(silence()) == 54.0, "the first look only says how many messages there were"
+
+
+@pytest.mark.parametrize(
+    ("excuse", "why"),
+    [
+        (Look(58.0, 4, True, True), "it has received a message"),
+        (Look(58.0, 3, False, True), "it is busy, or was told to stop"),
+        (Look(58.0, 3, True, False), "its queues are empty, or Redis did not answer"),
+        (Look(100.0, 3, True, True), "it did not run itself in between: frozen, or the host slept"),
+    ],
+)
+def test_one_excuse_begins_the_count_anew(excuse: Look, why: str) -> None:
+    assert deaf_for([*silence(0, 54), excuse]) == 0.0, why
+    after = [Look(excuse.at + 6.0 * n, excuse.received, True, True) for n in (1, 2, 3)]
+    assert deaf_for([*silence(0, 54), excuse, *after]) == 12.0, why
+
+
+def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis, redis_server: RedisServer) -> None:
+    client.rpush("some", "hint")
+    with connect(redis_server.url) as here, connect(f"redis://127.0.0.1:{free_port()}/0", repeats=0) as away:
+        assert _waiting(here, ["none", "some"])
+        assert not _waiting(here, ["none"])
+        assert not _waiting(here, []), "a worker told by `celery control cancel_consumer` to listen to nothing"
+        assert not _waiting(away, ["some"])
