@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help="a fleet under faults, and a ledger at the end")
     run.add_argument("--minutes", type=float, default=1.0, help="how long faults are dealt")
     run.add_argument(
-        "--settle", type=float, default=120.0, help="seconds after which a job that has not ended is stuck"
+        "--settle", type=float, default=180.0, help="seconds after which a job that has not ended is stuck"
     )
     recovery = commands.add_parser("recovery", help="how fast a killed worker's and coordinator's work goes on")
     recovery.add_argument("--times", type=int, default=3, help="of each kill, of which the slowest counts")

@@ -17,6 +17,7 @@ from .fleet import ChaosFleet
 
 WORK, PART, COPY = (f"tests.chaos.driver.steps:{name}" for name in ("work", "part", "copy"))
 ENOUGH = 8  # jobs that are open at a time
+SPARK_EVERY = 6  # every so many jobs one has a group of Spark: a session costs more than all the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Asked:
 
 def asked(number: int, rng: random.Random, ran: Path) -> Asked:
     """The job of this number: a line, a fork with its join, or a group of Spark in the middle; pure but for ``rng``."""
-    shape = rng.choice(("line", "line", "fork", "fork", "spark"))
+    shape = "spark" if number % SPARK_EVERY == 3 else rng.choice(("line", "fork"))
     name, dataset = f"{shape}-{number:04d}", f"d{number:04d}"
     rows, seconds = rng.randint(1, 50), round(rng.uniform(0.1, 2.5), 2)
 
