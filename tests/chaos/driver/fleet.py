@@ -160,8 +160,8 @@ class ChaosFleet:
             return None
 
     def tree(self, name: str) -> list[psutil.Process]:
-        """The process and all that lives below it."""
-        main = self.main(name)
+        """The process and all that lives below it; none for a link without a process, the app's."""
+        main = self.main(name) if name in self.names else None
         try:
             return [] if main is None else [main, *below(main)]
         except psutil.NoSuchProcess:
