@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import redis
@@ -180,7 +181,7 @@ class ChaosFleet:
         return [one for one in self.tree(name) if "tasks.watchdog" in command_line(one)]
 
 
-def _fields(env: Mapping[str, str]) -> dict[str, str]:
+def _fields(env: Mapping[str, str]) -> dict[str, Any]:
     """The settings in ``env`` as the constructor of Settings takes them; not what is JSON, which no client needs."""
     left_out = ("UNSTUCK_SPARK_CONF", "UNSTUCK_WAREHOUSE")
     return {

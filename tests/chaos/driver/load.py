@@ -100,7 +100,7 @@ class Load:
         self._thread.start()
 
     def stop(self, timeout: float = 60.0) -> None:
-        """Submit no more, but see the last submit through. Raises: TimeoutError: it is not acknowledged in time."""
+        """One last submit, seen through. Raises: TimeoutError: it is not acknowledged in time."""
         self._enough.set()
         if self._thread is not None:
             self._thread.join(timeout)
@@ -129,6 +129,8 @@ class Load:
                 continue
             number += 1
             self._submit(asked(number, self.rng, self.fleet.ran))
+        # One more once all is mended, so that whatever was broken last is seen to work again.
+        self._submit(asked(number + 1, self.rng, self.fleet.ran))
 
     def _submit(self, job: Asked) -> None:
         """Under a key, again and again until it is acknowledged: as an app does that must know."""

@@ -131,8 +131,7 @@ def _kill_again_and_again(path: Route, kills: int, rng: random.Random, guard: Gu
         guard.watch(process.pid)
         try:
             if number < kills:
-                before = path.worked_on()
-                wait_until(lambda before=before: path.worked_on() > before, QUIET, "the consumer to work")
+                _await_work(path)
                 time.sleep(rng.uniform(*LIVES))  # at any point of its work: nothing is awaited
             else:
                 fed.set()
@@ -142,6 +141,11 @@ def _kill_again_and_again(path: Route, kills: int, rng: random.Random, guard: Gu
             process.kill()
             process.join()
     return path.counted()
+
+
+def _await_work(path: Route) -> None:
+    before = path.worked_on()
+    wait_until(lambda: path.worked_on() > before, QUIET, "the consumer to work")
 
 
 class ReportPath:
@@ -166,7 +170,7 @@ class ReportPath:
             for group, text in self._redis.hgetall(KEYS.of(job).attempts).items():
                 attempt = json.loads(text)
                 if not attempt.get("claimant"):
-                    self._work(Hint(job, group, attempt["epoch"], attempt["nonce"]))
+                    self._work(Hint(job, str(group), attempt["epoch"], attempt["nonce"]))
 
     def _work(self, hint: Hint) -> None:
         """Claim and finish, as a worker does: two reports."""

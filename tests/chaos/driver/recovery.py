@@ -86,6 +86,7 @@ def _measure(folder: Path, seed: int, times: int, bounds: Bounds, screen: Screen
     rng = random.Random(seed)
     with ChaosFleet(folder, bounds.settings, SIZE, screen.say) as fleet, Watch(fleet.eye, fleet.keys) as watch:
         fleet.ready()
+        screen.say("the fleet is ready")
         for _ in range(times):
             _kill_worker(fleet, watch, rng.uniform(0.0, 3.0))
             screen.say(f"a worker's group runs again after {watch.done[-1].took:.2f} s")
@@ -114,6 +115,7 @@ def _kill_worker(fleet: ChaosFleet, watch: Watch, later: float) -> None:
         return next((one for one in runners if one.get("job") == job and record()["state"] == "RUNNING"), None)
 
     runner = wait_until(running, PATIENCE, "the group to run")
+    assert runner
     time.sleep(later)  # at any point between two renewals: nothing is awaited
     name = next(name for name in fleet.workers if fleet.child(name).pid == runner["worker_pid"])
     tree = fleet.tree(name)

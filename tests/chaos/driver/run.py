@@ -43,11 +43,9 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
             load = Load(fleet, fleet.client, random.Random(rng.random()))
             load.start()
             hand = Hand(Faults(fleet, watch, random.Random(rng.random())))
-            try:
-                dealt = _deal(seconds, random.Random(rng.random()), hand, screen, fleet, load, watch)
-            finally:
-                for blow in hand.mend(all_of_it=True):
-                    screen.mended(blow)
+            dealt = _deal(seconds, random.Random(rng.random()), hand, screen, fleet, load, watch)
+            for blow in hand.mend(all_of_it=True):
+                screen.mended(blow)
             screen.say("all is mended; the jobs that are open must end")
             ended = time.monotonic()
             load.stop(settle)
@@ -72,10 +70,9 @@ def _deal(
             screen.mended(blow)
         if now >= following and len(hand.lasting) < AT_ONCE:
             following = now + rng.uniform(*PAUSES)
-            blow = hand.strike()
-            if blow is not None:
-                dealt[blow.fault] += 1
-                screen.dealt(blow)
+            if (struck := hand.strike()) is not None:
+                dealt[struck.fault] += 1
+                screen.dealt(struck)
         screen.show(fleet, load, watch, end - now)
         time.sleep(0.05)  # the pace of the driver; nothing is awaited here
     return dealt

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -27,8 +28,8 @@ def test_ctrl_c_ends_every_process_and_removes_the_folder(tmp_path: Path) -> Non
         )
     started: list[psutil.Process] = []
     try:
-        # Given a driver in the middle of its work
-        wait_until(lambda: "is started again" in log.read_text() or driver.poll() is not None, 120, "the first kill")
+        # Given a driver with its fleet
+        wait_until(lambda: "is ready" in log.read_text() or driver.poll() is not None, 120, "the fleet")
         started = psutil.Process(driver.pid).children(recursive=True)
         assert len(started) > 8, log.read_text()
         # When it is interrupted
@@ -40,9 +41,8 @@ def test_ctrl_c_ends_every_process_and_removes_the_folder(tmp_path: Path) -> Non
         assert alive == []
         assert list(tmp_path.glob("unstuck-chaos-*")) == []
     finally:
-        for process in [driver, *started]:
-            try:
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except (psutil.NoSuchProcess, ProcessLookupError):
-                continue
+        driver.kill()
         driver.wait()

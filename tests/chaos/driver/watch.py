@@ -118,7 +118,7 @@ class Watch:
                 entries = self.eye.xpending_range(
                     self.keys.reports, REPORT_GROUP, "-", "+", 1000, consumername=consumer["name"]
                 )
-                found += [entry["message_id"] for entry in entries]
+                found += [str(entry["message_id"]) for entry in entries]
         return found
 
     def reports(self, pid: int) -> Callable[[], bool] | None:
