@@ -17,7 +17,8 @@ from .fleet import ChaosFleet
 
 WORK, PART, COPY = (f"tests.chaos.driver.steps:{name}" for name in ("work", "part", "copy"))
 ENOUGH = 8  # jobs that are open at a time
-SPARK_EVERY = 6  # every so many jobs one has a group of Spark: a session costs more than all the rest
+SPARK_EVERY = 5  # every so many jobs one has a group of Spark: a session costs more than all the rest
+ENOUGH_SPARK = 2  # of those that are open: they wait for one worker, and must not keep the others from being submitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,11 @@ class Asked:
     spec: dict[str, Any]
 
 
-def asked(number: int, rng: random.Random, ran: Path) -> Asked:
-    """The job of this number: a line, a fork with its join, or a group of Spark in the middle; pure but for ``rng``."""
-    shape = "spark" if number % SPARK_EVERY == 3 else rng.choice(("line", "fork"))
+def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> Asked:
+    """The job of this number: a line, a fork with its join, or, if ``spark``, a group of Spark in the middle."""
+    shape = rng.choice(("line", "fork"))
+    if spark and number % SPARK_EVERY == 2:
+        shape = "spark"
     name, dataset = f"{shape}-{number:04d}", f"d{number:04d}"
     rows, seconds = rng.randint(1, 50), round(rng.uniform(0.1, 2.5), 2)
 
@@ -91,6 +94,7 @@ class Load:
     accepted: dict[str, Asked] = field(default_factory=dict)
     refused: int = 0
     open: int = 0
+    open_spark: int = 0
     ended: int = 0
     _enough: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -114,7 +118,9 @@ class Load:
         except redis.RedisError:
             return
         self.ended = sum(job.status.terminal for job in found)
-        self.open = len(self.accepted) - sum(job.status.terminal for job in found if job.id in self.accepted)
+        ended = {job.id for job in found if job.status.terminal}
+        still = [asked for job, asked in list(self.accepted.items()) if job not in ended]
+        self.open, self.open_spark = len(still), sum(asked.name.startswith("spark") for asked in still)
 
     def status(self) -> dict[str, Status]:
         """Of every job in the store. Raises: redis.RedisError."""
@@ -128,9 +134,10 @@ class Load:
                 self._enough.wait(0.2)
                 continue
             number += 1
-            self._submit(asked(number, self.rng, self.fleet.ran))
+            spark = self.open_spark < ENOUGH_SPARK
+            self._submit(asked(number, self.rng, self.fleet.ran, spark=spark))
         # One more once all is mended, so that whatever was broken last is seen to work again.
-        self._submit(asked(number + 1, self.rng, self.fleet.ran))
+        self._submit(asked(number + 1, self.rng, self.fleet.ran, spark=False))
 
     def _submit(self, job: Asked) -> None:
         """Under a key, again and again until it is acknowledged: as an app does that must know."""
