@@ -13,8 +13,13 @@ ARGS ?=
 SEEDS ?= 500
 SEED_START ?= 0
 
+MINUTES ?= 1
+SEED ?=
+DRIVER = $(BIN)/python -m tests.chaos.driver
+DRIVER_OPTIONS = $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check simulate setup doctor java clean
+.PHONY: help demo test lint check simulate chaos recovery loss setup doctor java clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +41,15 @@ check: lint test  ## lint, then test
 
 simulate: setup  ## run simulated histories (SEEDS=500 SEED_START=0)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(SEED_START)
+
+chaos: setup  ## a real fleet under kill -9, freezes, outages; a ledger at the end (MINUTES=1 SEED=n)
+	$(DRIVER) run --minutes $(MINUTES) $(DRIVER_OPTIONS)
+
+recovery: setup  ## how fast the work of a killed worker and coordinator goes on
+	$(DRIVER) recovery $(DRIVER_OPTIONS)
+
+loss: setup  ## messages lost in 40 SIGKILLs by our report path, and by a kombu queue
+	$(DRIVER) loss $(DRIVER_OPTIONS)
 
 setup:  ## make .venv for development, if it is not there and current
 	@scripts/setup.sh dev

@@ -15,6 +15,7 @@ from coordinator.client import Client
 from coordinator.commands import Command
 from coordinator.quiet import hush
 from coordinator.spec_check import CONTROL_QUEUE
+from tasks.acking import Acknowledging
 from tasks.app import celery_app
 from tasks.settings import settings
 
@@ -40,6 +41,7 @@ app.conf.update(
     },
 )
 app.steps["consumer"].add(ReportConsumer)
+app.steps["consumer"].add(Acknowledging)
 hush("coordinator.sweep")
 
 _assembling = threading.Lock()

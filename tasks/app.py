@@ -53,10 +53,13 @@ def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
         broker_connection_timeout=5.0,
         # No retry option here: it would silently switch Producer.batch off (measured).
         broker_transport_options={
-            "socket_timeout": 30.0,
+            # A connection whose other end went away without a word (a failover, a firewall) is found by these alone.
+            # A process has several, and finds them one after the other (tests/chaos/driver/test_half_open.py). The
+            # BRPOP of a listening worker waits for one second, so five are enough for any reply.
+            "socket_timeout": 5.0,
             "socket_connect_timeout": 5.0,
             "socket_keepalive": True,
-            "health_check_interval": 15,
+            "health_check_interval": 5,
             "visibility_timeout": 3600,
         },
     )

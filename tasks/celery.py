@@ -11,9 +11,12 @@ from typing import Any
 
 from celery import signals
 
+from tasks.acking import Acknowledging
 from tasks.app import app
 from tasks.ears import Ears
 from tasks.stopping import sign_of_this_worker
+
+app.steps["consumer"].add(Acknowledging)
 
 
 def _worker_half(module: str) -> Any:

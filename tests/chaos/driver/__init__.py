@@ -1,0 +1,6 @@
+"""The chaos driver: a real fleet, real signals, a Redis that comes and goes, and a ledger at the end.
+
+``python -m tests.chaos.driver run`` (``make chaos``), ``… recovery`` (``make recovery``), ``… loss`` (``make loss``).
+One noun a file: the ``proxy`` and the ``server`` that are broken, the ``fleet`` around them, the ``faults``, the
+``load`` and its ``steps``, the ``watch`` that times recoveries, the ``ledger`` that judges, the ``screen``.
+"""

@@ -1,0 +1,271 @@
+"""The faults: what is done to whom. A seed fixes their order, their victims and how long they last, not their timing.
+
+Each takes a random source and answers with a ``Blow``: what was done, and how it is undone if it lasts.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+import redis
+
+from .fleet import ChaosFleet
+from .proxy import Link
+from .watch import Watch
+
+Undo = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """One fault that was dealt.
+
+    Attributes:
+        fault: its name.
+        victim: the process it hit, or ``redis``.
+        what: what was done, for people.
+        lasts: seconds until ``undo`` is called; 0 for what is over at once.
+    """
+
+    fault: str
+    victim: str
+    what: str
+    lasts: float = 0.0
+    undo: Undo | None = None
+
+
+class Faults:
+    """Deals faults to one fleet.
+
+    Every kind is dealt once before any is dealt again, so that a minute has seen most of them.
+    """
+
+    def __init__(self, fleet: ChaosFleet, watch: Watch, rng: random.Random) -> None:
+        self._fleet, self._watch, self._rng = fleet, watch, rng
+        self.kinds: dict[str, Callable[[], Blow | None]] = {
+            "kill worker": lambda: self._kill("kill worker", self._a_worker(), "main process", self._main),
+            "kill runner": lambda: self._kill("kill runner", self._a_worker(), "runner", self._runner),
+            "kill watchdog": lambda: self._kill("kill watchdog", self._a_worker(), "watchdog", self._watchdog),
+            "kill host": lambda: self._kill("kill host", self._a_worker(), "whole tree", fleet.tree),
+            "kill coordinator": lambda: self._kill("kill coordinator", self._a_coordinator(), "process", self._main),
+            "kill beat": lambda: self._kill("kill beat", "beat", "process", self._main),
+            "freeze runner": lambda: self._freeze("freeze runner", self._a_worker(), "runner", self._runner),
+            "freeze host": lambda: self._freeze("freeze host", self._a_worker(), "whole tree", fleet.tree),
+            "freeze coordinator": lambda: self._freeze(
+                "freeze coordinator", self._a_coordinator(), "process", self._main
+            ),
+            "freeze beat": lambda: self._freeze("freeze beat", "beat", "process", self._main),
+            "client kill": self._client_kill,
+            "redis restart": lambda: self._restart(signal.SIGTERM),
+            "redis kill -9": lambda: self._restart(signal.SIGKILL),
+            "redis freeze": self._redis_freeze,
+            "redis pause": self._redis_pause,
+            "replies dropped": self._drop_replies,
+            "half-open": self._half_open,
+            "link held": self._hold,
+            "link cut": self._cut,
+            "broker keys": self._broker_keys,
+        }
+        self._deck = self._deal()
+
+    def _deal(self) -> Iterator[str]:
+        while True:
+            names = list(self.kinds)
+            self._rng.shuffle(names)
+            yield from names
+
+    def strike(self) -> Blow | None:
+        """The next fault; None if nobody was there to be hit."""
+        name = next(self._deck)
+        try:
+            return self.kinds[name]()
+        except (psutil.NoSuchProcess, redis.RedisError):
+            return None  # gone a moment before the blow; an outage of Redis is under way
+
+    # Victims.
+
+    def _a_worker(self) -> str:
+        return self._rng.choice(self._fleet.workers)
+
+    def _a_coordinator(self) -> str:
+        return self._rng.choice(self._fleet.coordinators)
+
+    def _a_link(self) -> tuple[str, Link]:
+        name = self._rng.choice([*self._fleet.workers, *self._fleet.coordinators, "beat", "app"])
+        return name, self._fleet.proxy.links[name]
+
+    def _main(self, name: str) -> list[psutil.Process]:
+        found = self._fleet.main(name)
+        return [] if found is None else [found]
+
+    def _runner(self, name: str) -> list[psutil.Process]:
+        """One of its runners: one that runs something, if any does."""
+        busy: set[int] = set()
+        with suppress(redis.RedisError):  # an outage is no reason to spare it
+            busy = {one["pid"] for one in self._fleet.queries.runners() if one.get("job")}
+        return sorted(self._fleet.runners(name), key=lambda one: one.pid not in busy)[:1]
+
+    def _watchdog(self, name: str) -> list[psutil.Process]:
+        return self._fleet.watchdogs(name)[:1]
+
+    def _time(self, fault: str, name: str, processes: Sequence[psutil.Process]) -> None:
+        """Let the watch time what runs in these processes. What is hit in an outage of Redis is not timed."""
+        with suppress(redis.RedisError):
+            if name in self._fleet.workers:
+                self._watch.add(fault, name, self._watch.attempts(list(processes)))
+            elif name in self._fleet.coordinators and (main := self._fleet.main(name)) is not None:
+                self._watch.add(fault, name, self._watch.reports(main.pid))
+
+    # Processes.
+
+    def _kill(self, fault: str, name: str, what: str, victims: Callable[[str], list[psutil.Process]]) -> Blow | None:
+        found = victims(name)
+        if not found:
+            return None
+        if what != "watchdog":  # the runner replaces it, and its attempt goes on
+            self._time(fault, name, found)
+        for process in found:
+            send(process, signal.SIGKILL)
+        return Blow(fault, name, f"SIGKILL to its {what} (pid {found[0].pid})")
+
+    def _freeze(self, fault: str, name: str, what: str, victims: Callable[[str], list[psutil.Process]]) -> Blow | None:
+        lasts = self._rng.uniform(0.5, 8.0)
+        found = victims(name)
+        if not found:
+            return None
+        self._time(fault, name, found)
+        for process in found:
+            send(process, signal.SIGSTOP)
+
+        def thaw() -> None:
+            for process in found:
+                send(process, signal.SIGCONT)
+
+        return Blow(fault, name, f"SIGSTOP to its {what} (pid {found[0].pid}) for {lasts:.1f} s", lasts, thaw)
+
+    # Redis.
+
+    def _back(self, fault: str) -> None:
+        self._watch.add(fault, "redis", self._watch.applying())
+
+    def _client_kill(self) -> Blow:
+        killed = self._fleet.eye.client_kill_filter(_type="normal", skipme=True)
+        self._back("client kill")
+        return Blow("client kill", "redis", f"CLIENT KILL of {killed} connections")
+
+    def _restart(self, number: signal.Signals) -> Blow | None:
+        if self._fleet.server.pid is None:
+            return None
+        fault = "redis restart" if number is signal.SIGTERM else "redis kill -9"
+        lasts = self._rng.uniform(0.1, 4.0)
+        self._fleet.server.end(number)
+
+        def start() -> None:
+            self._fleet.server.start()
+            self._back(fault)
+
+        return Blow(fault, "redis", f"{number.name}, started again after {lasts:.1f} s", lasts, start)
+
+    def _redis_freeze(self) -> Blow | None:
+        lasts = self._rng.uniform(0.5, 6.0)
+        if self._fleet.server.pid is None:
+            return None
+        server = psutil.Process(self._fleet.server.pid)
+        send(server, signal.SIGSTOP)
+
+        def thaw() -> None:
+            send(server, signal.SIGCONT)
+            self._back("redis freeze")
+
+        return Blow("redis freeze", "redis", f"SIGSTOP for {lasts:.1f} s", lasts, thaw)
+
+    def _redis_pause(self) -> Blow:
+        lasts = self._rng.uniform(0.5, 5.0)
+        self._fleet.eye.client_pause(round(lasts * 1000))
+        return Blow("redis pause", "redis", f"CLIENT PAUSE for {lasts:.1f} s", lasts, lambda: self._back("redis pause"))
+
+    def _broker_keys(self) -> Blow:
+        """Everything that belongs to Celery, in the middle of it."""
+        mine = [key for key in self._fleet.eye.scan_iter("*", count=1000) if not key.startswith("unstuck:")]
+        if mine:
+            self._fleet.eye.delete(*mine)
+        self._back("broker keys")
+        return Blow("broker keys", "redis", f"{len(mine)} keys of the broker deleted")
+
+    # The way to it.
+
+    def _drop_replies(self) -> Blow:
+        name, link = self._a_link()
+        lasts = self._rng.uniform(0.2, 5.0)
+        number = self._fleet.proxy.do(lambda: link.drop_replies(True))
+
+        def undo() -> None:
+            self._fleet.proxy.do(lambda: link.drop_replies(False))
+            self._back("replies dropped")
+
+        what = f"replies on {number} connections dropped for {lasts:.1f} s"
+        return Blow("replies dropped", name, what, lasts, undo)
+
+    def _hold(self) -> Blow:
+        name, link = self._a_link()
+        lasts = self._rng.uniform(0.5, 8.0)
+        self._time("link held", name, self._fleet.tree(name))
+        number = self._fleet.proxy.do(lambda: link.hold(True))
+
+        def undo() -> None:
+            self._fleet.proxy.do(lambda: link.hold(False))
+
+        return Blow("link held", name, f"{number} connections carry nothing for {lasts:.1f} s", lasts, undo)
+
+    def _half_open(self) -> Blow:
+        name, link = self._a_link()
+        self._time("half-open", name, self._fleet.tree(name))
+        number = self._fleet.proxy.do(link.half_open)
+        return Blow("half-open", name, f"{number} connections are dead, and it is not told")
+
+    def _cut(self) -> Blow:
+        name, link = self._a_link()
+        number = self._fleet.proxy.do(link.cut)
+        return Blow("link cut", name, f"{number} connections reset")
+
+
+class Hand:
+    """What is being done right now, and undoing it in time."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._lasting: list[tuple[float, Blow]] = []
+
+    @property
+    def lasting(self) -> list[Blow]:
+        return [blow for _, blow in self._lasting]
+
+    def strike(self) -> Blow | None:
+        blow = self._faults.strike()
+        if blow is not None and blow.undo is not None:
+            self._lasting.append((time.monotonic() + blow.lasts, blow))
+        return blow
+
+    def mend(self, *, all_of_it: bool = False) -> list[Blow]:
+        """Undo what has lasted long enough; the last that was done is the first that is undone."""
+        now = time.monotonic()
+        over = [(at, blow) for at, blow in self._lasting if all_of_it or at <= now]
+        self._lasting = [pair for pair in self._lasting if pair not in over]
+        for _, blow in reversed(over):
+            if blow.undo is not None:
+                blow.undo()
+        return [blow for _, blow in over]
+
+
+def send(process: psutil.Process, number: signal.Signals) -> None:
+    """A signal, never to another process that got its number."""
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return

@@ -1,0 +1,150 @@
+"""The load: jobs of several shapes, submitted as an app would, over a link of its own, until each is acknowledged."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from coordinator.client import Client
+from coordinator.status import Status
+
+from .fleet import ChaosFleet
+
+WORK, PART, COPY = (f"tests.chaos.driver.steps:{name}" for name in ("work", "part", "copy"))
+ENOUGH = 8  # jobs that are open at a time
+SPARK_EVERY = 5  # every so many jobs one has a group of Spark: a session costs more than all the rest
+ENOUGH_SPARK = 2  # of those that are open: they wait for one worker, and must not keep the others from being submitted
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job as it was submitted.
+
+    Attributes:
+        dataset: the one that it publishes, which no other job does.
+        rows: what must be in it: the numbers from 0 to below ``rows``, each once.
+        groups: the ids of all groups that run steps.
+    """
+
+    name: str
+    dataset: str
+    rows: int
+    groups: tuple[str, ...]
+    spec: dict[str, Any]
+
+
+def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> Asked:
+    """The job of this number: a line, a fork with its join, or, if ``spark``, a group of Spark in the middle."""
+    shape = rng.choice(("line", "fork"))
+    if spark and number % SPARK_EVERY == 2:
+        shape = "spark"
+    name, dataset = f"{shape}-{number:04d}", f"d{number:04d}"
+    rows, seconds = rng.randint(1, 50), round(rng.uniform(0.1, 2.5), 2)
+
+    def step(function: str, **more: Any) -> dict[str, Any]:
+        return {"python": function, "params": {"ran": str(ran), "rows": rows, "seconds": seconds, **more}}
+
+    def group(name: str, step: dict[str, Any], output: str, *needs: str, **more: Any) -> dict[str, Any]:
+        return {"name": name, "spark": False, "needs": list(needs), "steps": [{**step, "output": output}], **more}
+
+    if shape == "fork":
+        members = rng.randint(2, 8)
+        parts = group("parts", step(PART), "parts", for_each={"part": list(range(members))})
+        groups = [
+            group("first", step(WORK), "first"),
+            {**parts, "needs": ["first"]},
+            {"name": "all", "needs": ["parts"], "join": "all_succeeded"},
+            group("last", step(COPY, source="parts"), dataset, "all"),
+        ]
+        ids, total = ("first", *(f"parts[{n}]" for n in range(members)), "last"), rows * members
+    elif shape == "spark":
+        middle = {"name": "middle", "needs": ["first"], "steps": [{**step(COPY, source="first"), "output": "middle"}]}
+        groups = [
+            group("first", step(WORK), "first"),
+            middle,
+            group("last", step(COPY, source="middle"), dataset, "middle"),
+        ]
+        ids, total = ("first", "middle", "last"), rows
+    else:
+        groups = [group("first", step(WORK), "first"), group("last", step(COPY, source="first"), dataset, "first")]
+        ids, total = ("first", "last"), rows
+    # The driver kills far more workers than a fleet loses: the budget that ends a poisonous group must not run out.
+    defaults = {"worker_losses": 100, "retry": {"max": 50, "backoff": "200ms", "max_backoff": "1s"}}
+    spec = {"name": name, "defaults": defaults, "publish": [dataset], "groups": groups}
+    return Asked(name, dataset, total, ids, spec)
+
+
+@dataclass(slots=True)
+class Load:
+    """Submits jobs in a thread of its own, so that some are open at any time.
+
+    Attributes:
+        accepted: job id → what was asked; only what was acknowledged.
+        refused: how often a submit ended in an error and was tried again under its key.
+    """
+
+    fleet: ChaosFleet
+    client: Client
+    rng: random.Random
+    accepted: dict[str, Asked] = field(default_factory=dict)
+    refused: int = 0
+    open: int = 0
+    open_spark: int = 0
+    ended: int = 0
+    _enough: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """One last submit, seen through. Raises: TimeoutError: it is not acknowledged in time."""
+        self._enough.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                raise TimeoutError(f"a submit was not acknowledged within {timeout:g} s, though all was mended")
+
+    def count(self) -> None:
+        """Look how many jobs are open. Keeps the last number while the server is away."""
+        try:
+            found = self.fleet.queries.jobs(limit=None)
+        except redis.RedisError:
+            return
+        self.ended = sum(job.status.terminal for job in found)
+        ended = {job.id for job in found if job.status.terminal}
+        still = [asked for job, asked in list(self.accepted.items()) if job not in ended]
+        self.open, self.open_spark = len(still), sum(asked.name.startswith("spark") for asked in still)
+
+    def status(self) -> dict[str, Status]:
+        """Of every job in the store. Raises: redis.RedisError."""
+        return {job.id: job.status for job in self.fleet.queries.jobs(limit=None)}
+
+    def _run(self) -> None:
+        number = 0
+        while not self._enough.is_set():
+            self.count()
+            if self.open >= ENOUGH:
+                self._enough.wait(0.2)
+                continue
+            number += 1
+            spark = self.open_spark < ENOUGH_SPARK
+            self._submit(asked(number, self.rng, self.fleet.ran, spark=spark))
+        # One more once all is mended, so that whatever was broken last is seen to work again.
+        self._submit(asked(number + 1, self.rng, self.fleet.ran, spark=False))
+
+    def _submit(self, job: Asked) -> None:
+        """Under a key, again and again until it is acknowledged: as an app does that must know."""
+        while True:
+            try:
+                self.accepted[self.client.submit(job.spec, key=job.name).id] = job
+                return
+            except redis.RedisError:
+                self.refused += 1
+                threading.Event().wait(0.1)

@@ -1,0 +1,267 @@
+"""Loss: a busy consumer is killed with SIGKILL again and again; how many messages does nobody ever see?
+
+Once on our report path: the real consumer of the report stream, which acks a report in the script that applies it. Once
+on a queue of kombu's Redis transport, acknowledged late, as Celery consumes with ``acks_late``. Both on one Valkey that
+is never touched, and with the same kills. A message is lost if it was sent, was not worked on, and can be delivered to
+nobody any more, however long one waits.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import redis
+from kombu import Connection, Exchange, Queue
+
+from coordinator.act import Coordinator
+from coordinator.assemble import mint
+from coordinator.client import Client
+from coordinator.consumer import Consumer
+from coordinator.guard import Guard
+from coordinator.inbox import Inbox
+from coordinator.outside import Hands
+from coordinator.store import Store
+from coordinator.sweep import Sweep
+from tasks.app import app
+from tasks.connect import connect
+from tasks.keys import Keys
+from tasks.lease import Lease
+from tasks.report import Outcome, OutcomeKind
+from tasks.settings import Settings
+from tasks.token import Hint
+from tests.servers import wait_until
+
+from .fleet import plain
+from .server import Server
+
+KEYS = Keys("unstuck")
+QUEUE, SEEN, WORKED = "loss", "loss:seen", "loss:worked"
+WIDTH = 200  # groups of each job, whose reports are sent
+JOBS = 3  # that are open at a time
+AHEAD = 200  # messages that wait, so that the consumer is always busy
+LIVES = (0.02, 0.25)  # seconds of work before a kill
+QUIET = 60.0  # seconds for what is left after the last kill; it takes a few
+
+NOOP = {"python": "examples.noop:noop"}
+SPEC = {
+    "name": "loss",
+    "defaults": {"worker_losses": 1000},
+    "groups": [{"name": "w", "spark": False, "for_each": {"n": list(range(WIDTH))}, "steps": [NOOP]}],
+}
+
+
+def loss(folder: Path, seed: int, kills: int, *, as_json: bool = False) -> int:
+    """Count both. Returns 0 if the report path lost nothing and doubled nothing; what kombu loses is printed beside."""
+    lock = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    guard = Guard(lock, folder / "guard.log")
+    server = Server(folder, guard)
+    try:
+        server.start()
+        client = redis.Redis.from_url(server.url, decode_responses=True)
+        told = {}
+        for name, path in (
+            ("report path", ReportPath(server.url, client, folder / "warehouse")),
+            ("kombu queue", KombuQueue(server.url, client)),
+        ):
+            if not as_json:
+                plain(f"{name}: {kills} times SIGKILL to its busy consumer …")
+            told[name] = _kill_again_and_again(path, kills, random.Random(seed), guard)
+        client.close()
+    finally:
+        server.end(signal.SIGKILL)
+        guard.dismiss()
+        os.close(lock)
+    ours = told["report path"]
+    if as_json:
+        sys.stdout.write(json.dumps({"seed": seed, "kills": kills, **told}) + "\n")
+    else:
+        plain(f"{kills} SIGKILLs of a busy consumer (seed {seed}):")
+        for name, counted in told.items():
+            plain(f"  {name}: {counted['lost']} lost, {counted['doubled']} worked on twice, of {counted['sent']} sent")
+    return 0 if ours["lost"] == 0 and ours["doubled"] == 0 else 1
+
+
+class Route(Protocol):
+    """A way on which messages travel to a consumer."""
+
+    def consumer(self) -> tuple[Callable[..., None], tuple[str, ...]]:
+        """What a consumer process runs."""
+
+    def feed(self) -> None:
+        """Send more, if too few wait."""
+
+    def worked_on(self) -> int:
+        """Messages that were worked on so far, each time counted."""
+
+    def left(self) -> int:
+        """Messages that wait or can be delivered again."""
+
+    def counted(self) -> dict[str, int]:
+        """What was ``sent``, ``lost`` and ``doubled``."""
+
+
+def _kill_again_and_again(path: Route, kills: int, rng: random.Random, guard: Guard) -> dict[str, int]:
+    """Kill a consumer that is at work, ``kills`` times; then let one work off what is left, undisturbed."""
+    context = multiprocessing.get_context("forkserver")  # a consumer is there in milliseconds, with all it imports
+    context.set_forkserver_preload(["tests.chaos.driver.loss"])
+    fed = threading.Event()
+
+    def feed() -> None:
+        while not fed.wait(0.005):
+            path.feed()
+
+    feeder = threading.Thread(target=feed, name="feeder", daemon=True)
+    feeder.start()
+    for number in range(kills + 1):
+        target, arguments = path.consumer()
+        process = context.Process(target=target, args=arguments, daemon=True)
+        process.start()
+        assert process.pid is not None
+        guard.watch(process.pid)
+        try:
+            if number < kills:
+                _await_work(path)
+                time.sleep(rng.uniform(*LIVES))  # at any point of its work: nothing is awaited
+            else:
+                fed.set()
+                feeder.join()
+                wait_until(lambda: not path.left(), QUIET, "the last messages to be worked on")
+        finally:
+            process.kill()
+            process.join()
+    return path.counted()
+
+
+def _await_work(path: Route) -> None:
+    before = path.worked_on()
+    wait_until(lambda: path.worked_on() > before, QUIET, "the consumer to work")
+
+
+class ReportPath:
+    """Reports of real jobs; the test plays their workers."""
+
+    def __init__(self, url: str, client: redis.Redis, warehouse: Path) -> None:
+        self._url, self._redis, self._warehouse = url, client, warehouse
+        self._client = Client(_settings(url, str(warehouse)), redis_client=client)
+        self._lease = Lease(client, KEYS, 600.0)
+        self._sent = 0
+        self._open: list[str] = []
+
+    def consumer(self) -> tuple[Callable[..., None], tuple[str, ...]]:
+        return consume_reports, (self._url, str(self._warehouse))
+
+    def feed(self) -> None:
+        status = {job.id: job.status for job in self._client.jobs(limit=None)}
+        self._open = [job for job in self._open if not status[job].terminal]
+        while len(self._open) < JOBS:
+            self._open.append(self._client.submit(SPEC).id)
+        for job in self._open:
+            for group, text in self._redis.hgetall(KEYS.of(job).attempts).items():
+                attempt = json.loads(text)
+                if not attempt.get("claimant"):
+                    self._work(Hint(job, str(group), attempt["epoch"], attempt["nonce"]))
+
+    def _work(self, hint: Hint) -> None:
+        """Claim and finish, as a worker does: two reports."""
+        if self._lease.claim(hint, "runner", "host:1", f"claim-{hint}").answer == "CLAIMED":
+            self._lease.finish(hint.held_by("runner"), Outcome(OutcomeKind.SUCCEEDED), f"finish-{hint}")
+            self._sent += 2
+
+    def worked_on(self) -> int:
+        """Counted in the script that applies a report and acks it."""
+        counted = self._redis.hgetall(KEYS.counters)
+        return sum(int(n) for n in counted.values())
+
+    def left(self) -> int:
+        (group,) = self._redis.xinfo_groups(KEYS.reports) or [{"pending": 0, "lag": 1}]
+        return int(group["pending"]) + int(group["lag"] or 0)
+
+    def counted(self) -> dict[str, int]:
+        worked = self.worked_on()
+        return {"sent": self._sent, "lost": max(0, self._sent - worked), "doubled": max(0, worked - self._sent)}
+
+
+class KombuQueue:
+    """Messages on a queue of kombu's Redis transport."""
+
+    def __init__(self, url: str, client: redis.Redis) -> None:
+        self._url, self._redis = url, client
+        self._connection = Connection(url)
+        self._producer = self._connection.Producer()
+        self._sent = 0
+
+    def consumer(self) -> tuple[Callable[..., None], tuple[str, ...]]:
+        return consume_queue, (self._url,)
+
+    def feed(self) -> None:
+        for _ in range(AHEAD - int(self._redis.llen(QUEUE))):
+            self._producer.publish(self._sent, exchange="", routing_key=QUEUE, headers={"n": self._sent})
+            self._sent += 1
+
+    def worked_on(self) -> int:
+        return int(self._redis.get(WORKED) or 0)
+
+    def left(self) -> int:
+        return int(self._redis.llen(QUEUE))
+
+    def counted(self) -> dict[str, int]:
+        """What is unacked may be delivered again when its visibility timeout is over, so it is not lost."""
+        seen = {int(n) for n in self._redis.smembers(SEEN)}
+        unacked = {json.loads(text)[0]["headers"]["n"] for text in self._redis.hvals("unacked")}
+        self._connection.release()
+        lost = set(range(self._sent)) - seen - unacked
+        return {"sent": self._sent, "lost": len(lost), "doubled": self.worked_on() - len(seen)}
+
+
+def consume_reports(url: str, warehouse: str) -> None:
+    """A process: the consumer of a coordinator, without hints and without a beat."""
+    os.setsid()
+    logging.disable(logging.WARNING)  # it says that nobody swept for a while, which is what is done to it
+    settings = _settings(url, warehouse)
+    client = connect(url)
+    store = Store.of(settings, client)
+    coordinator = Coordinator(store, Silent(app), settings, mint)
+    inbox = Inbox(client, KEYS, f"host:{os.getpid()}:{mint()[:4]}")
+    Consumer(inbox, coordinator, Sweep(store, coordinator, settings), settings).run()
+
+
+def consume_queue(url: str) -> None:
+    """A process: works on a message and acknowledges it, as Celery does with ``acks_late``."""
+    os.setsid()
+    client = redis.Redis.from_url(url)
+
+    def work(body: int, message: Any) -> None:
+        with client.pipeline(transaction=True) as pipe:
+            pipe.sadd(SEEN, body)
+            pipe.incr(WORKED)
+            pipe.execute()
+        message.ack()
+
+    with Connection(url) as connection:
+        consumer = connection.Consumer(Queue(QUEUE, Exchange(""), QUEUE), callbacks=[work], prefetch_count=4)
+        with consumer:
+            while True:
+                connection.drain_events()
+
+
+class Silent(Hands):
+    """Sends no hints: the test finds what can be claimed on the records."""
+
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        return
+
+
+def _settings(url: str, warehouse: str) -> Settings:
+    """Short terms, so that a kill costs half a second and not five."""
+    return Settings(redis_url=url, warehouse=warehouse, lock_ttl=0.5, report_idle=0.5, sweep_every=0.2)

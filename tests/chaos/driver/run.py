@@ -1,0 +1,100 @@
+"""The run: a fleet, a load and faults for some minutes; then everything is mended, and the ledger is drawn up."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import redis
+
+from coordinator.local import Size
+
+from .faults import Faults, Hand
+from .fleet import QUICK, ChaosFleet, plain
+from .ledger import Ledger, gather, judge
+from .load import Load
+from .screen import Screen
+from .watch import Watch
+
+SIZE = Size(workers=1, coordinators=2, light=2)
+PAUSES = (0.8, 3.0)  # seconds between two faults
+AT_ONCE = 2  # faults that last
+
+
+def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool = False) -> int:
+    """Deal faults for ``seconds``. Returns 0 if nothing was lost, doubled or stuck, else 1.
+
+    Args:
+        settle: seconds after the last fault within which every job must have ended.
+    """
+    rng = random.Random(seed)
+    with Screen(quiet=as_json) as screen:
+        screen.say(f"seed {seed}: {SIZE}, a beat and a Valkey (appendfsync always), below {folder}")
+        with (
+            ChaosFleet(folder, QUICK, SIZE, screen.say) as fleet,
+            Watch(fleet.eye, fleet.keys) as watch,
+        ):
+            fleet.ready()
+            screen.say("the fleet is ready")
+            load = Load(fleet, fleet.client, random.Random(rng.random()))
+            load.start()
+            hand = Hand(Faults(fleet, watch, random.Random(rng.random())))
+            dealt = _deal(seconds, random.Random(rng.random()), hand, screen, fleet, load, watch)
+            for blow in hand.mend(all_of_it=True):
+                screen.mended(blow)
+            screen.say("all is mended; the jobs that are open must end")
+            ended = time.monotonic()
+            load.stop(settle)
+            _settle(ended + settle, screen, fleet, load, watch)
+            settled = time.monotonic() - ended
+            ledger = judge(load.accepted, gather(fleet, load.accepted))
+            ledger.settled, ledger.faults = settled, dict(dealt)
+            ledger.recoveries, ledger.submits_repeated = list(watch.done), load.refused
+            ledger.stuck += [f"after {hit.fault}, {hit.victim} never went on" for hit in watch.open]
+    _tell(ledger, seed, as_json=as_json)
+    return 0 if ledger.kept else 1
+
+
+def _deal(
+    seconds: float, rng: random.Random, hand: Hand, screen: Screen, fleet: ChaosFleet, load: Load, watch: Watch
+) -> Counter[str]:
+    dealt: Counter[str] = Counter()
+    end = time.monotonic() + seconds
+    following = time.monotonic() + rng.uniform(*PAUSES)
+    while (now := time.monotonic()) < end:
+        for blow in hand.mend():
+            screen.mended(blow)
+        if now >= following and len(hand.lasting) < AT_ONCE:
+            following = now + rng.uniform(*PAUSES)
+            if (struck := hand.strike()) is not None:
+                dealt[struck.fault] += 1
+                screen.dealt(struck)
+        screen.show(fleet, load, watch, end - now)
+        time.sleep(0.05)  # the pace of the driver; nothing is awaited here
+    return dealt
+
+
+def _settle(deadline: float, screen: Screen, fleet: ChaosFleet, load: Load, watch: Watch) -> None:
+    """Wait until every job has ended and everything that was hit goes on, or until the deadline."""
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            status = load.status()
+            if not watch.open and all(job in status and status[job].terminal for job in load.accepted):
+                return
+        except redis.RedisError:
+            screen.say("Redis does not answer, though all was mended")
+        load.count()
+        screen.show(fleet, load, watch, left)
+        time.sleep(0.1)
+
+
+def _tell(ledger: Ledger, seed: int, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"seed": seed, **ledger.to_dict()}) + "\n")
+        return
+    verdict = "The promise was kept" if ledger.kept else "THE PROMISE WAS BROKEN"
+    plain("\n".join((f"{verdict} (seed {seed}):", *ledger.lines())))
