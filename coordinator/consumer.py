@@ -98,7 +98,7 @@ class Consumer:
         self.apply(self._inbox.read(BATCH, self._patience()))
         now = self._clock()
         if now >= self._next_claim:
-            self._next_claim = now + self._settings.report_idle / 2
+            self._next_claim = now + self._settings.report_idle / 5
             held = {entry.id for busy in self._busy.values() for entry in busy.entries}
             idle = self._inbox.claim_idle(self._settings.report_idle, BATCH)
             self.apply(self._without_killers([entry for entry in idle if entry.id not in held]))

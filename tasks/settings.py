@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tasks.duration import Seconds
@@ -58,6 +58,14 @@ class Settings(BaseSettings):
     step_modules: Annotated[list[str], NoDecode] = Field(
         default_factory=list, description="comma-separated; modules a step may be imported from (empty: any)"
     )
+
+    @model_validator(mode="after")
+    def _fit_the_lease(self) -> Self:
+        """Whoever shortens the lease wants to recover sooner: what is not set shortens with it, and still fits it."""
+        for name, part in {"lease_renew": 5, "sweep_every": 5, "lock_ttl": 3, "report_idle": 3}.items():
+            if name not in self.model_fields_set:
+                setattr(self, name, min(getattr(self, name), self.lease_ttl / part))
+        return self
 
     def stop_within(self, *, at_once: bool = False) -> float:
         """Seconds in which a worker that was told to stop has left; ``at_once``: without the grace to end by itself."""
