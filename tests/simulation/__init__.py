@@ -4,9 +4,9 @@ What decides is the real thing: ``decide``, ``act.Coordinator``, ``Consumer`` an
 user asks, ``explain`` for what the user is told, and ``tasks.vigil`` for the watchdogs. What it stands on is
 modelled: the store (with the semantics of the Lua scripts), the report stream, the broker, the warehouse, the runners.
 Everything that can go wrong does: messages are lost, doubled, delayed and reordered, replies are lost, workers,
-watchdogs and coordinators are killed and frozen at any boundary, publishers before their slot, runners are deaf to their
-orders, the store restarts, goes back, has its clock set, two releases meet, and a user gives commands at the worst
-moments. After every step the promises are checked. What is left paused in the end is left alone, then resumed.
+watchdogs and coordinators are killed and frozen at any boundary, publishers before their slot, runners are deaf to
+their orders, the store restarts, goes back, has its clock set, two releases meet, and a user gives commands at the
+worst moments. After every step the promises are checked. What is left paused in the end is left alone, then resumed.
 
     python -m tests.simulation --seeds 500 --start 0
     python -m tests.simulation --trace 17
@@ -38,6 +38,7 @@ moments. After every step the promises are checked. What is left paused in the e
 ``asked``       of these: alter, skip and rerun
 ``clocks``      of these: timeouts of jobs and in queues
 ``history``     one run from seed to verdict
+``mirror``      the model and, call by call, the real store and scripts on a real Valkey
 ``short``       a history that breaks a promise, made short
 ``planted``     bugs put in on purpose, which must be found
 ==============  ==================================================================

@@ -24,7 +24,7 @@ class ReportStream:
     def __init__(self, stage: Stage, trouble: Trouble) -> None:
         self._stage = stage
         self._trouble = trouble
-        self._seq = 0
+        self.seq = 0
         self._waiting: list[tuple[float, Entry]] = []
         self.pending: dict[str, _Pending] = {}
         self.parked: list[tuple[Entry, str]] = []
@@ -39,10 +39,10 @@ class ReportStream:
             self._stage.log("stream", f"loses {fields.get('kind')} {fields.get('token', '')}")
             return
         for _ in range(2 if trouble.chance(trouble.double) else 1):
-            self._seq += 1
+            self.seq += 1
             at = trouble.late()
             index = rng.randint(0, len(self._waiting)) if trouble.chance(trouble.reorder) else len(self._waiting)
-            self._waiting.insert(index, (at, Entry(f"{self._seq}-0", dict(fields))))
+            self._waiting.insert(index, (at, Entry(f"{self.seq}-0", dict(fields))))
             self.added(at)
 
     def remember(self) -> Callable[[], None]:
