@@ -77,7 +77,7 @@ def test_histories_reach_every_way_a_job_can_end() -> None:
     left |= {"RESTARTS", "ROLLED BACK", "CLOCK is set back", "CLOCK is set forward", "the store is away", "NEWER, its"}
     left |= {"its publisher FREEZES before create slot", "/dog  DIES", "leaves to a newer"}
     left |= {"WAITING USER_RERUN", "(RETRYING): APPLIED", "(PAUSED): APPLIED", "WRONG"}
-    for seed in range(200):
+    for seed in (*(99, 43, 106, 129, 16, 27, 132), *range(200)):  # the first few suffice until histories change
         history = simulate(seed, keep_all=True)
         said = "\n".join([*history.trace, *history.statuses.values()])
         left = {seen for seen in left if seen not in said}
