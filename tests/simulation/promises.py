@@ -337,7 +337,9 @@ class Promises:
         """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force."""
         core, after = self._core, self._core.jobs[before.record.id]
         job, doomed = after.record, self._doomed(after)
-        if lie := word.wrongly_canceled(job, attempt, target, core.now, self._settings.cancel_deadline, doomed):
+        deadline = self._settings.cancel_deadline
+        lie = word.wrongly_canceled(job, attempt, target, core.now, deadline, doomed, lease_ttl=core.lease_ttl)
+        if lie:
             self.broken(WORD, f"{where} {lie}")
 
     def _may_succeed(self, where: str, group: str, attempt: Attempt | None) -> None:

@@ -51,7 +51,14 @@ def wrongly_commanded(before: JobRecord, after: JobRecord, kind: str) -> str:
 
 
 def wrongly_canceled(
-    job: JobRecord, attempt: Attempt | None, target: GroupState, now: float, deadline: float, doomed: bool
+    job: JobRecord,
+    attempt: Attempt | None,
+    target: GroupState,
+    now: float,
+    deadline: float,
+    doomed: bool,
+    *,
+    lease_ttl: float,
 ) -> str:
     """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force.
 
@@ -67,7 +74,9 @@ def wrongly_canceled(
         return ""
     if job.intent not in (Intent.STOP, Intent.CANCEL):
         return f"was canceled under {job.intent}, and nothing has failed"
-    held = attempt is not None and attempt.claimant and attempt.outcome is None and attempt.lease >= now
+    held = attempt is not None and attempt.claimant and attempt.outcome is None
+    # A lease that reads as longer than a term was given before the clock was set back.
+    held = held and attempt is not None and now <= attempt.lease <= now + lease_ttl + 1.0
     come = now >= job.intent_at + deadline - 0.001 or job.intent_at > now + deadline  # the clock was set back since
     over = job.intent is Intent.CANCEL and come
     return f"was canceled under {job.intent} while {attempt} ran, before the deadline" if held and not over else ""
