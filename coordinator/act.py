@@ -86,6 +86,7 @@ class _Pass:
     resent: dict[str, int] = field(default_factory=dict)
     publish: JobState | None = None
     abort: Reason | None = None
+    retimed: bool = False
 
 
 class Coordinator:
@@ -249,6 +250,12 @@ class Coordinator:
             return CommitAnswer.MISSING, False
         if state is not cached:
             changed = None
+        written_at = max(state.job.intent_at, state.job.started_at, state.job.counted_from, state.job.paused_at)
+        if written_at > begun.now and not todo.retimed:
+            # Written since this pass began, which stood still: its time is taken anew. What lies ahead even then was
+            # written before the clock was set back. (test_a_pass_that_stood_still_takes_its_time_anew)
+            todo.retimed = True
+            return CommitAnswer.CONFLICT, False
         return self._decide(job, state, begun, changed, reports, published, todo)
 
     def _end_by_force(

@@ -63,6 +63,14 @@ def job_timeout_at(job: JobRecord, timeout: float | None, world: World) -> float
     return min(job.counted_from, world.now) + paused + timeout
 
 
+def cancel_at(job: JobRecord, world: World) -> float:
+    """When a job that is to be canceled ends without its runners.
+
+    A command that came after the pass began lies ahead too, but not by much.
+    """
+    return _come_if_beyond(job.intent_at, world.now + world.cancel_deadline) + world.cancel_deadline
+
+
 def publish_at(job: JobRecord, world: World) -> float:
     """When publishing is to be tried (again)."""
     return _come_if_beyond(job.publish_next, world.now + max(world.publish_timeout, MAX_PUBLISH_WAIT))
@@ -77,8 +85,8 @@ def due_at(state: JobState, world: World, more: bool = False) -> float:
     # often: whoever makes room wakes the job. Lapsed leases are looked at again after a moment, when a grace may end.
     later = now + world.dispatch_timeout
     times = [later]
-    if state.by_state[S.CANCELING] and state.job.intent_at <= now:
-        times.append(max(state.job.intent_at + world.cancel_deadline, now))
+    if state.by_state[S.CANCELING]:
+        times.append(max(cancel_at(state.job, world), now))
     if state.job.phase == PUBLISHING:
         times = [publish_at(state.job, world)]
     given_up = job_timeout_at(state.job, state.plan.timeout, world)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from coordinator.decision import Guard
 from coordinator.draft import Draft
+from coordinator.due import cancel_at
 from coordinator.ending import cancel_waiting
 from coordinator.job import Reason
 from coordinator.status import GroupState, Intent
@@ -73,7 +74,7 @@ def cancel(draft: Draft) -> None:
             return
         draft.order(group_id, "CANCEL")
         draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELING, reason=CANCELED))
-    if draft.world.now < draft.job.intent_at + draft.world.cancel_deadline:
+    if draft.world.now < cancel_at(draft.job, draft.world):
         return
     for group_id in list(draft.state.by_state[S.CANCELING]):
         if draft.full_up():

@@ -100,12 +100,17 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(make_head: Callable[..., Head]) -> None:
-    """Constant in the width, also of a job with as many planned groups as members."""
+@pytest.mark.parametrize("shape", ["groups", "fork"])
+def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(make_head: Callable[..., Head], shape: str) -> None:
+    """Constant in the width: of a job with as many planned groups as members, and of a fork with a join."""
 
     def per_report(width: int) -> float:
         head = make_head()
-        head.submit(*(group(f"g{n}") for n in range(width)), name=f"w{width}")
+        if shape == "groups":
+            head.submit(*(group(f"g{n}") for n in range(width)), name=f"w{width}")
+        else:
+            fork = group("g", for_each={"n": list(range(width))})
+            head.submit(fork, join("end", "g"), name=f"w{width}")
         head.read()
         each = []
         for hint in head.hints()[:40]:

@@ -53,21 +53,6 @@ def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_beh
     assert head.redis.hlen(head.keys.of(wide).attempts) == 10_000
 
 
-def test_a_wide_job_costs_the_same_per_report_at_any_width(make_head: Callable[..., Head]) -> None:
-    """A job of N groups costs O(N): five times the width must not cost much more per report."""
-
-    def per_report(width: int) -> float:
-        head = make_head(dispatch_window=100)
-        job = head.submit(group("w", for_each={"n": list(range(width))}), join("end", "w"), name=f"w{width}")
-        began = time.perf_counter()
-        head.drive(job)
-        return (time.perf_counter() - began) / width
-
-    per_report(200)  # scripts loaded, code warm
-    narrow, wide = per_report(400), per_report(2000)
-    assert wide < 2.5 * narrow, f"{narrow * 1e6:.0f} µs per group at 400, {wide * 1e6:.0f} µs at 2,000"
-
-
 def test_a_lost_hint_on_a_queue_that_is_never_empty_is_sent_again_all_the_same(
     make_head: Callable[..., Head],
 ) -> None:

@@ -17,6 +17,7 @@ from head import Head, group
 from servers import RedisServer, wait_until
 
 from coordinator.assemble import Background
+from coordinator.commands import Command
 from coordinator.spec import SpecError
 from coordinator.status import Status
 from tasks.warehouse import Warehouse
@@ -122,6 +123,39 @@ def test_a_clock_that_jumps_ahead_takes_nobodys_work(make_head: Callable[..., He
     wait_until(grace_is_over, 10, "sweeps after the grace", every=0.05)
     assert head.events(job, "only") == ["QUEUED", "RUNNING"]
     assert not head.sent
+
+
+def test_a_lock_whose_holder_died_is_free_although_the_clock_was_set_back(head: Head) -> None:
+    """A key's expiry is a time of Redis's clock: set back by an hour, a lock of 5 s would stand for an hour."""
+    job = head.submit(group("only"))
+    assert head.store.begin(job, "somebody who died").answer == "LOCKED"
+    head.redis.pexpire(head.keys.of(job).lock, 3_600_000 + 4_000)
+    head.redis.zadd(head.keys.due, {job: 0})
+    head.sweep.run()
+    assert [hint.group for hint in head.sent] == ["only"]
+
+
+def test_a_cancel_has_its_deadline_although_the_clock_was_set_back(make_head: Callable[..., Head]) -> None:
+    """Of a runner that renews and never lets go."""
+    head = make_head(cancel_deadline=3.0)
+    job = head.submit(group("only"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.sweep.run()
+    head.client.command(job, Command.CANCEL)
+    head.read()
+    assert head.status(job) is Status.CANCELING
+    at = float(head.redis.hget(head.keys.of(job).job, "intent_at"))
+    head.redis.hset(head.keys.of(job).job, "intent_at", at + 3600.0)
+    _shift(head, job, 3600.0)
+
+    def ended() -> bool:
+        head.lease.renew(hint.held_by("runner1"), "host:runner1")
+        head.sweep.run()
+        return head.status(job) is Status.CANCELED
+
+    wait_until(ended, 10, "the cancel to end by its deadline")
 
 
 def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(make_head: Callable[..., Head]) -> None:

@@ -1,53 +1,96 @@
-"""``python -m tests.simulation --seeds 500 --start 0``; a failing seed prints its trace and how to replay it."""
+"""``python -m tests.simulation --seeds 500 --start 0``; a failing seed prints its trace, made short, and its replay."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 
 from .history import BOUND, Verdict, simulate
+from .short import explained, shortened
+
+CHUNK = 25  # histories that a process plays before it says so
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many histories")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many play at once")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay one seed and print all of its steps")
+    parser.add_argument("--shorten", type=int, metavar="SEED", help="replay one failing seed with as little as needed")
     arguments = parser.parse_args()
     if arguments.trace is not None:
         verdict = simulate(arguments.trace, keep_all=True)
         print("\n".join(verdict.trace))
         print(f"seed {verdict.seed}: {verdict.text or f'all promises kept, jobs {verdict.statuses}'}")
         return 0 if verdict.kept else 1
+    if arguments.shorten is not None:
+        return shorten(arguments.shorten)
     began = time.perf_counter()
     verdicts = []
-    for seed in range(arguments.start, arguments.start + arguments.seeds):
-        verdict = simulate(seed)
+    for verdict in play(arguments.start, arguments.seeds, arguments.processes):
         verdicts.append(verdict)
         if not verdict.kept:
-            print(explained(verdict))
+            print(explained(verdict), flush=True)
+        if len(verdicts) % CHUNK == 0 and sys.stderr.isatty():
+            print(f"\r{len(verdicts)} of {arguments.seeds} histories", end="", file=sys.stderr, flush=True)
+        elif len(verdicts) % (20 * CHUNK) == 0:
+            print(f"{len(verdicts)} of {arguments.seeds} histories", file=sys.stderr, flush=True)
     took = time.perf_counter() - began
     broken = [verdict.seed for verdict in verdicts if not verdict.kept]
-    steps, claims = sum(v.steps for v in verdicts), sum(v.claims for v in verdicts)
-    commits, commands = sum(v.commits for v in verdicts), sum(v.commands for v in verdicts)
-    longest = max((v.calm_for for v in verdicts if v.kept), default=0.0)
-    print(
-        f"{len(verdicts)} histories in {took:.1f}s: {steps:,} steps, {commits:,} commits, {claims:,} attempts, "
-        f"{commands:,} commands; all jobs had ended at most {longest:.0f}s after the last trouble (bound {BOUND:.0f}s)"
-    )
+    for seed in broken[:3]:
+        shorten(seed)
+    print(total(verdicts))
+    print(f"took {took:.1f}s in {arguments.processes} processes", file=sys.stderr)
     if broken:
         print(f"promises were broken in {len(broken)} of them: {broken}")
     return 1 if broken else 0
 
 
-def explained(verdict: Verdict) -> str:
-    """What a person needs to see of a failing seed."""
-    lines = "\n".join(f"    {line}" for line in verdict.trace)
+def play(start: int, seeds: int, processes: int) -> Iterator[Verdict]:
+    """The histories in the order of their seeds, whoever plays them."""
+    every = range(start, start + seeds)
+    if processes < 2:
+        yield from map(simulate, every)
+        return
+    with _pool(processes) as pool:
+        yield from pool.map(simulate, every, chunksize=CHUNK)
+
+
+@contextmanager
+def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that play; an interrupt ends them without waiting for what is left."""
+    pool = ProcessPoolExecutor(processes)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def total(verdicts: list[Verdict]) -> str:
+    """What was played, in one line that is the same for the same seeds."""
+    steps, claims = sum(v.steps for v in verdicts), sum(v.claims for v in verdicts)
+    commits, commands = sum(v.commits for v in verdicts), sum(v.commands for v in verdicts)
+    faults = sum(v.faults for v in verdicts)
+    longest = max((v.calm_for for v in verdicts if v.kept), default=0.0)
     return (
-        f"seed {verdict.seed} broke a promise.\n  {verdict.text}\n  The last {len(verdict.trace)} steps:\n{lines}\n"
-        f"  Replay it with: python -m tests.simulation --trace {verdict.seed}\n"
+        f"{len(verdicts)} histories: {steps:,} steps, {commits:,} commits, {claims:,} attempts, {commands:,} commands, "
+        f"{faults:,} faults; all jobs had ended at most {longest:.0f}s after the last trouble (bound {BOUND:.0f}s)"
     )
+
+
+def shorten(seed: int) -> int:
+    short = shortened(seed)
+    if short is None:
+        print(f"seed {seed} keeps every promise")
+        return 0
+    print(short.explained())
+    return 1
 
 
 if __name__ == "__main__":

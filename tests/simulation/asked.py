@@ -22,7 +22,8 @@ from tasks.group import FrozenInputs, GroupSpec
 from tasks.token import Token, split_member
 
 from .depot import Depot
-from .model import ModelStore, StoredJob
+from .model import ModelStore
+from .stored import StoredJob
 
 S = GroupState
 PATIENCE = 15.0  # seconds without trouble within which what was asked must have been brought about
@@ -53,7 +54,7 @@ class Asked:
         kind, job = event["kind"], self._core.jobs[before.id]
         if kind not in ("USER_ALTER", "USER_SKIP", "USER_RERUN"):
             return ""
-        self._asked_at[before.id] = self._core.now
+        self._asked_at[before.id] = self._core.steady
         if kind == "USER_ALTER":
             return self._altered(before, job, json.loads(event["text"]))
         if before.status not in (Status.PAUSED, Status.RETRYING):
@@ -64,7 +65,7 @@ class Asked:
             self._to_skip |= {(before.id, each) for each in _open(self._state(job), group)}
         else:
             for each in _after(plan_of(before.spec), group):
-                self._rerun_at[before.id, each] = self._core.now
+                self._rerun_at[before.id, each] = self._core.steady
                 self._reruns[before.id, each] += 1
         return self._handed_out(job)
 
@@ -106,7 +107,7 @@ class Asked:
     # ---- the worker's writes -------------------------------------------------------------------------
 
     def claimed(self, token: Token) -> None:
-        self._claimed_at[token] = self._core.now
+        self._claimed_at[token] = self._core.steady
 
     # ---- commits -------------------------------------------------------------------------------------
 

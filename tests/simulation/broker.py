@@ -31,6 +31,15 @@ class Broker:
             waiting.insert(index, (at, hint))
             self.pushed(queue, at)
 
+    def remember(self) -> Callable[[], None]:
+        """A snapshot; answers how to go back to it."""
+        queues = {queue: list(waiting) for queue, waiting in self._queues.items()}
+
+        def restore() -> None:
+            self._queues = queues
+
+        return restore
+
     def pop(self, queues: tuple[str, ...]) -> Hint | None:
         now = self._stage.now
         for queue in queues:

@@ -11,7 +11,8 @@ from coordinator.status import GroupState
 from tasks.report import OutcomeKind
 
 from .broken import FORGOTTEN, ONE, WORD, Broken
-from .model import ModelStore, StoredJob
+from .model import ModelStore
+from .stored import StoredJob
 
 S = GroupState
 Key = tuple[str, str]  # a job, and a group of it
@@ -66,7 +67,9 @@ class Budgets:
             raise Broken(ONE, f"{where} became {target} although its attempt says {outcome.kind}")
         else:
             alive = core.now - core.alive_at <= 3 * core.period and core.now > core.grace_until
-            if outcome is None and (attempt is None or attempt.lease >= core.now or not alive):
+            # A lease that reads as longer than a term was given before the clock was set back.
+            holds = attempt is not None and core.now <= attempt.lease <= core.now + core.lease_ttl + 1.0
+            if outcome is None and (attempt is None or holds or not alive):
                 text = "none on record" if attempt is None else f"its lease runs for {attempt.lease - core.now:.1f}s"
                 raise Broken(ONE, f"{where} was taken from its worker without a reason ({text}, sweep alive: {alive})")
             self._losses[key] += 1

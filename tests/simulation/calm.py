@@ -52,8 +52,12 @@ class CalmLine(Line):
     def __init__(self) -> None:
         self.trouble = Trouble(random.Random(0), lambda: 0.0, ends=-1.0)
 
-    def call(self, what: str, effect: Callable[[], T], lost: type[Exception] = ConnectionError) -> T:
+    def call(
+        self, what: str, effect: Callable[[], T], lost: type[Exception] = ConnectionError, *, of_store: bool = True
+    ) -> T:
         return effect()
+
+    def stall(self, what: str) -> None: ...
 
     def note(self, what: str) -> None: ...
 

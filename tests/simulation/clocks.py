@@ -12,7 +12,7 @@ from coordinator.plan import plan_of
 from coordinator.status import GroupState, Intent, Status
 from tasks.token import split_member
 
-from .model import StoredJob
+from .stored import StoredJob
 
 S = GroupState
 SLACK = 0.01  # seconds
@@ -31,6 +31,13 @@ class Clocks:
     def commanded(self, job_id: str, now: float) -> None:
         """A resume or an alter may have changed what time there is."""
         self._asked_at[job_id] = now
+
+    def set_back(self, now: float) -> None:
+        """What lies ahead now was before: it counts from here."""
+        for job in self._counted_at:
+            self._counted_at[job] = min(self._counted_at[job], now)
+        for key in self._queued_at:
+            self._queued_at[key] = min(self._queued_at[key], now)
 
     def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> str:
         job, now = before.record, after.decided_at

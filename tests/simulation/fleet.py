@@ -42,6 +42,8 @@ _AS_ORDERED = {
 class Host:
     """One machine with one runner and its watchdog. A runner that dies is replaced."""
 
+    marker_first = True  # a bug to be put in on purpose: False
+
     def __init__(
         self,
         stage: Stage,
@@ -53,13 +55,17 @@ class Host:
         settings: Settings,
         name: str,
         queues: tuple[str, ...],
+        *,
+        newer: bool = False,
     ) -> None:
+        self._newer = newer
         self._stage, self._trouble, self._store = stage, trouble, store
         self._broker, self._depot, self._jobs, self._settings = broker, depot, jobs, settings
         self.name = name
         self.queues = queues
         self._held: Token | None = None
         self._vigil = Vigil()
+        self._told: Order | None = None  # by a watchdog that lives no more
         self._terminated = False  # the worker was told to stop
         self._deaf = False
         self._out_of_reach = 0.0  # until when no kill ends it
@@ -78,12 +84,13 @@ class Host:
 
     def _hold(self, token: Token | None) -> None:
         self._held, self._vigil, self._terminated, self._out_of_reach = token, Vigil(), False, 0.0
+        self._told = None
         self._deaf = token is not None and self._trouble.chance(self._trouble.deaf)
 
     @property
     def _order(self) -> Order | None:
         """What the runner was told, by its watchdog or by its worker."""
-        return self._vigil.order or (Order.DRAIN if self._terminated else None)
+        return self._vigil.order or self._told or (Order.DRAIN if self._terminated else None)
 
     @property
     def listening(self) -> bool:
@@ -127,7 +134,7 @@ class Host:
         while True:
             yield from self._boundary(f"before {what}")
             fault = self._trouble.of_call()
-            if fault is Fault.REQUEST_LOST:
+            if fault is Fault.REQUEST_LOST or self._trouble.away:
                 yield self._stage.rng.uniform(0.1, 2.0)
                 continue
             answer = effect()
@@ -144,13 +151,23 @@ class Host:
     def _watch(self) -> Life:
         while True:
             token = self._held
-            if token is not None and self._trouble.of_call() is not Fault.REQUEST_LOST:
+            if self._trouble.chance_of_more(self._trouble.watchdog_dies):
+                yield from self._another_watchdog()
+                continue
+            if token is not None and self._trouble.of_call() is not Fault.REQUEST_LOST and not self._trouble.away:
                 ended = self._look_at_runner(token, self._store.renew(token, self.name))
                 if ended:
                     return
             if token is not None and self._trouble.chance(self._trouble.drains):
                 self._terminated = True
             yield RENEW
+
+    def _another_watchdog(self) -> Life:
+        """The watchdog dies, and its runner starts another, which knows of the attempt alone; not of what was told."""
+        self._stage.log(f"{self.name}/dog", "DIES; its runner starts another")
+        self._told = self._vigil.order or self._told
+        self._vigil = Vigil()
+        yield self._stage.rng.uniform(0.3, 3.0)
 
     def _look_at_runner(self, token: Token, answer: RenewAnswer) -> bool:
         """Tell the runner to leave, or kill it; whether the vigil is over."""
@@ -169,14 +186,18 @@ class Host:
         return True
 
     def _obituary(self, token: Token, outcome: Outcome) -> Life:
+        while self._trouble.away:
+            yield 1.0
         answer = self._store.finish(token, outcome, self._stage.mint())
         self._stage.log(f"{self.name}/dog", f"finish {token} {outcome.kind}: {answer}")
-        yield 0.0
 
     # ---- the runner ----------------------------------------------------------------------------------
 
     def _run(self) -> Life:
         while True:
+            if self._trouble.away:
+                yield self._trouble.away_until - self._stage.now + self._stage.rng.uniform(0.0, 1.0)
+                continue
             hint = self._broker.pop(self.queues)
             if hint is None:
                 self._idle = True
@@ -188,6 +209,8 @@ class Host:
 
     def _attempt(self, hint: Hint) -> Life:
         stage, claimant, event = self._stage, self._stage.mint(), self._stage.mint()
+        if self._newer:
+            self._store.newer.add(claimant)
         claim = yield from self._call(f"claim {hint}", lambda: self._store.claim(hint, claimant, self.name, event))
         if claim.answer is not ClaimAnswer.CLAIMED:
             return
@@ -226,8 +249,9 @@ class Host:
         yield from self._boundary("before the marker")
         if self._order is not None:  # the last look: from here on the work counts as done, whatever is ordered
             return (yield from self._leave(token))
-        self._depot.markers[token.staging] = marker
-        stage.log(self.name, f"marker of {token}")
+        if self.marker_first:
+            self._depot.markers[token.staging] = marker
+            stage.log(self.name, f"marker of {token}")
         yield from self._boundary("after the marker")
         return _success(token.staging, marker)
 

@@ -26,12 +26,12 @@ class HandsAtHand:
         self._line, self._broker, self._depot, self._wrote = line, broker, depot, wrote
 
     def _io(self, what: str, effect: Callable[[], T]) -> T:
-        return self._line.call(what, effect, lost=OSError)
+        return self._line.call(what, effect, lost=OSError, of_store=False)
 
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         try:
             for queue, hint in hints:
-                self._io(f"send {hint}", partial(self._broker.push, queue, hint))
+                self._line.call(f"send {hint}", partial(self._broker.push, queue, hint), lost=OSError)
         except OSError:
             return  # the rest of the batch is lost with it
 
@@ -82,6 +82,7 @@ class HandsAtHand:
         if found is not None:
             return found
         while True:
+            self._line.stall(f"create slot {slot} for {job}")
             create = partial(self._create, slot, entry)
             if self._io(f"create slot {slot} for {job} ({entry.kind})", create):
                 return slot

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import redis
@@ -16,7 +17,7 @@ from coordinator.act import Coordinator
 from coordinator.consumer import Consumer
 from coordinator.decision import EMPTY, Decision
 from coordinator.inbox import Entry, Inbox
-from coordinator.job import JobRecord, Reason
+from coordinator.job import JobRecord, NewerJob, Reason
 from coordinator.plan import plan_of
 from coordinator.state import JobState
 from coordinator.store import Acks, Begun, CommitAnswer, EndAnswer, Store
@@ -31,6 +32,7 @@ from .model import ModelStore
 from .stage import Stage, Turn
 from .stream import ReportStream
 from .trouble import Trouble
+from .weather import NEWER
 
 T = TypeVar("T")
 
@@ -38,8 +40,17 @@ T = TypeVar("T")
 class StoreAtHand:
     """The store as a coordinator sees it: ``act.JobStore`` and what the sweep asks for."""
 
-    def __init__(self, line: Line, core: ModelStore, broker: Broker, slots: Callable[[], dict[str, int]]) -> None:
+    def __init__(
+        self,
+        line: Line,
+        core: ModelStore,
+        broker: Broker,
+        slots: Callable[[], dict[str, int]],
+        knows: Callable[[int], bool] = lambda schema: True,
+    ) -> None:
+        """``knows``: whether what has this schema can be read by the release at hand."""
         self._line, self._core, self._broker, self._slots = line, core, broker, slots
+        self._knows = knows
 
     def _call(self, what: str, effect: Callable[[], T]) -> T:
         return self._line.call(what, effect)
@@ -64,7 +75,12 @@ class StoreAtHand:
                 else:
                     cached.attempts[name] = attempt
             return cached
-        return self._call(f"load {job}", lambda: self._core.load(job))
+        state = self._call(f"load {job}", lambda: self._core.load(job))
+        if state is not None:
+            if not self._knows(state.job.schema):
+                self._line.note(f"leaves to a newer coordinator: {job}")
+            readable(state.job, self._knows)
+        return state
 
     def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
         assert summary
@@ -78,7 +94,10 @@ class StoreAtHand:
         return self._call(f"commit {decision.old.id} {moves}", effect)
 
     def job(self, job: str) -> JobRecord | None:
-        return self._call(f"look at {job}", lambda: self._core.job(job))
+        record = self._call(f"look at {job}", lambda: self._core.job(job))
+        if record is not None:
+            readable(record, self._knows)
+        return record
 
     def command(
         self,
@@ -132,11 +151,17 @@ class StoreAtHand:
         return 0
 
 
+def readable(record: JobRecord, knows: Callable[[int], bool]) -> None:
+    """As ``JobRecord.from_fields``, for a release that reads what it ``knows``. Raises: NewerJob."""
+    if not knows(record.schema):
+        raise NewerJob(f"its schema is {record.schema}, which this release cannot read")
+
+
 class InboxAtHand:
     """The report stream as one consumer sees it."""
 
-    def __init__(self, line: Line, stream: ReportStream, name: str) -> None:
-        self._line, self._stream, self._name = line, stream, name
+    def __init__(self, line: Line, stream: ReportStream, name: str, knows: Callable[[int], bool]) -> None:
+        self._line, self._stream, self._name, self._knows = line, stream, name, knows
 
     def _call(self, what: str, effect: Callable[[], T]) -> T:
         return self._line.call(what, effect)
@@ -149,10 +174,17 @@ class InboxAtHand:
         at = self._stream.next_at()
         if at is None or at > stage.now:
             actor.pause(min(block, block if at is None else max(0.0, at - stage.now)))
-        return self._call("read reports", lambda: self._stream.read(self._name, count))
+        return self._known(self._call("read reports", lambda: self._stream.read(self._name, count)))
 
     def claim_idle(self, idle: float, count: int) -> list[Entry]:
-        return self._call("claim idle reports", lambda: self._stream.claim_idle(self._name, idle, count))
+        return self._known(self._call("claim idle reports", lambda: self._stream.claim_idle(self._name, idle, count)))
+
+    def _known(self, entries: list[Entry]) -> list[Entry]:
+        """What this release can read, it reads: the code under test knows one version alone."""
+        return [replace(entry, fields={**entry.fields, "v": "1"}) if self._knows(NEWER) else entry for entry in entries]
+
+    def leave_for_newer(self, entries: Sequence[Entry], version: int) -> int:
+        return self._call("leave for newer", lambda: self._stream.leave(entries))
 
     def park(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
         return self._call("park", lambda: self._stream.park(entries, reason))
@@ -193,7 +225,11 @@ class Office:
         name: str,
         *,
         beaten: bool,
+        knows: Callable[[int], bool],
+        behind: bool,
     ) -> None:
+        """``behind``: it publishes in threads of their own."""
+        self._knows, self._behind = knows, behind
         self._stage, self._settings, self._beaten = stage, settings, beaten
         self._stream, self._broker, self._depot = stream, broker, depot
         self._core, self._slots, self._wrote, self._trouble = core, slots, wrote, trouble
@@ -205,18 +241,22 @@ class Office:
     def _start(self, delay: float) -> None:
         self._lives += 1
         line = Line(self._stage, self._trouble, self._die)
-        store = StoreAtHand(line, self._core, self._broker, self._slots)
+        store = StoreAtHand(line, self._core, self._broker, self._slots, self._knows)
         hands = HandsAtHand(line, self._broker, self._depot, self._wrote)
         coordinator = Coordinator(
-            store, hands, self._settings, self._stage.mint, lambda seconds: current().pause(seconds)
+            *(store, hands, self._settings, self._stage.mint, lambda seconds: current().pause(seconds)),
+            **({"background": self._publish} if self._behind else {}),
         )
         sweep = Sweep(cast(Store, store), coordinator, self._settings)
-        inbox = InboxAtHand(line, self._stream, f"{self.name}.{self._lives}")
+        inbox = InboxAtHand(line, self._stream, f"{self.name}.{self._lives}", self._knows)
         consumer = Consumer(cast(Inbox, inbox), coordinator, sweep, self._settings, clock=lambda: self._stage.now)
         consumer.stopping = cast(Any, _Stopping())
         self._threads = [Turn(self._stage, self.name, life_of(consumer.run), delay)]
         if self._beaten:
             self._threads.append(Turn(self._stage, f"{self.name}/beat", life_of(self._beat(sweep)), delay))
+
+    def _publish(self, work: Callable[[], None]) -> None:
+        self._threads.append(Turn(self._stage, f"{self.name}/publisher", life_of(work)))
 
     def _beat(self, sweep: Sweep) -> Callable[[], None]:
         def life() -> None:

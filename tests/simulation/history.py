@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from tasks.settings import Settings
 
@@ -16,10 +17,11 @@ from .head import Office
 from .jobs import QUEUES, SimulatedJob, random_job
 from .model import ModelStore
 from .promises import Promises
-from .stage import Life, Routine, Stage
+from .stage import Life, Routine, Stage, on_one_cpu
 from .stream import ReportStream
 from .trouble import Trouble
 from .user import User
+from .weather import CALM, NEWER, Sky, random_weather
 from .wishes import random_demands, random_wishes
 
 SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
@@ -28,9 +30,21 @@ SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="
 BOUND = 400.0
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """As much of a history as is played: jobs, wishes and faults by their numbers from 1 on; None: all of them."""
+
+    jobs: frozenset[int] | None = None
+    wishes: frozenset[int] | None = None
+    faults: frozenset[int] | None = None
+
+
+WHOLE = Part()
+
+
 @dataclass(slots=True)
 class Verdict:
-    """How a history ended."""
+    """How a history ended. ``jobs``, ``wishes``, ``faults``: how many there were to be."""
 
     seed: int
     promise: str = ""
@@ -42,6 +56,9 @@ class Verdict:
     commands: int = 0
     calm_for: float = 0.0  # virtual seconds from the end of all trouble to the end of the last job
     statuses: dict[str, str] = field(default_factory=dict)
+    jobs: int = 0
+    wishes: int = 0
+    faults: int = 0
 
     @property
     def kept(self) -> bool:
@@ -49,23 +66,37 @@ class Verdict:
 
 
 def simulate(
-    seed: int, *, store: type[ModelStore] = ModelStore, commands: bool = True, keep_all: bool = False
+    seed: int,
+    *,
+    store: Callable[..., ModelStore] = ModelStore,
+    commands: bool = True,
+    keep_all: bool = False,
+    part: Part = WHOLE,
 ) -> Verdict:
-    """Play the history of ``seed`` on a store of the given kind; without ``commands`` the user only submits."""
+    """Play the history of ``seed`` on a store of the given kind; without ``commands`` the user only submits.
+
+    Args:
+        part: what of the history is played; all of it, unless it is to be made short.
+    """
     global_dice = random.getstate()
     random.seed(seed)  # the pauses of the real consumer are drawn from the global dice
     logging.disable(logging.CRITICAL)
     try:
-        return _play(seed, store, commands, keep_all)
+        with on_one_cpu():
+            return _play(seed, store, commands, keep_all, part)
     finally:
         logging.disable(logging.NOTSET)
         random.setstate(global_dice)
 
 
-def _play(seed: int, store: type[ModelStore], commands: bool, keep_all: bool) -> Verdict:
+def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all: bool, part: Part) -> Verdict:
     stage = Stage(seed, keep_all=keep_all)
     rng = stage.rng
-    trouble = Trouble(rng, lambda: stage.now, ends=stage.now + rng.uniform(20.0, 60.0))
+    # Every third history is plain: without conditions, timeouts, anything that is asked of single groups, and weather.
+    plain = seed % 3 == 2
+    later = None if plain else random.Random(f"later {seed}")
+    ends = stage.now + rng.uniform(20.0, 60.0)
+    trouble = Trouble(rng, lambda: stage.now, ends, later, part.faults)
     settings = SETTINGS.model_copy(
         update={
             "dispatch_window": rng.choice((None, None, 1, 3)),
@@ -83,17 +114,27 @@ def _play(seed: int, store: type[ModelStore], commands: bool, keep_all: bool) ->
 
     promises = Promises(stage, core, depot, settings, slots)
     core.watching = promises
-    # Every third history is plain: without conditions, timeouts, and anything that is asked of single groups.
-    plain = seed % 3 == 2
     more = None if plain else random.Random(f"more {seed}")  # of its own, as what is asked: the rest is as it would be
     jobs = {job.record.id: job for job in (random_job(rng, n, more) for n in range(1, rng.randint(1, 3) + 1))}
+    verdict = Verdict(seed, jobs=len(jobs))
+    planned, every = dict(jobs), list(jobs)
+    weather = CALM if later is None else random_weather(later, jobs, ends - stage.now)
+    for n, job in enumerate(list(jobs), 1):
+        if part.jobs is not None and n not in part.jobs:
+            del jobs[job]
+        elif job in weather.newer_jobs:
+            jobs[job].record = replace(jobs[job].record, schema=NEWER)
     for n in range(rng.randint(1, 3)):
         queues = QUEUES if n == 0 else (rng.choice(QUEUES),)
-        hosts.append(Host(stage, trouble, core, broker, depot, jobs, settings, f"worker{n}", queues))
+        newer = f"worker{n}" in weather.newer_hosts
+        hosts.append(Host(stage, trouble, core, broker, depot, jobs, settings, f"worker{n}", queues, newer=newer))
     beat = rng.choice((0, 0, 1, 2))  # which coordinators beat reaches; 0: none, the consumers sweep by themselves
     offices = [
         Office(
-            stage, trouble, core, stream, broker, depot, settings, slots, promises.wrote, f"head{n}", beaten=n < beat
+            *(stage, trouble, core, stream, broker, depot, settings, slots, promises.wrote, f"head{n}"),
+            beaten=n < beat,
+            knows=weather.knows(stage, f"head{n}"),
+            behind=weather.behind,
         )
         for n in range(rng.randint(1, 2))
     ]
@@ -107,35 +148,41 @@ def _play(seed: int, store: type[ModelStore], commands: bool, keep_all: bool) ->
             office.report_added(at)
 
     broker.pushed, stream.added = pushed, added
-    for job in jobs.values():
-        Routine(stage, "client", _submit(stage, core, job), job.submit_at)
+    sky = Sky(stage, trouble, core, weather, [core.remember, stream.remember, broker.remember, promises.remember])
+    if weather.blows:
+        Routine(stage, "store", sky.life())
+    for each in jobs.values():
+        Routine(stage, "client", _submit(stage, trouble, core, each, depot, sky), each.submit_at)
     dice = random.Random(seed)  # of its own: what goes wrong is the same with and without a user
-    wishes = random_wishes(dice, list(jobs), stage.now, trouble.ends) if commands else []
+    wishes = random_wishes(dice, every, stage.now, trouble.ends) if commands else []
     if commands and not plain:
-        wishes += random_demands(random.Random(f"demands {seed}"), jobs, stage.now, trouble.ends)
-    user = User(stage, trouble, core, broker, settings, wishes)
+        wishes += random_demands(random.Random(f"demands {seed}"), planned, stage.now, trouble.ends)
+    verdict.wishes = len(wishes)
+    wishes = [w for n, w in enumerate(wishes, 1) if w.job in jobs and (part.wishes is None or n in part.wishes)]
+    user = User(stage, trouble, core, broker, settings, wishes, weather.knows(stage, "user"))
     promises.happened = user.happened
 
-    verdict = Verdict(seed)
     try:
-        _run(stage, trouble, core, jobs, promises, user)
+        _run(stage, trouble, core, jobs, promises, user, sky)
     except Broken as broken:
         verdict.promise, verdict.text = broken.promise, str(broken)
     finally:
         stage.close()
     verdict.trace = stage.lines()
     verdict.steps, verdict.claims, verdict.commits = stage.steps, promises.claims, promises.commits
-    verdict.commands = promises.commands
+    verdict.commands, verdict.faults = promises.commands, trouble.faults
     verdict.calm_for = max(0.0, stage.now - trouble.ends)
     verdict.statuses = {job_id: str(job.record.status) for job_id, job in core.jobs.items()}
     return verdict
 
 
-def _submit(stage: Stage, core: ModelStore, job: SimulatedJob) -> Life:
+def _submit(stage: Stage, trouble: Trouble, core: ModelStore, job: SimulatedJob, depot: Depot, sky: Sky) -> Life:
+    while trouble.away:
+        yield 1.0
     stage.log("client", f"submits {job.record.id}")
-    core.submit(job.record)
-    return
-    yield
+    # As the client does, unless it cannot see the warehouse; then the first decision notes it.
+    core.submit(replace(job.record, base=depot.head()) if sky.rolls_back else job.record)
+    sky.forget()
 
 
 def _run(
@@ -145,8 +192,10 @@ def _run(
     jobs: dict[str, SimulatedJob],
     promises: Promises,
     user: User,
+    sky: Sky,
 ) -> None:
-    calm = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_ttl  # leases and graces from the storm are over
+    # From when on leases and graces from the storm are over.
+    calm = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_ttl
     left_paused: list[str] = []
 
     def done() -> bool:
@@ -159,7 +208,7 @@ def _run(
             return False
         open_jobs = [job_id for job_id, job in core.jobs.items() if not job.record.terminal]
         left_paused[:] = open_jobs
-        return not user.busy and all(promises.waits_for_a_person(job_id) for job_id in open_jobs)
+        return not user.busy and not sky.pending and all(promises.waits_for_a_person(job_id) for job_id in open_jobs)
 
     while True:
         bound = max(stage.now, trouble.ends) + BOUND

@@ -40,8 +40,15 @@ class Line:
     def __init__(self, stage: Stage, trouble: Trouble, die: Callable[[], None]) -> None:
         self.stage, self.trouble, self._die = stage, trouble, die
 
-    def call(self, what: str, effect: Callable[[], T], lost: type[Exception] = redis.ConnectionError) -> T:
-        """The call ``what``, made in the turn of whoever calls.
+    def call(
+        self,
+        what: str,
+        effect: Callable[[], T],
+        lost: type[Exception] = redis.ConnectionError,
+        *,
+        of_store: bool = True,
+    ) -> T:
+        """The call ``what``, made in the turn of whoever calls; of the store, unless it is of the warehouse.
 
         Raises:
             Killed: its process died here.
@@ -49,6 +56,9 @@ class Line:
         """
         rng, actor = self.stage.rng, current()
         actor.check()
+        if of_store and self.trouble.away:
+            actor.pause(rng.uniform(0.01, 1.0))
+            raise lost("the store is away")
         fault = self.trouble.of_call()
         if fault is Fault.NONE:
             if rng.random() < 0.4:
@@ -76,6 +86,14 @@ class Line:
             actor.pause(rng.uniform(0.0, 2.0))
             answer = effect()
         return answer
+
+    def stall(self, what: str) -> None:
+        """Perhaps a publisher stands still before ``what``."""
+        if self.trouble.chance_of_more(self.trouble.publisher_freezes):
+            actor, until = current(), self.trouble.freeze_of_publisher()
+            self.stage.log(actor.name, f"its publisher FREEZES before {what} for {until - self.stage.now:.1f}s")
+            actor.freeze(until)
+            actor.pause(0.0)
 
     def note(self, what: str) -> None:
         """For the trace."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from coordinator.decision import Decision, Guard
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
@@ -22,46 +22,7 @@ from tasks.report import Outcome
 from tasks.token import Hint, Token, split_member
 
 from .claimed import Claimed
-
-Fields = dict[str, str]
-
-
-@dataclass(slots=True)
-class StoredJob:
-    """The keys of one job."""
-
-    record: JobRecord
-    groups: dict[str, GroupRecord] = field(default_factory=dict)
-    collected: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    attempts: dict[str, Attempt] = field(default_factory=dict)
-    commanded: str = ""
-    frozen: dict[str, str] = field(default_factory=dict)
-    plans: dict[str, str] = field(default_factory=dict)
-    params: dict[str, Any] = field(default_factory=dict)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    lock: tuple[str, float] = ("", 0.0)
-    dirty_until: float = 0.0
-    begun_at: float = 0.0  # for the promises: when somebody last began a pass
-    decided_at: float = 0.0  # for the promises: when the pass of the last commit began
-
-
-class Reports(Protocol):
-    """As much of the report stream as the scripts touch."""
-
-    def add(self, fields: Fields) -> None: ...
-    def ack(self, ids: Iterable[str]) -> list[str]: ...
-    def count(self, counts: Iterable[tuple[str, int]]) -> None: ...
-
-
-class Watching(Protocol):
-    """Who is told of every write: the promises."""
-
-    def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> None: ...
-    def claimed(self, token: Token) -> None: ...
-    def finished(self, token: Token, outcome: Outcome) -> None: ...
-    def commanded(self, before: JobRecord, after: JobRecord, event: Mapping[str, Any]) -> None: ...
-    def halted(self, before: StoredJob, reason: Reason) -> None: ...
-    def due_set(self, job: str) -> None: ...
+from .stored import Reports, StoredJob, Watching
 
 
 class ModelStore:
@@ -80,11 +41,38 @@ class ModelStore:
         self.resent: dict[str, tuple[int, float]] = {}
         self.said: dict[tuple[Token, str], FinishAnswer] = {}
         self.watching: Watching | None = None
+        self.skew = 0.0  # of the store's clock against that of the stage
+        self.set_back = False  # it was set back once
+        self.newer: set[str] = set()  # claimants of a newer release, whose reports only such a one can read
 
     @property
     def now(self) -> float:
         """Seconds in microseconds' precision, as the scripts print them."""
-        return round(self._clock(), 6)
+        return round(self._clock() + self.skew, 6)
+
+    @property
+    def steady(self) -> float:
+        """Seconds by a clock that nobody sets."""
+        return self._clock()
+
+    def set_clock(self, forward: float) -> None:
+        """Set the clock of the store forward by so many seconds, or back."""
+        self.skew += forward
+        self.set_back = self.set_back or forward < 0
+        if self.watching and forward < 0:
+            self.watching.set_back(self.now)
+
+    def remember(self) -> Callable[[], None]:
+        """A snapshot of all keys; answers how to go back to it."""
+        jobs = {job_id: job.copy() for job_id, job in self.jobs.items()}
+        due, resent, said = dict(self.due), dict(self.resent), dict(self.said)
+        alive_at, grace_until, period = self.alive_at, self.grace_until, self.period
+
+        def restore() -> None:
+            self.jobs, self.due, self.resent, self.said = jobs, due, resent, said
+            self.alive_at, self.grace_until, self.period = alive_at, grace_until, period
+
+        return restore
 
     # ---- tasks/lua -----------------------------------------------------------------------------------
 
@@ -97,7 +85,7 @@ class ModelStore:
             return Claimed(ClaimAnswer.STALE)
         if (attempt.epoch, attempt.nonce) != (hint.epoch, hint.nonce) or attempt.outcome is not None:
             return Claimed(ClaimAnswer.STALE)
-        if attempt.claimant and attempt.claimant != claimant:
+        if self._anothers(attempt, claimant):
             return Claimed(ClaimAnswer.STALE)
         plan = job.plans.get(split_member(hint.group)[0])
         inputs = job.frozen.get(split_member(hint.group)[0])
@@ -105,7 +93,7 @@ class ModelStore:
         if plan is None or (inputs is None and member is None):
             return Claimed(ClaimAnswer.STALE)
         answer = Claimed(ClaimAnswer.CLAIMED, plan, inputs or "{}", member or "{}", job.params)
-        if attempt.claimant:
+        if attempt.claimant == claimant:
             return answer
         if self._held(job.record):
             return Claimed(ClaimAnswer.HELD)
@@ -124,6 +112,9 @@ class ModelStore:
         if self.watching:
             self.watching.claimed(token)
         return answer
+
+    def _anothers(self, attempt: Attempt, claimant: str) -> bool:
+        return bool(attempt.claimant) and attempt.claimant != claimant
 
     def _held(self, record: JobRecord) -> bool:
         return record.intent is not Intent.RUN or record.halted is not None
@@ -172,7 +163,9 @@ class ModelStore:
         return (attempt.epoch, attempt.nonce, attempt.claimant) == (token.epoch, token.nonce, token.claimant)
 
     def _report(self, event: str, token: Token, kind: str, **more: str) -> None:
-        self._stream.add({"v": "1", "id": event, "token": str(token), "kind": kind, "at": f"{self.now:.6f}", **more})
+        version = "2" if token.claimant in self.newer else "1"
+        fields = {"v": version, "id": event, "token": str(token), "kind": kind, "at": f"{self.now:.6f}"}
+        self._stream.add({**fields, **more})
 
     # ---- coordinator/lua -----------------------------------------------------------------------------
 
@@ -190,6 +183,8 @@ class ModelStore:
             self.due.pop(job_id, None)
             return Begun(BeginAnswer.MISSING, now)
         holder, until = job.lock
+        if self._outlived(until):
+            until = 0.0
         held = holder if until > now else ""
         if held != owner:
             if held:
@@ -200,6 +195,10 @@ class ModelStore:
         job.begun_at = now
         self.due[job_id] = round(now + self.lock_ttl, 6)
         return Begun(BeginAnswer.LOCKED, now, f"{self.due[job_id]:.6f}", self.alive_at, self.grace_until)
+
+    def _outlived(self, until: float) -> bool:
+        """Taken before the clock was set back."""
+        return until - self.now > self.lock_ttl
 
     def end(self, job_id: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         job, now = self.jobs.get(job_id), self.now
@@ -238,13 +237,7 @@ class ModelStore:
             return CommitAnswer.CONFLICT
         if not all(self._stands(job, guard) for guard in decision.guards):
             return CommitAnswer.GUARDED
-        before = replace(
-            job,
-            groups=dict(job.groups),
-            attempts=dict(job.attempts),
-            frozen=dict(job.frozen),
-            collected=dict(job.collected),
-        )
+        before = job.copy()
         old, new = decision.old, decision.job
         changed = {name: getattr(new, name) for name in new.changed_fields(old)}
         job.record = replace(job.record, **{**changed, "commit": commit_id})

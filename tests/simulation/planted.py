@@ -26,22 +26,31 @@ from coordinator.queueing import queue_ready
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent
 from coordinator.store import BeginAnswer, Begun
+from tasks.lease import FinishAnswer
+from tasks.report import Outcome
 from tasks.token import Token, split_member
 
 from .depot import Depot
+from .fleet import Host
 from .hands import HandsAtHand
 from .history import Verdict as History
 from .history import simulate
-from .model import ModelStore, StoredJob
+from .model import ModelStore
+from .stored import StoredJob
 
 Patches = list[tuple[Any, str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A bug, and within how many seeds, from seed 0 on, it must be found; by a user's ``commands``, or without any."""
+    """A bug, and within how many seeds from ``start`` on it must be found; by a user's ``commands``, or without any.
+
+    ``start`` is near a seed that finds it, so that the suite does not play hundreds of histories for each bug: from
+    seed 0 on it is found within ``start + within``.
+    """
 
     name: str
+    start: int
     within: int
     store: type[ModelStore] = ModelStore
     patches: Callable[[], Patches] = list
@@ -49,19 +58,42 @@ class Planted:
 
     def search(self) -> History | None:
         """The first history that it breaks."""
-        with self._planted():
-            for seed in range(self.within):
+        with self.planted():
+            for seed in range(self.start, self.start + self.within):
                 history = simulate(seed, store=self.store, commands=self.commands)
                 if not history.kept:
                     return history
         return None
 
     @contextmanager
-    def _planted(self) -> Iterator[None]:
+    def planted(self) -> Iterator[None]:
         with ExitStack() as stack:
             for target, name, value in self.patches():
                 stack.enter_context(patch.object(target, name, value))
             yield
+
+
+class LocksForever(ModelStore):
+    """A lock is free when its expiry has come, by a clock that somebody has set back."""
+
+    def _outlived(self, until: float) -> bool:
+        return False
+
+
+class ClaimedTwice(ModelStore):
+    """Doris: a retry starts twice. Whoever comes with the hint gets the attempt."""
+
+    def _anothers(self, attempt: Attempt, claimant: str) -> bool:
+        return False
+
+
+class NotFoundIsSuccess(ModelStore):
+    """SeaTunnel: a job's last report meets a master that has not reloaded the job, and "not found" ends the worker."""
+
+    def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
+        if self.jobs[token.job].record.intent is Intent.CANCEL:
+            return FinishAnswer.UNKNOWN_JOB
+        return super()._finish(token, outcome, event)
 
 
 class CommitsBlindly(ModelStore):
@@ -256,21 +288,48 @@ def _keeps_what_was_frozen() -> Patches:
     return [(Draft, "thaw", lambda self, name, *, collected: None)]
 
 
+def _outcome_before_the_marker() -> Patches:
+    """dlt: done is published before the marker that makes it durable."""
+    return [(Host, "marker_first", False)]
+
+
+def _never_takes_its_time_anew() -> Patches:
+    """Found by this simulator: a pass that stood still takes what others wrote since for written ahead of the clock."""
+    whole = act.Coordinator._round
+
+    def stale(self: Any, job: str, begun: Any, *rest: Any) -> Any:
+        rest[-1].retimed = True
+        return whole(self, job, begun, *rest)
+
+    return [(act.Coordinator, "_round", stale)]
+
+
 PLANTED = (
-    Planted("commit without compare-and-set", 80, CommitsBlindly),
-    Planted("join fired by a counter", 300, patches=_joins_by_counter),
-    Planted("finish without a fence", 150, NoFence),
-    Planted("takeover without guard or grace", 40, NoGuards, _takes_over_on_sight),
-    Planted("due moved later blindly", 150, DueBlindly),
-    Planted("report acked on a busy lock, and nothing else wakes", 200, ReportIsAll, _acked_when_busy),
-    Planted("publish without reading the log first", 120, patches=_publishes_without_looking),
-    Planted("a late failure writes the intent", 100, patches=_failure_writes_the_intent, commands=True),
-    Planted("a retry is queued under a pause", 100, patches=_retries_under_a_pause, commands=True),
-    Planted("claim ignores what the user wants", 100, ClaimsWhateverIsWanted, commands=True),
-    Planted("canceling until a worker that is gone confirms", 200, patches=_waits_for_confirmation, commands=True),
-    Planted("no deadline for a worker that never lets go", 200, patches=_never_past_the_deadline, commands=True),
-    Planted("abort without asking the slot", 200, patches=_aborts_without_the_slot, commands=True),
-    Planted("an alter restarts healthy attempts", 200, patches=_restarts_what_runs_well, commands=True),
-    Planted("a rerun keeps frozen inputs of what comes after", 300, patches=_keeps_what_was_frozen, commands=True),
-    Planted("passes that look only at what reports speak of", 150, patches=_looks_only_at_reports),
+    Planted("commit without compare-and-set", 0, 40, CommitsBlindly),
+    Planted("join fired by a counter", 0, 40, patches=_joins_by_counter),
+    Planted("finish without a fence", 0, 40, NoFence),
+    Planted("takeover without guard or grace", 0, 40, NoGuards, _takes_over_on_sight),
+    Planted("due moved later blindly", 0, 40, DueBlindly),
+    Planted("report acked on a busy lock, and nothing else wakes", 120, 40, ReportIsAll, _acked_when_busy),
+    Planted("publish without reading the log first", 0, 40, patches=_publishes_without_looking),
+    Planted("a late failure writes the intent", 0, 40, patches=_failure_writes_the_intent, commands=True),
+    Planted("a retry is queued under a pause", 0, 40, patches=_retries_under_a_pause, commands=True),
+    Planted("claim ignores what the user wants", 40, 40, ClaimsWhateverIsWanted, commands=True),
+    Planted("canceling until a worker that is gone confirms", 10, 40, patches=_waits_for_confirmation, commands=True),
+    Planted("no deadline for a worker that never lets go", 85, 40, patches=_never_past_the_deadline, commands=True),
+    Planted("abort without asking the slot", 0, 40, patches=_aborts_without_the_slot, commands=True),
+    Planted("an alter restarts healthy attempts", 55, 40, patches=_restarts_what_runs_well, commands=True),
+    Planted("a rerun keeps frozen inputs of what comes after", 20, 40, patches=_keeps_what_was_frozen, commands=True),
+    Planted("passes that look only at what reports speak of", 0, 40, patches=_looks_only_at_reports),
+    Planted("not found is taken for success", 10, 40, NotFoundIsSuccess, _waits_for_confirmation, commands=True),
+    Planted("the outcome before the marker", 0, 40, patches=_outcome_before_the_marker),
+    Planted("a retry starts twice", 0, 40, ClaimedTwice),
+    Planted("a lock that outlives a clock set back", 75, 40, LocksForever, commands=True),
+    Planted(
+        "a stale pass takes what is new for a clock set back",
+        1150,
+        40,
+        patches=_never_takes_its_time_anew,
+        commands=True,
+    ),
 )

@@ -7,32 +7,36 @@ the log when a status was shown. The rules are written down a second time, as pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from typing import Any, NoReturn
 
 from coordinator.decision import Decision, World
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import PlannedGroup, plan_of
 from coordinator.state import JobState
-from coordinator.status import GroupState, Intent, Status, derive
+from coordinator.status import GroupState, Intent, Status
 from tasks.group import FrozenInputs
 from tasks.report import Outcome, OutcomeKind
 from tasks.settings import Settings
 from tasks.token import Token, split_member
 
-from . import word
+from . import ends, word
 from .asked import RERUN, Asked, asked_for
 from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD, Broken
 from .budgets import Budgets
 from .clocks import Clocks
 from .depot import Depot, LogEntry
 from .hands import package_of
-from .model import ModelStore, StoredJob
+from .model import ModelStore
 from .rules import can_never_go, condition_says, rule_holds, untold
+from .said import Said
 from .stage import Stage
+from .stored import StoredJob
 
 S = GroupState
 _CONDITIONS: dict[Any, bool | None] = {"CONDITION_FALSE": False, "WHEN_FAILED": None}
+_NEVER_GO_BACK = ("_published", "_outlasted", "_nonces", "_claimed_at", "_outcomes")
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
 
 
@@ -52,6 +56,9 @@ class Promises:
         self._nonces: set[tuple[str, str, str]] = set()
         self._budgets, self._asked, self._clocks = Budgets(core), Asked(core, depot), Clocks()
         self._published: set[str] = set()
+        self._outlasted: set[str] = set()  # jobs whose package stood in the log when the store went back
+        self._said = Said()
+        self._commanded_at: dict[str, float] = {}  # when the intent was last written, by the clock of the stage
         self.claims = 0
         self.commits = 0
         self.commands = 0
@@ -65,6 +72,10 @@ class Promises:
         if lie:
             self.broken(promise, lie)
 
+    def _hold_lies(self, lies: Iterator[tuple[str, str]]) -> None:
+        for promise, lie in lies:
+            self.broken(promise, lie)
+
     # ---- every step ----------------------------------------------------------------------------------
 
     def every_job_is_due(self) -> None:
@@ -74,7 +85,7 @@ class Promises:
 
     def nothing_lies_about(self) -> None:
         """When all is well again: what has ended or lapsed is taken in within a few sweeps."""
-        settings, now = self._settings, self._stage.now
+        settings, now = self._settings, self._core.now
         patience = settings.lock_ttl + 4 * settings.sweep_every
         for job_id, job in self._core.jobs.items():
             for group, attempt in job.attempts.items():
@@ -90,10 +101,14 @@ class Promises:
         A job that the user canceled has ended by the deadline, a forced one at once.
         """
         for job in self._core.jobs.values():
-            self._hold(WAIT, word.overdue(job, self._stage.now, self._settings.cancel_deadline, calm_since))
-            self._hold(WAIT, self._asked.overdue(job, self._stage.now, calm_since))
+            now, skew, deadline = self._stage.now, self._core.skew, self._settings.cancel_deadline
+            asked_at = self._commanded_at.get(job.record.id, 0.0)
+            self._hold(WAIT, word.overdue(job, now, deadline, calm_since, asked_at, set_back=self._core.set_back))
+            self._hold(WAIT, self._asked.overdue(job, now, calm_since))
             # While a grace runs nobody is given up.
-            self._hold(WAIT, self._clocks.overdue(job, self._stage.now, max(calm_since, self._core.grace_until)))
+            calm = max(calm_since + skew, self._core.grace_until)
+            if not self._core.set_back:
+                self._hold(WAIT, self._clocks.overdue(job, now + skew, calm))
 
     def waits_for_a_person(self, job_id: str) -> bool:
         """It is paused, and nothing of it is on its way."""
@@ -101,10 +116,32 @@ class Promises:
         record = job.record
         return record.intent is Intent.PAUSE and record.status is Status.PAUSED and not record.asks
 
+    # ---- the store itself ----------------------------------------------------------------------------
+
+    def remember(self) -> Callable[[], None]:
+        """A snapshot of what was seen; answers how to go back to it with the store. The warehouse does not go back."""
+        kept: list[tuple[Any, str, Any]] = []
+        for watcher in (self, self._budgets, self._asked, self._clocks, self._said):
+            for name, value in vars(watcher).items():
+                if isinstance(value, dict | set) and name not in _NEVER_GO_BACK:
+                    kept.append((watcher, name, copy(value)))
+
+        def restore() -> None:
+            self._outlasted |= self._published
+            for watcher, name, value in kept:
+                setattr(watcher, name, value)
+
+        return restore
+
+    def set_back(self, now: float) -> None:
+        self._clocks.set_back(now)
+
     # ---- the user's writes ---------------------------------------------------------------------------
 
     def commanded(self, before: JobRecord, after: JobRecord, event: Mapping[str, Any]) -> None:
         self.commands += 1
+        if after.intent is not before.intent:
+            self._commanded_at[before.id] = self._stage.now
         if before.terminal:
             self.broken(SHOWN, f"{before.id} was {before.status}, and {event['kind']} changed it")
         self._hold(WORD, word.wrongly_commanded(before, after, event["kind"]))
@@ -136,6 +173,7 @@ class Promises:
         intent = self._core.jobs[token.job].record.intent
         if intent is not Intent.RUN:
             self.broken(WORD, f"{token} was claimed after the user had asked for {intent}")
+        self._hold(ONE, self._said.claimed(token))
         self._asked.claimed(token)
         self.happened("claimed", token.job)
 
@@ -145,6 +183,7 @@ class Promises:
             self.broken(ONE, f"{token} put its outcome on the record, and is not the group's current attempt")
         if outcome.kind is OutcomeKind.SUCCEEDED and outcome.staging not in self._depot.markers:
             self.broken(WHOLE, f"{token} succeeded, and {outcome.staging} has no marker")
+        self._said.finished(token, outcome)
         self.happened("ended", token.job)
 
     # ---- the warehouse log ---------------------------------------------------------------------------
@@ -196,11 +235,11 @@ class Promises:
         self._hold(WORD, self._asked.committed(before, after, decision))
         self._froze(before, after, decision)
         self._limits(after, decision)
-        self._status(after)
+        self._hold_lies(ends.status(after))
         if job.renewed and not after.record.renewed:
             self._budgets.renewed(before, after)
         if after.record.terminal:
-            self._ended(after)
+            self._hold_lies(ends.ended(after, self._state(after), self._depot, self._outlasted))
         if self.commits % 4 == 0:
             self.told_why(job.id)
         if after.record.phase and not job.phase:
@@ -262,6 +301,7 @@ class Promises:
             self.broken(SHOWN, f"{where} was started, and its condition does not hold")
         old = before.groups.get(group)
         waited = old is None or old.state is not S.BACKOFF or before.record.renewed or old.next_at <= now + 0.001
+        waited = waited or self._core.set_back  # what lies ahead may have been written before
         if old is not None and state is S.BACKOFF and not waited:
             self.broken(SHOWN, f"{where} was to start again in {old.next_at - now:.1f}s, and was started now")
 
@@ -271,6 +311,8 @@ class Promises:
         """An attempt ended: was that so, and was it charged to the right budget?"""
         where, key = f"{before.record.id}/{group}", (before.record.id, group)
         attempt, target = before.attempts.get(group), S(event["kind"])
+        if target is not S.WAITING:
+            attempt = self._said.truly(*key, attempt, event)
         planned = self._plan(before, group)
         if state is S.QUEUED and target is S.FAILED:
             self._hold(WAIT, self._clocks.left_queue(before, group, event.get("code"), after.decided_at))
@@ -295,7 +337,9 @@ class Promises:
         """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force."""
         core, after = self._core, self._core.jobs[before.record.id]
         job, doomed = after.record, self._doomed(after)
-        if lie := word.wrongly_canceled(job, attempt, target, core.now, self._settings.cancel_deadline, doomed):
+        deadline = self._settings.cancel_deadline
+        lie = word.wrongly_canceled(job, attempt, target, core.now, deadline, doomed, lease_ttl=core.lease_ttl)
+        if lie:
             self.broken(WORD, f"{where} {lie}")
 
     def _may_succeed(self, where: str, group: str, attempt: Attempt | None) -> None:
@@ -356,44 +400,3 @@ class Promises:
         active = sum(1 for record in after.groups.values() if record.state in ACTIVE)
         if plan.max_parallel is not None and active > plan.max_parallel:
             self.broken(WORD, f"{after.record.id}: {active} groups are active, max_parallel is {plan.max_parallel}")
-
-    def _status(self, after: StoredJob) -> None:
-        job, records = after.record, after.groups.values()
-        expected = derive(
-            intent=job.intent,
-            outcome=job.status if job.terminal else None,
-            halted=job.halted is not None,
-            started=bool(job.started_at),
-            active=any(record.state in ACTIVE for record in records) or bool(job.phase),
-            recovering=any(bool(r.failures or r.losses) and not r.state.terminal for r in records),
-        )
-        if job.status is not expected:
-            self.broken(SHOWN, f"{job.id} is shown {job.status}; its groups say {expected}")
-
-    def _ended(self, after: StoredJob) -> None:
-        job = after.record
-        state = self._state(after)
-        left = [m for name in state.plan.groups for m in state.members(name) if not state.record(m).state.terminal]
-        if left:
-            self.broken(SHOWN, f"{job.id} is {job.status}, and {left} have not ended")
-        if after.attempts:
-            self.broken(ONE, f"{job.id} is {job.status}, and attempts of {list(after.attempts)} are on record")
-        entries = [(slot, e) for slot, e in enumerate(self._depot.log, 1) if e.publish_id == job.id]
-        packages = [(slot, e) for slot, e in entries if e.kind == "package"]
-        if job.status not in word.ENDS[job.intent]:
-            self.broken(WORD, f"{job.id} is {job.status}, and the user had asked for {job.intent}")
-        late = job.timed_out is not None
-        if job.intent is Intent.RUN and late and (job.status is not Status.FAILED or job.reason != job.timed_out):
-            self.broken(WAIT, f"{job.id} is {job.status} ({job.reason}), and its time was over: {job.timed_out}")
-        if job.status is Status.FAILED and not entries and not late and not state.fatal:
-            self.broken(SHOWN, f"{job.id} is FAILED ({job.reason}), and it could have lived with all that failed")
-        if job.status is Status.FINISHED:
-            wanted = package_of(state, self._depot)
-            if wanted.outputs and packages != [(job.version, wanted)]:
-                self.broken(SHOWN, f"{job.id} is FINISHED as version {job.version}; the log holds {entries}")
-            if not packages and (entries or job.intent in word.ENDED_BY_USER):
-                self.broken(WORD, f"{job.id} is FINISHED under {job.intent}, and the log holds {entries or 'nothing'}")
-            if state.fatal:
-                self.broken(SHOWN, f"{job.id} is FINISHED, and {list(state.fatal)} failed for good")
-        elif packages:
-            self.broken(WHOLE, f"{job.id} is {job.status}, and its package stands in the log: {packages}")

@@ -7,10 +7,30 @@ those who are ready is drawn from the seed, so a seed is a history.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def on_one_cpu() -> Iterator[None]:
+    """Threads that take turns do so twice as fast on one CPU: the one we are on, where that can be told."""
+    try:
+        before = os.sched_getaffinity(0)
+        fields = Path("/proc/thread-self/stat").read_text().rpartition(")")[2].split()
+        os.sched_setaffinity(0, {int(fields[36])})
+    except (AttributeError, OSError, ValueError):
+        yield  # not on Linux
+        return
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
 
 STEP = 0.0002  # virtual seconds that any step costs, so that no two things happen at the same time
 TRACE = 60

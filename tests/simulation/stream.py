@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.inbox import Entry
 
@@ -24,10 +24,11 @@ class ReportStream:
     def __init__(self, stage: Stage, trouble: Trouble) -> None:
         self._stage = stage
         self._trouble = trouble
-        self._seq = 0
+        self.seq = 0
         self._waiting: list[tuple[float, Entry]] = []
         self.pending: dict[str, _Pending] = {}
         self.parked: list[tuple[Entry, str]] = []
+        self.left: list[Entry] = []  # for a newer coordinator
         self.counters: dict[str, int] = {}
         self.added: Callable[[float], None] = lambda at: None
 
@@ -38,11 +39,22 @@ class ReportStream:
             self._stage.log("stream", f"loses {fields.get('kind')} {fields.get('token', '')}")
             return
         for _ in range(2 if trouble.chance(trouble.double) else 1):
-            self._seq += 1
+            self.seq += 1
             at = trouble.late()
             index = rng.randint(0, len(self._waiting)) if trouble.chance(trouble.reorder) else len(self._waiting)
-            self._waiting.insert(index, (at, Entry(f"{self._seq}-0", dict(fields))))
+            self._waiting.insert(index, (at, Entry(f"{self.seq}-0", dict(fields))))
             self.added(at)
+
+    def remember(self) -> Callable[[], None]:
+        """A snapshot; answers how to go back to it. Ids are times: none comes twice."""
+        waiting, parked, counters = list(self._waiting), list(self.parked), dict(self.counters)
+        pending = {entry: replace(item) for entry, item in self.pending.items()}
+
+        def restore() -> None:
+            self._waiting, self.parked, self.counters, self.pending = waiting, parked, counters, pending
+            self.added(self._stage.now)
+
+        return restore
 
     def read(self, consumer: str, count: int) -> list[Entry]:
         now = self._stage.now
@@ -74,6 +86,11 @@ class ReportStream:
                 self.parked.append((entry, reason))
                 parked += 1
         return parked
+
+    def leave(self, entries: Iterable[Entry]) -> int:
+        left = [entry for entry in entries if self.pending.pop(entry.id, None) is not None]
+        self.left += left
+        return len(left)
 
     def count(self, counts: Iterable[tuple[str, int]]) -> None:
         for name, number in counts:

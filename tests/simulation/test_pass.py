@@ -9,6 +9,7 @@ import pytest
 from coordinator.decision import PublishResult
 from coordinator.state import JobState
 from coordinator.status import Status
+from coordinator.store import Begun
 from tasks.token import Hint
 
 from .calm import Calm, Hands
@@ -50,3 +51,25 @@ def test_hints_that_cannot_be_sent_do_not_stop_the_sweep(caplog: pytest.LogCaptu
         "b": "QUEUED",
     }
     assert "1 hints could not be sent" in caplog.text
+
+
+def test_a_pass_that_stood_still_takes_its_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what others wrote meanwhile would read as written before the clock was set back, and count from before."""
+    calm = Calm(1)
+    begin = calm.coordinator._store.begin
+    stood_still: list[float] = []
+
+    def late(job: str, owner: str) -> Begun:
+        begun = begin(job, owner)
+        if not stood_still:
+            stood_still.append(begun.now)
+            calm.now += 20.0  # its lock has lapsed
+            calm.claim(calm.hands.sent[0])
+            calm.deliver()
+        return begun
+
+    monkeypatch.setattr(calm.coordinator._store, "begin", late)
+    calm.coordinator.handle("j")
+    record = calm.core.jobs["j"].record
+    assert record.started_at == calm.now
+    assert record.counted_from == calm.now, f"the pass began at {stood_still[0]}"

@@ -7,7 +7,7 @@ runners: the deadline of a cancel is there for them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 
 
@@ -30,7 +30,19 @@ _RATES = (0.0, 0.002, 0.006, 0.02)
 class Trouble:
     """The dice of everything that goes wrong."""
 
-    def __init__(self, rng: random.Random, clock: Callable[[], float], ends: float) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        clock: Callable[[], float],
+        ends: float,
+        more: random.Random | None = None,
+        only: Collection[int] | None = None,
+    ) -> None:
+        """
+        Args:
+            more: dice of their own for what was thought of later, so that the rest is as it would be; None: none of it.
+            only: of all the things that would go wrong, by number in order, those that do; None: all.
+        """
         self._rng = rng
         self._clock = clock
         self.ends = ends
@@ -52,25 +64,48 @@ class Trouble:
         self.runner_freezes = rng.choice((0.0, 0.05, 0.15))
         self.drains = rng.choice((0.0, 0.05))
         self.deaf = rng.choice((0.0, 0.3, 0.7))  # attempts that do not leave when they are told to
+        self._more = more or random.Random(0)
+        self.watchdog_dies = self._more.choice((0.0, 0.05, 0.2)) if more else 0.0  # at each renewal
+        self.publisher_freezes = self._more.choice((0.0, 0.2, 0.6)) if more else 0.0  # before each slot
+        self.away_until = 0.0  # until when the store is not there
+        self._only = only
+        self.faults = 0  # things that went wrong, or would have
 
     @property
     def on(self) -> bool:
         return self._clock() < self.ends
 
+    @property
+    def away(self) -> bool:
+        """The store cannot be reached by anybody."""
+        return self._clock() < self.away_until
+
+    def happens(self) -> bool:
+        """Something is about to go wrong: whether it does (a history that is made short leaves out most of it)."""
+        self.faults += 1
+        return self._only is None or self.faults in self._only
+
     def chance(self, share: float) -> bool:
-        return share > 0 and self.on and self._rng.random() < share
+        return share > 0 and self.on and self._rng.random() < share and self.happens()
+
+    def chance_of_more(self, share: float) -> bool:
+        return share > 0 and self.on and self._more.random() < share and self.happens()
 
     def of_call(self) -> Fault:
         if not self.on:
             return Fault.NONE
         drawn = self._rng.random()
-        if drawn >= self._total:
+        if drawn >= self._total or not self.happens():
             return Fault.NONE
         return next(kind for bound, kind in self._table if drawn < bound)
 
     def freeze_until(self) -> float:
         """When something that freezes now thaws; never after the trouble ends."""
         return min(self.ends, self._clock() + self._rng.uniform(0.1, self.longest_freeze))
+
+    def freeze_of_publisher(self) -> float:
+        """The same for a publisher: most often long enough that the job goes on without it."""
+        return min(self.ends, self._clock() + self._more.choice((0.5, 10.0, 40.0)) * self._more.uniform(0.5, 1.0))
 
     def hang(self) -> float:
         """For how long a deaf runner does not leave, in seconds: the one thing that may outlast the trouble."""

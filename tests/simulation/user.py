@@ -7,7 +7,7 @@ itself (the same command id) and those that the user repeats (another one).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import redis
@@ -16,6 +16,7 @@ from coordinator.asking import NoSuchGroup
 from coordinator.client import Client, NoSuchJob
 from coordinator.commands import Command, Commanded
 from coordinator.giving import Giving
+from coordinator.job import NewerJob
 from coordinator.problem import SpecError
 from coordinator.queries import Queries
 from coordinator.state import JobState
@@ -23,7 +24,7 @@ from coordinator.store import Store
 from tasks.settings import Settings
 
 from .broker import Broker
-from .head import StoreAtHand
+from .head import StoreAtHand, readable
 from .line import Line, current, life_of
 from .model import ModelStore
 from .stage import Stage, Turn
@@ -34,12 +35,14 @@ from .wishes import Wish
 class _QueriesAtHand:
     """As much of ``Queries`` as commands are judged by."""
 
-    def __init__(self, line: Line, core: ModelStore) -> None:
-        self._line, self._core = line, core
+    def __init__(self, line: Line, core: ModelStore, knows: Callable[[int], bool]) -> None:
+        self._line, self._core, self._knows = line, core, knows
 
     def state(self, job: str) -> tuple[JobState, float, float | None] | None:
         def read() -> tuple[JobState, float, float | None] | None:
             state = self._core.load(job)
+            if state is not None:
+                readable(state.job, self._knows)
             return None if state is None else (state, self._core.now, self._core.due.get(job))
 
         return self._line.call(f"read all of {job}", read)
@@ -48,11 +51,19 @@ class _QueriesAtHand:
 class _ClientAtHand(Client):
     """The client, on a store of ours."""
 
-    def __init__(self, settings: Settings, line: Line, core: ModelStore, broker: Broker, stage: Stage) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        line: Line,
+        core: ModelStore,
+        broker: Broker,
+        stage: Stage,
+        knows: Callable[[int], bool],
+    ) -> None:
         self.settings = settings
-        store = StoreAtHand(line, core, broker, dict)
+        store = StoreAtHand(line, core, broker, dict, knows)
         self._store = cast(Store, store)
-        self.queries = cast(Queries, _QueriesAtHand(line, core))
+        self.queries = cast(Queries, _QueriesAtHand(line, core, knows))
         self._giving = Giving(store, stage.mint, lambda: stage.now, lambda seconds: current().pause(seconds))
 
 
@@ -67,10 +78,11 @@ class User:
         broker: Broker,
         settings: Settings,
         wishes: Iterable[Wish],
+        knows: Callable[[int], bool],
     ) -> None:
         self._stage, self._trouble = stage, trouble
         line = Line(stage, trouble, self._killed)
-        self._client = _ClientAtHand(settings, line, core, broker, stage)
+        self._client = _ClientAtHand(settings, line, core, broker, stage, knows)
         self._wishes = sorted((wish for wish in wishes if not wish.moment), key=lambda wish: wish.at)
         self._shell: Turn | None = None
         self._soon: list[Turn] = []
@@ -127,6 +139,9 @@ class User:
                     self._stage.log("user", f"{wish.given} {wish.job}: {error}")
                 except NoSuchJob:
                     return
+                except NewerJob as error:
+                    self._stage.log("user", f"{wish.given} {wish.job}: NEWER, {error}")
+                    break
                 except (NoSuchGroup, SpecError) as error:
                     self._stage.log("user", f"{wish.given} {wish.job}: WRONG, {error}")
                     break

@@ -11,7 +11,7 @@ from coordinator.commands import Command
 from coordinator.job import Attempt, JobRecord
 from coordinator.status import GroupState, Intent, Status
 
-from .model import StoredJob
+from .stored import StoredJob
 
 S = GroupState
 RESUMED = f"USER_{Command.RESUME.name}"
@@ -51,7 +51,14 @@ def wrongly_commanded(before: JobRecord, after: JobRecord, kind: str) -> str:
 
 
 def wrongly_canceled(
-    job: JobRecord, attempt: Attempt | None, target: GroupState, now: float, deadline: float, doomed: bool
+    job: JobRecord,
+    attempt: Attempt | None,
+    target: GroupState,
+    now: float,
+    deadline: float,
+    doomed: bool,
+    *,
+    lease_ttl: float,
 ) -> str:
     """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force.
 
@@ -67,17 +74,25 @@ def wrongly_canceled(
         return ""
     if job.intent not in (Intent.STOP, Intent.CANCEL):
         return f"was canceled under {job.intent}, and nothing has failed"
-    held = attempt is not None and attempt.claimant and attempt.outcome is None and attempt.lease >= now
-    over = job.intent is Intent.CANCEL and now >= job.intent_at + deadline - 0.001
+    held = attempt is not None and attempt.claimant and attempt.outcome is None
+    # A lease that reads as longer than a term was given before the clock was set back.
+    held = held and attempt is not None and now <= attempt.lease <= now + lease_ttl + 1.0
+    come = now >= job.intent_at + deadline - 0.001 or job.intent_at > now + deadline  # the clock was set back since
+    over = job.intent is Intent.CANCEL and come
     return f"was canceled under {job.intent} while {attempt} ran, before the deadline" if held and not over else ""
 
 
-def overdue(job: StoredJob, now: float, deadline: float, calm_since: float) -> str:
-    """Without trouble, a job that was canceled has ended soon after its deadline; one that was forced, at once."""
+def overdue(job: StoredJob, now: float, deadline: float, calm_since: float, asked_at: float, *, set_back: bool) -> str:
+    """Without trouble, a job that was canceled has ended soon after its deadline; one that was forced, at once.
+
+    By a clock that nobody sets: ``asked_at`` is when it was asked for by that clock, as are the others. A clock of the
+    store that was ``set_back`` meanwhile costs one deadline more at most.
+    """
     record = job.record
     if record.terminal or record.intent not in (Intent.CANCEL, Intent.FORCE_STOP):
         return ""
-    due = record.intent_at + (deadline if record.intent is Intent.CANCEL else 0.0)
+    deadline *= 2 if set_back else 1
+    due = asked_at + (deadline if record.intent is Intent.CANCEL else 0.0)
     late = now - max(due, calm_since)
     if late <= (PUBLISH_PATIENCE if record.phase else PATIENCE):
         return ""

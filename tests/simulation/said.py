@@ -1,0 +1,43 @@
+"""Who claimed which attempt, and what it said, as it truly was: also where the store has forgotten it since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from coordinator.job import Attempt
+from tasks.report import Outcome, OutcomeKind
+from tasks.token import Token
+
+Offered = tuple[str, str, int, str]  # job, group, epoch, nonce
+
+
+def offered(token: Token) -> Offered:
+    return token.job, token.group, token.epoch, token.nonce
+
+
+class Said:
+    """What attempts said. ``holders`` goes back with the store, which may hand an attempt out again; the rest stays."""
+
+    def __init__(self) -> None:
+        self.holders: dict[Offered, Token] = {}
+        self._outcomes: dict[Offered, tuple[str, Outcome]] = {}  # as first applied, with the claimant
+
+    def claimed(self, token: Token) -> str:
+        """What is wrong with this claim, in words; empty if nothing is."""
+        holder = self.holders.setdefault(offered(token), token)
+        return "" if holder == token else f"{token} was claimed, and {holder} holds it"
+
+    def finished(self, token: Token, outcome: Outcome) -> None:
+        self._outcomes[offered(token)] = token.claimant, outcome
+
+    def truly(self, job: str, group: str, attempt: Attempt | None, event: Mapping[str, Any]) -> Attempt | None:
+        """``attempt`` with what it had said before the store went back: true, and believed by who had read it."""
+        if attempt is None or attempt.outcome is not None:
+            return attempt
+        claimant, outcome = self._outcomes.get((job, group, attempt.epoch, attempt.nonce), ("", None))
+        given_up = event.get("code") in ("LEASE_LAPSED", "POISON")
+        if outcome is None or (given_up and outcome.kind is not OutcomeKind.LOST):
+            return attempt
+        return replace(attempt, claimant=claimant, outcome=outcome)

@@ -1,0 +1,66 @@
+"""What stands in the store of one job, and who is told of every write to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from coordinator.decision import Decision
+from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from tasks.report import Outcome
+from tasks.token import Token
+
+Fields = dict[str, str]
+
+
+@dataclass(slots=True)
+class StoredJob:
+    """The keys of one job."""
+
+    record: JobRecord
+    groups: dict[str, GroupRecord] = field(default_factory=dict)
+    collected: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    commanded: str = ""
+    frozen: dict[str, str] = field(default_factory=dict)
+    plans: dict[str, str] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    lock: tuple[str, float] = ("", 0.0)
+    dirty_until: float = 0.0
+    begun_at: float = 0.0  # for the promises: when somebody last began a pass
+    decided_at: float = 0.0  # for the promises: when the pass of the last commit began
+
+    def copy(self) -> StoredJob:
+        """What stands here now, whatever is written later."""
+        return replace(
+            self,
+            groups=dict(self.groups),
+            collected=dict(self.collected),
+            attempts=dict(self.attempts),
+            frozen=dict(self.frozen),
+            plans=dict(self.plans),
+            params=dict(self.params),
+            events=list(self.events),
+        )
+
+
+class Reports(Protocol):
+    """As much of the report stream as the scripts touch."""
+
+    def add(self, fields: Fields) -> None: ...
+    def ack(self, ids: Iterable[str]) -> list[str]: ...
+    def count(self, counts: Iterable[tuple[str, int]]) -> None: ...
+
+
+class Watching(Protocol):
+    """Who is told of every write: the promises."""
+
+    def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> None: ...
+    def claimed(self, token: Token) -> None: ...
+    def finished(self, token: Token, outcome: Outcome) -> None: ...
+    def commanded(self, before: JobRecord, after: JobRecord, event: Mapping[str, Any]) -> None: ...
+    def halted(self, before: StoredJob, reason: Reason) -> None: ...
+    def due_set(self, job: str) -> None: ...
+    def set_back(self, now: float) -> None: ...
