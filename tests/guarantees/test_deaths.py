@@ -293,24 +293,29 @@ COORDINATOR_DEATHS = [
 
 @pytest.fixture(scope="module")
 def coordinator_deaths(place: Place) -> dict[Point, Case]:
-    cases = {point: place.case(f"headless-{point}", {point: Deed.KILL}, before=True) for point in COORDINATOR_DEATHS}
-    stop = threading.Event()
-
-    def read() -> None:
-        while not stop.wait(0.005):
-            for case in cases.values():
-                case.look()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        place.run(cases.values())
-    finally:
-        stop.set()
-        reader.join()
-    for case in cases.values():
-        case.look()
+    cases: dict[Point, Case] = {}
+    # Whoever writes an entry comes by AFTER_ENTRY, and nobody else ever: its job is alone, so that no other job's death
+    # takes its writer away just before.
+    for points in ([p for p in COORDINATOR_DEATHS if p is not Point.AFTER_ENTRY], [Point.AFTER_ENTRY]):
+        now = {point: place.case(f"headless-{point}", {point: Deed.KILL}, before=True) for point in points}
+        cases |= now
+        stop = threading.Event()
+        reader = threading.Thread(target=_look_until, args=(stop, list(now.values())))
+        reader.start()
+        try:
+            place.run(now.values())
+        finally:
+            stop.set()
+            reader.join()
+        for case in now.values():
+            case.look()
     return cases
+
+
+def _look_until(stop: threading.Event, cases: list[Case]) -> None:
+    while not stop.wait(0.005):
+        for case in cases:
+            case.look()
 
 
 @pytest.mark.parametrize("point", COORDINATOR_DEATHS)
