@@ -95,7 +95,8 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     # Every third history is plain: without conditions, timeouts, anything that is asked of single groups, and weather.
     plain = seed % 3 == 2
     later = None if plain else random.Random(f"later {seed}")
-    ends = stage.now + rng.uniform(20.0, 60.0)
+    # Long enough, in some, that jobs with retries publish while there still is trouble.
+    ends = stage.now + rng.uniform(20.0, 60.0) * (1 if later is None else later.choice((1, 3, 6)))
     trouble = Trouble(rng, lambda: stage.now, ends, later, part.faults)
     settings = SETTINGS.model_copy(
         update={

@@ -198,7 +198,7 @@ class ModelStore:
 
     def _outlived(self, until: float) -> bool:
         """Taken before the clock was set back."""
-        return until - self.now > self.lock_ttl
+        return until - self.now > max(self.lock_ttl, 60.0)
 
     def end(self, job_id: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         job, now = self.jobs.get(job_id), self.now

@@ -16,7 +16,7 @@ from .model import ModelStore
 from .short import explained
 
 SEEDS = 200
-SECONDS = 30.0  # on a machine that is busy fewer histories are played
+SECONDS = 15.0  # on a machine that is busy fewer histories are played
 
 
 class Twins:
@@ -66,7 +66,7 @@ class _Blind(Mirrored):
 
 
 def test_a_model_that_is_not_what_the_scripts_are_is_found(twins: Twins) -> None:
-    assert AGREE in {twins.play(seed, _Blind).promise for seed in range(6)}
+    assert any(twins.play(seed, _Blind).promise == AGREE for seed in range(SEEDS))
 
 
 def test_a_history_is_the_same_with_and_without_the_real_store(twins: Twins) -> None:

@@ -10,6 +10,7 @@ from .planted import PLANTED, Planted
 from .short import explained, shortened
 
 SEEDS = 60  # CI runs 2000 by `make simulate`
+FULL_OF_EVENTS = (210, 273, 159, 58, 13, 38, 375)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
@@ -35,16 +36,17 @@ def test_the_same_seed_is_the_same_history() -> None:
 
 def test_a_history_that_breaks_a_promise_is_made_short() -> None:
     """What is left breaks the same promise, with less in it, and the dead wood of the rest is gone from its trace."""
-    bug = next(bug for bug in PLANTED if bug.name == "finish without a fence")
+    bug = next(bug for bug in PLANTED if bug.name == "a late failure writes the intent")
     found = bug.search()
     assert found is not None
-    short = shortened(found.seed, 40, store=bug.store, commands=bug.commands)
+    with bug.planted():
+        whole = simulate(found.seed, store=bug.store, commands=bug.commands, keep_all=True)
+        short = shortened(found.seed, 40, store=bug.store, commands=bug.commands)
     assert short is not None
     assert short.verdict.promise == found.promise
-    assert short.counts["jobs"][0] == 1
-    few, many = short.counts["faults"]
-    assert few < 10 < many
-    assert len(short.verdict.trace) <= 30
+    for what, (few, many) in short.counts.items():
+        assert few <= (many + 1) // 2, f"{few} of {many} {what} are left"
+    assert len(short.verdict.trace) < len(whole.trace)
     assert f"--shorten {found.seed}" in short.explained()
     assert shortened(found.seed, 1, commands=bug.commands) is None, "without the bug every promise is kept"
 
@@ -77,7 +79,7 @@ def test_histories_reach_every_way_a_job_can_end() -> None:
     left |= {"RESTARTS", "ROLLED BACK", "CLOCK is set back", "CLOCK is set forward", "the store is away", "NEWER, its"}
     left |= {"its publisher FREEZES before create slot", "/dog  DIES", "leaves to a newer"}
     left |= {"WAITING USER_RERUN", "(RETRYING): APPLIED", "(PAUSED): APPLIED", "WRONG"}
-    for seed in (*(99, 43, 106, 129, 16, 27, 132), *range(200)):  # the first few suffice until histories change
+    for seed in (*FULL_OF_EVENTS, *range(600)):  # the first few suffice until histories change
         history = simulate(seed, keep_all=True)
         said = "\n".join([*history.trace, *history.statuses.values()])
         left = {seen for seen in left if seen not in said}

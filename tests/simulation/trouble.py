@@ -66,7 +66,7 @@ class Trouble:
         self.deaf = rng.choice((0.0, 0.3, 0.7))  # attempts that do not leave when they are told to
         self._more = more or random.Random(0)
         self.watchdog_dies = self._more.choice((0.0, 0.05, 0.2)) if more else 0.0  # at each renewal
-        self.publisher_freezes = self._more.choice((0.0, 0.2, 0.6)) if more else 0.0  # before each slot
+        self.publisher_freezes = self._more.choice((0.3, 0.6, 0.9)) if more else 0.0  # before each slot
         self.away_until = 0.0  # until when the store is not there
         self._only = only
         self.faults = 0  # things that went wrong, or would have
