@@ -96,7 +96,7 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     plain = seed % 3 == 2
     later = None if plain else random.Random(f"later {seed}")
     # Long enough, in some, that jobs with retries publish while there still is trouble.
-    ends = stage.now + rng.uniform(20.0, 60.0) * (1 if later is None else later.choice((1, 3, 6)))
+    ends = stage.now + rng.uniform(20.0, 60.0) * (1 if later is None else later.choice((1, 1, 4)))
     trouble = Trouble(rng, lambda: stage.now, ends, later, part.faults)
     settings = SETTINGS.model_copy(
         update={

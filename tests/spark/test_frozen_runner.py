@@ -83,7 +83,6 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
 
         # And a worker whose main process is killed leaves nothing behind: runner, watchdog, JVM.
         left = below(psutil.Process(worker.process.pid))
-        assert [p for p in left if "java" in command_line(p).split(" ")[0]]
         worker.process.kill()
         _, alive = psutil.wait_procs(left, timeout=10)
         assert not alive, [command_line(p) for p in alive]

@@ -192,6 +192,24 @@ def test_the_base_is_not_noted_once_the_package_may_stand() -> None:
     assert decision.job.base is None, "the whole log is searched"
 
 
+def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -> None:
+    """Found by the simulator: the store is rolled back under a publisher, whose job is in recovery when it answers."""
+    job = Job(group("a", retry=NO_JITTER))
+    job.decide()
+    job.claim("a")
+    job.finish("a", failure())
+    job.decide()
+    job.now += 60.0
+    job.decide()
+    job.claim("a")
+    job.decide()
+    assert job.status() is Status.RETRYING
+    job.finish("a", Outcome(OutcomeKind.SUCCEEDED, staging="_staging/j/a/2"))
+    decision = job.decide(published=PublishResult(version=7, rows={"a": 3}))
+    assert (job.status(), job.state.job.phase) == (Status.RUNNING, "publishing")
+    assert decision.publish, "whoever publishes now finds the entry in the log"
+
+
 def test_a_publisher_that_dies_is_followed_by_another() -> None:
     job = all_done()
     assert not job.decide().publish, "one is at work"
