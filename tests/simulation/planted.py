@@ -293,17 +293,6 @@ def _outcome_before_the_marker() -> Patches:
     return [(Host, "marker_first", False)]
 
 
-def _never_takes_its_time_anew() -> Patches:
-    """Found by this simulator: a pass that stood still takes what others wrote since for written ahead of the clock."""
-    whole = act.Coordinator._round
-
-    def stale(self: Any, job: str, begun: Any, *rest: Any) -> Any:
-        rest[-1].retimed = True
-        return whole(self, job, begun, *rest)
-
-    return [(act.Coordinator, "_round", stale)]
-
-
 PLANTED = (
     Planted("commit without compare-and-set", 41, 400, CommitsBlindly),
     Planted("join fired by a counter", 25, 400, patches=_joins_by_counter),
@@ -317,7 +306,7 @@ PLANTED = (
     Planted("claim ignores what the user wants", 43, 400, ClaimsWhateverIsWanted, commands=True),
     Planted("canceling until a worker that is gone confirms", 22, 400, patches=_waits_for_confirmation, commands=True),
     Planted("no deadline for a worker that never lets go", 241, 400, patches=_never_past_the_deadline, commands=True),
-    Planted("abort without asking the slot", 66, 400, patches=_aborts_without_the_slot, commands=True),
+    Planted("abort without asking the slot", 440, 400, patches=_aborts_without_the_slot, commands=True),
     Planted("an alter restarts healthy attempts", 96, 400, patches=_restarts_what_runs_well, commands=True),
     Planted("a rerun keeps frozen inputs of what comes after", 21, 400, patches=_keeps_what_was_frozen, commands=True),
     Planted("passes that look only at what reports speak of", 88, 400, patches=_looks_only_at_reports),
@@ -325,11 +314,4 @@ PLANTED = (
     Planted("the outcome before the marker", 0, 400, patches=_outcome_before_the_marker),
     Planted("a retry starts twice", 0, 400, ClaimedTwice),
     Planted("a lock that outlives a clock set back", 103, 400, LocksForever, commands=True),
-    Planted(
-        "a stale pass takes what is new for a clock set back",
-        1452,
-        1500,
-        patches=_never_takes_its_time_anew,
-        commands=True,
-    ),
 )
