@@ -147,8 +147,6 @@ class Attempt:
         with ExitStack() as stack:
             work = self._do(held, stack)
             marker = self._marker(work)
-            # Last look: from here on the work counts as done, whatever is ordered.
-            self._leave_if_ordered(held)
             reach(Point.BEFORE_MARKER, self._token.job)
             write_marker(files, self._token.staging, marker)
             reach(Point.AFTER_MARKER, self._token.job)
@@ -177,6 +175,7 @@ class Attempt:
             ctx = self._context(held, work, step, index, params, scratch)
             with runner.leash.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
                 run_step(step, work, ctx, runner.settings.step_modules)
+        # Last look. From here on the work is done and counts, whatever is ordered: to give it up costs doing it again.
         self._leave_if_ordered(held)
         return work
 

@@ -1,6 +1,6 @@
 """Processes that die or freeze at a trigger point: real runners, watchdogs and coordinators, real signals.
 
-One fleet for all. The jobs of a table are submitted and their shots ordered before any coordinator lives; then all run
+One fleet for all. The jobs of a table are submitted and their shots ordered while no coordinator lives; then all run
 at once, each to its own death, and each is looked at by a test of its own.
 """
 
@@ -104,6 +104,7 @@ class Place:
 
     def case(self, name: str, shots: dict[Point, Deed], *, before: bool = False) -> Case:
         """Submit a job and order its shots. ``before``: another job has published the same datasets already."""
+        self.crew.kill()  # one that lives could have the job claimed before its shots are ordered
         made = Case("", self.home / name)
         made.home.mkdir()
         if before:

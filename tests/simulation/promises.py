@@ -7,6 +7,7 @@ the log when a status was shown. The rules are written down a second time, as pl
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any, NoReturn
@@ -36,7 +37,7 @@ from .stored import StoredJob
 
 S = GroupState
 _CONDITIONS: dict[Any, bool | None] = {"CONDITION_FALSE": False, "WHEN_FAILED": None}
-_NEVER_GO_BACK = ("_published", "_outlasted", "_nonces", "_claimed_at", "_outcomes")
+_NEVER_GO_BACK = ("_published", "_outlasted", "_to_publish", "_nonces", "_claimed_at", "_outcomes")
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
 
 
@@ -56,7 +57,9 @@ class Promises:
         self._nonces: set[tuple[str, str, str]] = set()
         self._budgets, self._asked, self._clocks = Budgets(core), Asked(core, depot), Clocks()
         self._published: set[str] = set()
-        self._outlasted: set[str] = set()  # jobs whose package stood in the log when the store went back
+        self._to_publish: defaultdict[str, list[LogEntry]] = defaultdict(list)  # what its publishers were told to
+        self._outlasted: set[str] = set()  # jobs whose package outlasts the record of their publishing
+        self._went_back = False
         self._said = Said()
         self._commanded_at: dict[str, float] = {}  # when the intent was last written, by the clock of the stage
         self.claims = 0
@@ -128,6 +131,7 @@ class Promises:
 
         def restore() -> None:
             self._outlasted |= self._published
+            self._went_back = True
             for watcher, name, value in kept:
                 setattr(watcher, name, value)
 
@@ -195,10 +199,14 @@ class Promises:
         self._published.add(entry.publish_id)
         if entry.kind == "abort" and job.record.intent in word.ENDED_BY_USER and job.record.aborting:
             return  # also of a coordinator that was frozen in it, under a job that another one brought to its end
+        is_so = entry == package_of(self._state(job), self._depot)
+        if (job.record.terminal or not is_so) and self._went_back and entry in self._to_publish[entry.publish_id]:
+            # Its publisher was frozen when the store went back to before the job was publishing.
+            self._outlasted.add(entry.publish_id)
+            return
         if job.record.terminal:
             self.broken(WHOLE, f"{entry.publish_id} was {job.record.status} already when its {entry.kind} was written")
-        state = self._state(job)
-        if entry != package_of(state, self._depot):
+        if not is_so:
             self.broken(WHOLE, f"the package of {entry.publish_id} is not what its groups made: {entry}")
         for staging in entry.stagings:
             self._hold(WORD, self._asked.counts(job.record.id, staging))
@@ -243,6 +251,7 @@ class Promises:
         if self.commits % 4 == 0:
             self.told_why(job.id)
         if after.record.phase and not job.phase:
+            self._to_publish[job.id].append(package_of(self._state(after), self._depot))
             self.happened("publishing", job.id)
         if any(event["kind"] == S.BACKOFF for event in decision.events):
             self.happened("recovering", job.id)
