@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 settings.register_profile("busy machine", deadline=None)  # a test is not wrong because it was slow once
 settings.load_profile("busy machine")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test says what its workers were at."""
+    report = yield
+    if report.failed:
+        import fleet
+
+        for worker in fleet.RUNNING:
+            report.sections.append((f"worker {worker.process.pid}", worker.story()))
+    return report
 
 
 @pytest.fixture(scope="session")

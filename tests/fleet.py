@@ -11,8 +11,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tasks.token import Hint, split_member
 from tasks.warehouse import Warehouse
 
 KEYS = Keys("unstuck")
+RUNNING: list[FleetWorker] = []  # those of this test process, for whoever has to tell why a test failed
 
 
 def offer(
@@ -157,6 +159,24 @@ class FleetWorker:
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
+    def story(self, lines: int = 60) -> str:
+        """What it does and did last, for a test that failed: its processes, its log, and what its JVMs are at."""
+        processes, said = _below(self.process.pid), self.text()
+        jvms = [one for one in processes if "java" in command_line(one)]
+        for jvm in jvms:
+            with suppress(psutil.NoSuchProcess):
+                jvm.send_signal(signal.SIGQUIT)  # it writes down its threads
+        if jvms:
+            time.sleep(1)  # nothing says when it has done so
+        threads = self.text()[len(said) :].split("\n\n")
+        return "\n".join(
+            [
+                *(f"{one.pid} {command_line(one)[:120]}" for one in processes),
+                *said.splitlines()[-lines:],
+                *("\n".join(thread.splitlines()[:16]) for thread in threads if "org.apache.spark." in thread),
+            ]
+        )
+
 
 @contextmanager
 def worker(
@@ -196,8 +216,11 @@ def worker(
     try:
         wait_until(lambda: fleet.ready() or process.poll() is not None, 30, "the worker to be ready")
         assert process.poll() is None, fleet.text()
+        RUNNING.append(fleet)
         yield fleet
     finally:
+        if fleet in RUNNING:
+            RUNNING.remove(fleet)
         started = _below(process.pid)
         for one in started:
             _kill(one)
