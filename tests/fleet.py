@@ -112,6 +112,16 @@ def outcome(client: redis.Redis, hint: Hint, timeout: float = 20) -> Outcome:
     return Outcome.from_json(attempt(client, hint)["outcome"])
 
 
+def begun(client: redis.Redis, hint: Hint, started: Path, timeout: float = 120) -> None:
+    """Wait until the step of the attempt has made ``started``; one that ended before it came there says so."""
+
+    def made() -> bool:
+        assert started.exists() or "outcome" not in (record := attempt(client, hint)), record["outcome"]
+        return started.exists()
+
+    wait_until(made, timeout, f"the step of {hint} to make {started.name}")
+
+
 def order(client: redis.Redis, hint: Hint, what: str) -> None:
     """CANCEL or DRAIN, as a coordinator puts it on the attempt record."""
     keys = KEYS.of(hint.job)

@@ -302,7 +302,7 @@ def test_a_spark_stage_is_handed_back_by_a_worker_that_stops(
         started = tmp_path / "started"
         steps = [{"python": "fleet_steps:slow_stage", "params": {"started": str(started)}}]
         hint = fleet.offer(store, tmp_path / "w", "drain-spark", {"name": "g", "queue": tmp_path.name, "steps": steps})
-        wait_until(started.exists, 90, "the stage to run")
+        fleet.begun(store, hint, started)
         below = psutil.Process(stopped.process.pid).children(recursive=True)
         stopped.process.send_signal(signal.SIGTERM)
         assert fleet.outcome(store, hint, 20.0).kind is OutcomeKind.RELEASED

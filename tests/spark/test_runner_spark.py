@@ -193,7 +193,7 @@ def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
     started = tmp_path / "started"
     hint = offer("g", python("slow_stage", started=str(started)))
     before = [runner.pid for runner in worker.runners]
-    wait_until(started.exists, 120, "the stage to run")
+    fleet.begun(store, hint, started)
     fleet.order(store, hint, "CANCEL")
     assert fleet.outcome(store, hint, 2).kind is OutcomeKind.CANCELED
     done(store, offer("h", python("spark_numbers", "numbers")))
@@ -206,7 +206,7 @@ def test_a_cancel_between_two_actions_ends_the_step_at_its_next_one(
     started = tmp_path / "started"
     hint = offer("g", python("between_actions", started=str(started)))
     before = [runner.pid for runner in worker.runners]
-    wait_until(started.exists, 120, "the step to be between two actions")
+    fleet.begun(store, hint, started)
     fleet.order(store, hint, "CANCEL")
     assert fleet.outcome(store, hint, 4).kind is OutcomeKind.CANCELED  # less than the grace
     done(store, offer("h", python("spark_numbers", "numbers")))
@@ -216,7 +216,7 @@ def test_a_cancel_between_two_actions_ends_the_step_at_its_next_one(
 def test_a_cancel_ends_a_udf_that_ignores_every_interrupt(store: redis.Redis, offer: Offer, tmp_path: Path) -> None:
     started = tmp_path / "started"
     hint = offer("g", python("stuck_udf", started=str(started)))
-    wait_until(started.exists, 120, "the step to run")
+    fleet.begun(store, hint, started)
     fleet.order(store, hint, "CANCEL")
     assert fleet.outcome(store, hint, 15).kind is OutcomeKind.CANCELED
     done(store, offer("h", python("spark_numbers", "numbers")))  # and the worker takes new work
@@ -263,7 +263,7 @@ def test_killing_the_runner_takes_the_jvm_and_the_python_workers_along(
 ) -> None:
     started = tmp_path / "started"
     hint = offer("g", python("slow_stage", started=str(started)))
-    wait_until(started.exists, 120, "the stage to run")
+    fleet.begun(store, hint, started)
     (runner,) = worker.runners
     (jvm,) = [c for c in runner.children() if "java" in command_line(c)]
     lease = fleet.attempt(store, hint)["lease"]
