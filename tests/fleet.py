@@ -183,7 +183,7 @@ class FleetWorker:
             [
                 *(f"{one.pid} {command_line(one)[:120]}" for one in processes),
                 *said.splitlines()[-lines:],
-                *("\n".join(thread.splitlines()[:16]) for thread in threads if "org.apache.spark." in thread),
+                *("\n".join(thread.splitlines()[:16]) for thread in threads if "api.python" in thread),
             ]
         )
 
