@@ -19,7 +19,7 @@ DRIVER = $(BIN)/python -m tests.chaos.driver
 DRIVER_OPTIONS = $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check simulate chaos recovery loss setup doctor java clean
+.PHONY: help demo test lint check simulate mirror chaos recovery loss setup doctor java clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ check: lint test  ## lint, then test
 
 simulate: setup  ## run simulated histories (SEEDS=500 SEED_START=0)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(SEED_START)
+
+mirror: setup  ## the same histories on the real store and its scripts too (SEEDS=500)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(SEED_START) --mirror
 
 chaos: setup  ## a real fleet under kill -9, freezes, outages; a ledger at the end (MINUTES=1 SEED=n)
 	$(DRIVER) run --minutes $(MINUTES) $(DRIVER_OPTIONS)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from .history import BOUND, Verdict, simulate
 from .short import explained, shortened
+from .twins import twins
 
 CHUNK = 25  # histories that a process plays before it says so
 
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500, help="how many histories")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many play at once")
+    parser.add_argument("--mirror", action="store_true", help="play on the real store too, and compare every answer")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay one seed and print all of its steps")
     parser.add_argument("--shorten", type=int, metavar="SEED", help="replay one failing seed with as little as needed")
     arguments = parser.parse_args()
@@ -33,7 +35,8 @@ def main() -> int:
         return shorten(arguments.shorten)
     began = time.perf_counter()
     verdicts = []
-    for verdict in play(arguments.start, arguments.seeds, arguments.processes):
+    histories = mirrored if arguments.mirror else play
+    for verdict in histories(arguments.start, arguments.seeds, arguments.processes):
         verdicts.append(verdict)
         if not verdict.kept:
             print(explained(verdict), flush=True)
@@ -43,10 +46,10 @@ def main() -> int:
             print(f"{len(verdicts)} of {arguments.seeds} histories", file=sys.stderr, flush=True)
     took = time.perf_counter() - began
     broken = [verdict.seed for verdict in verdicts if not verdict.kept]
-    for seed in broken[:3]:
+    for seed in broken[:3] if not arguments.mirror else ():
         shorten(seed)
     print(total(verdicts))
-    print(f"took {took:.1f}s in {arguments.processes} processes", file=sys.stderr)
+    print(f"took {took:.1f}s", file=sys.stderr)
     if broken:
         print(f"promises were broken in {len(broken)} of them: {broken}")
     return 1 if broken else 0
@@ -60,6 +63,14 @@ def play(start: int, seeds: int, processes: int) -> Iterator[Verdict]:
         return
     with _pool(processes) as pool:
         yield from pool.map(simulate, every, chunksize=CHUNK)
+
+
+def mirrored(start: int, seeds: int, processes: int) -> Iterator[Verdict]:
+    """The histories, on the model and on the real store at once; in this process, whatever ``processes`` says."""
+    with twins() as both:
+        yield from map(both.play, range(start, start + seeds))
+        answers = len(both.seen)
+    print(f"the model and the real store gave the same answers, of {answers} kinds", file=sys.stderr)
 
 
 @contextmanager
