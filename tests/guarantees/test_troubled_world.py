@@ -110,7 +110,7 @@ def test_a_claim_that_the_store_forgot_under_a_commit_does_not_hang_its_group(ma
     head.read()
     head.redis.hset(attempts, mapping=forgotten)
     assert head.events(job, "only") == ["QUEUED", "RUNNING"]
-    wait_until(lambda: head.sweep.run() >= 0 and head.sent, 5, "another attempt, a term later", every=0.05)
+    wait_until(lambda: head.sweep.run() >= 0 and head.sent, 10, "another attempt, a term later", every=0.05)
     assert head.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
 
 
