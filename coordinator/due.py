@@ -5,7 +5,7 @@ A time in the record that lies further ahead than it can was written before the 
 
 from __future__ import annotations
 
-from coordinator.attempts import CLOCK_SLACK
+from coordinator.attempts import CLOCK_SLACK, held_until
 from coordinator.backoff import LOSS_BACKOFF
 from coordinator.decision import EMPTY, World
 from coordinator.job import GroupRecord, JobRecord
@@ -102,7 +102,8 @@ def due_at(state: JobState, world: World, more: bool = False) -> float:
             if given_up is not None:
                 times.append(given_up if given_up > now else later)
         elif attempt is not None:
-            times.append(max(min(attempt.lease, now + world.lease_ttl) + 0.01, now + 0.5))
+            held = min(held_until(record, attempt, world), now + world.lease_ttl)
+            times.append(max(held + 0.01, now + 0.5))
     for group_id in state.by_state[S.BACKOFF]:
         at = retry_at(state.groups[group_id], state.planned(group_id).retry, world)
         times.append(at if at > now else later)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from coordinator.attempts import held_until
 from coordinator.brief import job_brief
 from coordinator.condition import quoted
 from coordinator.decision import World
@@ -297,7 +298,7 @@ def _queued(state: JobState, world: World, group_id: str, planned: PlannedGroup,
 def _running(
     state: JobState, world: World, group_id: str, planned: PlannedGroup, record: GroupRecord, attempt: Attempt | None
 ) -> Explanation:
-    lease = attempt.lease if attempt is not None else 0.0
+    lease = held_until(record, attempt, world) if attempt is not None else 0.0
     silent = max(0.0, world.now - (lease - world.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
     given_up_at = job_timeout_at(state.job, state.plan.timeout, world) or 0.0

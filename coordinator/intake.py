@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
-from coordinator.attempts import Folded, fold, lapsed
+from coordinator.attempts import Folded, fold, held_until, lapsed
 from coordinator.decision import MAX_TRANSITIONS, Guard
 from coordinator.draft import Draft
 from coordinator.job import Attempt, GroupRecord, Reason
@@ -33,9 +34,12 @@ def look_at(draft: Draft, group_id: str) -> None:
         record = draft.state.record(group_id)
     if attempt.outcome is not None:
         settle(draft, group_id, fold(draft.planned(group_id), group_id, record, attempt.outcome, draft.world))
-    elif attempt.claimant and lapsed(attempt, draft.world):
-        draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "lapsed"))
-        settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.world))
+    elif record.state is not S.QUEUED:
+        held = replace(attempt, lease=held_until(record, attempt, draft.world))
+        if lapsed(held, draft.world):
+            kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
+            draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))
+            settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.world))
 
 
 def mend(draft: Draft, group_id: str, record: GroupRecord) -> None:

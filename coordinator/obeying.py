@@ -124,7 +124,8 @@ def renew_budgets(draft: Draft) -> None:
 
     Nobody waits out a backoff, and none is called paused.
     """
-    for group_id in list(draft.state.recovering):
+    # Those in BACKOFF that have their whole budget too: their time may lie ahead since the clock was set back.
+    for group_id in {**draft.state.recovering, **draft.state.by_state[S.BACKOFF]}:
         record = replace(draft.state.record(group_id), failures=0, losses=0)
         if record.state is S.BACKOFF:
             record = replace(record, next_at=draft.world.now)

@@ -98,6 +98,22 @@ def test_a_dead_worker_is_found_although_the_clock_was_set_back(make_head: Calla
     wait_until(lambda: head.sweep.run() >= 0 and head.sent, 5, "the takeover, eight lease terms later", every=0.05)
 
 
+def test_a_claim_that_the_store_forgot_under_a_commit_does_not_hang_its_group(make_head: Callable[..., Head]) -> None:
+    """Rolled back to before the claim, the store then takes the commit that had read it; the runner has died."""
+    head = make_head(sweep_every=0.1, lease_ttl=0.6)
+    job = head.submit(group("only"))
+    head.read()
+    (hint,) = head.hints()
+    attempts = head.keys.of(job).attempts
+    forgotten = head.redis.hgetall(attempts)
+    head.claim(hint)
+    head.read()
+    head.redis.hset(attempts, mapping=forgotten)
+    assert head.events(job, "only") == ["QUEUED", "RUNNING"]
+    wait_until(lambda: head.sweep.run() >= 0 and head.sent, 10, "another attempt, a term later", every=0.05)
+    assert head.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
+
+
 def test_a_clock_that_jumps_ahead_takes_nobodys_work(make_head: Callable[..., Head]) -> None:
     """By the new clock every lease lapsed an hour ago. Whoever lives renews within the grace."""
     head = make_head(sweep_every=0.1, lease_ttl=2.0)

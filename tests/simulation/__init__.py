@@ -37,6 +37,7 @@ worst moments. After every step the promises are checked. What is left paused in
 ``budgets``     of these: what is charged to whom
 ``asked``       of these: alter, skip and rerun
 ``clocks``      of these: timeouts of jobs and in queues
+``locks``       of these: locks that a clock set back makes longer
 ``history``     one run from seed to verdict
 ``mirror``      the model and, call by call, the real store and scripts on a real Valkey
 ``short``       a history that breaks a promise, made short

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from coordinator.job import JobRecord
 from tasks.settings import Settings
 
 from .broken import FORGOTTEN, WORD, Broken
@@ -229,9 +230,21 @@ def _left_alone(stage: Stage, core: ModelStore, trouble: Trouble, promises: Prom
     before = {job_id: (core.jobs[job_id].record, dict(core.jobs[job_id].groups)) for job_id in paused}
     stage.run(lambda: False, until=stage.now + SETTINGS.lease_ttl)
     for job_id, (record, groups) in before.items():
-        if (core.jobs[job_id].record, core.jobs[job_id].groups) != (record, groups):
+        now = core.jobs[job_id]
+        if (_but_noted(now.record, record, core), now.groups) != (record, groups):
             promises.broken(WORD, f"{job_id} is paused, and changed while nobody asked for anything")
         promises.told_why(job_id)
+
+
+def _but_noted(now: JobRecord, before: JobRecord, core: ModelStore) -> JobRecord:
+    """``now`` without what a coordinator may note of any job at any time, and nobody sees.
+
+    The head of the log, where it could not be read before; and times that lie ahead since the clock was set back.
+    """
+    times = {"paused_at": before.paused_at, "counted_from": before.counted_from}
+    moved_back = {name: at for name, at in times.items() if core.set_back and getattr(now, name) < at}
+    base = now.base if before.base is not None else None
+    return replace(now, commit=before.commit, base=base, **moved_back)
 
 
 def _afterwards(stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises) -> None:

@@ -29,6 +29,7 @@ from .budgets import Budgets
 from .clocks import Clocks
 from .depot import Depot, LogEntry
 from .hands import package_of
+from .locks import Locks
 from .model import ModelStore
 from .rules import can_never_go, condition_says, rule_holds, untold
 from .said import Said
@@ -37,7 +38,7 @@ from .stored import StoredJob
 
 S = GroupState
 _CONDITIONS: dict[Any, bool | None] = {"CONDITION_FALSE": False, "WHEN_FAILED": None}
-_NEVER_GO_BACK = ("_published", "_outlasted", "_to_publish", "_nonces", "_claimed_at", "_outcomes")
+_NEVER_GO_BACK = ("_published", "_outlasted", "_to_publish", "_nonces", "_claimed_at", "_outcomes", "_ever_claimed")
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
 
 
@@ -54,8 +55,9 @@ class Promises:
     ) -> None:
         self._stage, self._core, self._depot, self._settings, self._slots = stage, core, depot, settings, slots
         self._events: set[tuple[str, str, int, str]] = set()
-        self._nonces: set[tuple[str, str, str]] = set()
+        self._nonces: dict[tuple[str, str, str], str] = {}  # and the commit that each came with
         self._budgets, self._asked, self._clocks = Budgets(core), Asked(core, depot), Clocks()
+        self._locks = Locks(core)
         self._published: set[str] = set()
         self._to_publish: defaultdict[str, list[LogEntry]] = defaultdict(list)  # what its publishers were told to
         self._outlasted: set[str] = set()  # jobs whose package outlasts the record of their publishing
@@ -91,6 +93,8 @@ class Promises:
         settings, now = self._settings, self._core.now
         patience = settings.lock_ttl + 4 * settings.sweep_every
         for job_id, job in self._core.jobs.items():
+            if self._stage.now <= self._locks.free_at(job) + patience:
+                continue
             for group, attempt in job.attempts.items():
                 where = f"{job_id}/{group} attempt {attempt.epoch}"
                 if attempt.outcome is not None and now - attempt.outcome_at > patience:
@@ -105,9 +109,9 @@ class Promises:
         """
         for job in self._core.jobs.values():
             now, skew, deadline = self._stage.now, self._core.skew, self._settings.cancel_deadline
-            asked_at = self._commanded_at.get(job.record.id, 0.0)
-            self._hold(WAIT, word.overdue(job, now, deadline, calm_since, asked_at, set_back=self._core.set_back))
-            self._hold(WAIT, self._asked.overdue(job, now, calm_since))
+            asked_at, free_at = self._commanded_at.get(job.record.id, 0.0), max(calm_since, self._locks.free_at(job))
+            self._hold(WAIT, word.overdue(job, now, deadline, free_at, asked_at, set_back=self._core.set_back))
+            self._hold(WAIT, self._asked.overdue(job, now, free_at))
             # While a grace runs nobody is given up.
             calm = max(calm_since + skew, self._core.grace_until)
             if not self._core.set_back:
@@ -134,6 +138,8 @@ class Promises:
             self._went_back = True
             for watcher, name, value in kept:
                 setattr(watcher, name, value)
+            if self._core.set_back:
+                self._clocks.set_back(self._core.now)  # the clock does not go back with what was counted by it
 
         return restore
 
@@ -297,9 +303,11 @@ class Promises:
             if (state, epoch) != (new.state, new.epoch):
                 self.broken(SHOWN, f"{job_id}/{group} is {new.state} {new.epoch}; its events say {state} {epoch}")
             if new.epoch != old.epoch:
-                if (job_id, group, new.nonce) in self._nonces:
+                # A commit that is repeated over a rollback, its reply being lost, is applied again, with its nonces.
+                key, commit = (job_id, group, new.nonce), after.record.commit
+                if key in self._nonces and not (self._went_back and self._nonces[key] == commit):
                     self.broken(ONE, f"{job_id}/{group}: the nonce {new.nonce} was used before")
-                self._nonces.add((job_id, group, new.nonce))
+                self._nonces[key] = commit
 
     def _may_start(self, before: StoredJob, after: StoredJob, group: str, state: GroupState) -> None:
         where, now = f"{before.record.id}/{group}", self._core.now
@@ -326,7 +334,8 @@ class Promises:
         if state is S.QUEUED and target is S.FAILED:
             self._hold(WAIT, self._clocks.left_queue(before, group, event.get("code"), after.decided_at))
         elif target is S.RUNNING:
-            if attempt is None or not attempt.claimant:
+            believed = attempt is not None and self._went_back and self._said.was_claimed(*key, attempt)
+            if not believed and (attempt is None or not attempt.claimant):
                 self.broken(SHOWN, f"{where} is shown RUNNING, and nobody has claimed it")
         elif target is S.SUCCEEDED:
             self._may_succeed(where, group, attempt)

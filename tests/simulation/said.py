@@ -22,15 +22,21 @@ class Said:
 
     def __init__(self) -> None:
         self.holders: dict[Offered, Token] = {}
+        self._ever_claimed: set[Offered] = set()
         self._outcomes: dict[Offered, tuple[str, Outcome]] = {}  # as first applied, with the claimant
 
     def claimed(self, token: Token) -> str:
         """What is wrong with this claim, in words; empty if nothing is."""
         holder = self.holders.setdefault(offered(token), token)
+        self._ever_claimed.add(offered(token))
         return "" if holder == token else f"{token} was claimed, and {holder} holds it"
 
     def finished(self, token: Token, outcome: Outcome) -> None:
         self._outcomes[offered(token)] = token.claimant, outcome
+
+    def was_claimed(self, job: str, group: str, attempt: Attempt) -> bool:
+        """Also where the store went back since: true, and believed by who had read it."""
+        return (job, group, attempt.epoch, attempt.nonce) in self._ever_claimed
 
     def truly(self, job: str, group: str, attempt: Attempt | None, event: Mapping[str, Any]) -> Attempt | None:
         """``attempt`` with what it had said before the store went back: true, and believed by who had read it."""

@@ -151,6 +151,27 @@ def test_no_lease_is_believed_lapsed_while_the_sweep_was_away_or_a_grace_runs() 
     assert job.decide(takeover=False).empty
 
 
+def test_a_running_attempt_whose_claim_the_store_has_forgotten_is_taken_over_after_a_term() -> None:
+    """Found by the simulator: the store was rolled back to before the claim, and then took the commit that noted it.
+
+    A runner that lives claims it again by its next renewal; of one that has died nobody would ever hear.
+    """
+    job = Job(group("a"))
+    job.decide()
+    forgotten = job.state.attempts["a"]
+    job.claim("a")
+    job.decide()
+    job.state.attempts["a"] = forgotten
+    job.now += LEASE
+    decision = job.decide()
+    assert decision.empty, "its runner has one term to renew"
+    assert decision.due == pytest.approx(job.now + 0.5)
+    job.now += 0.1
+    decision = job.decide()
+    assert [(g.group, g.epoch, g.kind) for g in decision.guards] == [("a", 1, "unclaimed")]
+    assert (job.record("a").state, job.record("a").epoch, job.record("a").losses) == (S.QUEUED, 2, 1)
+
+
 def test_an_outcome_is_believed_though_the_lease_has_lapsed() -> None:
     job = Job(group("a"))
     job.decide()

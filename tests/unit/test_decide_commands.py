@@ -13,7 +13,7 @@ from coordinator.decision import PublishResult, World
 from coordinator.explain import explain
 from coordinator.status import GroupState, Status
 from tasks.group import GroupPlan
-from tasks.report import Outcome
+from tasks.report import Outcome, OutcomeKind
 
 S = GroupState
 RETRY = {"max": 1, "backoff": 60.0, "jitter": 0.0}
@@ -63,6 +63,18 @@ def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() 
     assert "USER_PAUSED" not in [event.get("code") for event in decision.events]
     told = {told.subject: told.what for told in explain(job.state, replace(world, dispatch_window=1), None)}
     assert "hints on queue spark are unclaimed" in told["a"]
+
+
+def test_after_a_resume_nobody_waits_out_a_backoff_also_not_who_has_its_whole_budget() -> None:
+    """Found by the simulator: handed back before the clock was set back, its time lay ahead by as much."""
+    job = Job(group("a", retry=RETRY))
+    job.decide()
+    ask(job, Command.PAUSE)
+    job.now += 50.0
+    job.run("a", Outcome(OutcomeKind.RELEASED))
+    job.now -= 50.0
+    ask(job, Command.RESUME)
+    assert [hint.epoch for _, hint in job.decide().hints] == [2]
 
 
 @pytest.mark.parametrize("given", ENDING)
