@@ -22,6 +22,7 @@ import pytest
 from crew import Crew, crew
 from head import NOOP
 from servers import RedisServer, wait_until
+from trap import OF_A_COORDINATOR
 from unit.test_publish import two_outputs
 
 from coordinator.client import Client
@@ -278,26 +279,13 @@ def test_a_runner_frozen_past_its_lease_at_any_point_changes_nothing_when_it_tha
 
 # -- coordinators ----------------------------------------------------------------------------------------------
 
-COORDINATOR_DEATHS = [
-    Point.AFTER_READ,
-    Point.AFTER_LOCK,
-    Point.BEFORE_COMMIT,
-    Point.AFTER_COMMIT,
-    Point.BEFORE_HINT,
-    Point.AFTER_HINT,
-    Point.BEFORE_PACKAGE,
-    Point.BEFORE_ENTRY,
-    Point.AFTER_ENTRY,
-    Point.AFTER_PUBLISH,
-]
-
 
 @pytest.fixture(scope="module")
 def coordinator_deaths(place: Place) -> dict[Point, Case]:
     cases: dict[Point, Case] = {}
     # Whoever writes an entry comes by AFTER_ENTRY, and nobody else ever: its job is alone, so that no other job's death
     # takes its writer away just before.
-    for points in ([p for p in COORDINATOR_DEATHS if p is not Point.AFTER_ENTRY], [Point.AFTER_ENTRY]):
+    for points in ([p for p in OF_A_COORDINATOR if p is not Point.AFTER_ENTRY], [Point.AFTER_ENTRY]):
         now = {point: place.case(f"headless-{point}", {point: Deed.KILL}, before=True) for point in points}
         cases |= now
         stop = threading.Event()
@@ -319,7 +307,7 @@ def _look_until(stop: threading.Event, cases: list[Case]) -> None:
             case.look()
 
 
-@pytest.mark.parametrize("point", COORDINATOR_DEATHS)
+@pytest.mark.parametrize("point", OF_A_COORDINATOR)
 def test_a_coordinator_killed_at_any_point_is_followed_and_readers_see_all_of_the_old_or_all_of_the_new(
     place: Place, coordinator_deaths: dict[Point, Case], point: Point
 ) -> None:
