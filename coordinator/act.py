@@ -68,9 +68,6 @@ class Outside(Protocol):
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         """Send hints. May lose any of them; must not raise."""
 
-    def head(self, warehouse: str) -> int | None:
-        """Head of the warehouse log; None if it cannot be read now."""
-
     def publish(self, state: JobState) -> PublishResult:
         """Publish a job whose groups are all done. Must not raise."""
 
@@ -367,7 +364,6 @@ class Coordinator:
             dispatch_window=settings.dispatch_window,
             lease_ttl=settings.lease_ttl,
             cancel_deadline=settings.cancel_deadline,
-            base=self._outside.head(state.job.warehouse) if state.job.base is None else None,
             published=published,
         )
 

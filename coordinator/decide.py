@@ -38,10 +38,6 @@ def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Deci
     draft = Draft(state, world)
     if state.job.terminal:
         return draft.decision
-    if state.job.base is None and world.base is not None and state.job.phase != PUBLISHING:
-        # Later, the job's own package may stand below it, and would be published a second time.
-        # (test_the_base_is_not_noted_once_the_package_may_stand)
-        draft.job = replace(state.job, base=world.base)
     if state.job.asks and bring_about(draft):
         conclude(draft)
         return draft.decision

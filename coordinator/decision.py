@@ -44,7 +44,6 @@ class World:
         takeover: the sweep has been alive and no grace runs: lapsed leases may be believed.
         slots: runners that listen, per queue.
         resend: hints that may still be sent again in this dispatch_timeout, per queue.
-        base: head of the job's warehouse log, read before the first decision; None once noted.
     """
 
     now: float
@@ -57,7 +56,6 @@ class World:
     lease_ttl: float = 15.0
     publish_timeout: float = 30.0
     cancel_deadline: float = 60.0
-    base: int | None = None
     published: PublishResult | None = None
 
     def window(self, queue: str) -> int:

@@ -207,7 +207,7 @@ class JobRecord:
         commit: uuid of the last commit; the compare-and-set of every commit.
         phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
         aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
-        base: head of the warehouse log before the job could publish; None while unknown (the whole log is searched).
+        base: head of the warehouse log at submit, below its own package; None if unknown: the whole log is searched.
         intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why`` why.
         pause_now: the pause is to interrupt what runs, charging it to nobody.
         renewed: the user resumed, and every group's retry budget is to be given back in full.

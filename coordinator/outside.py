@@ -20,7 +20,6 @@ from coordinator.state import JobState
 from coordinator.status import GroupState
 from tasks.errors import UnstuckError, WarehouseMismatch
 from tasks.token import Hint
-from tasks.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 
@@ -42,14 +41,6 @@ class Hands:
                     )
         except (OperationalError, OSError) as error:
             log.warning("%d hints could not be sent (they will be again): %s", len(hints), error)
-
-    def head(self, warehouse: str) -> int | None:
-        """Head of the warehouse log; None, and a line in the log, if it cannot be read now."""
-        try:
-            return Warehouse(warehouse).head()
-        except Exception as error:  # noqa: BLE001 - whatever its client raises, the job can do without for now
-            log.warning("the warehouse %s cannot be read now: %s", warehouse, error)
-            return None
 
     def publish(self, state: JobState) -> PublishResult:
         """Publish a job whose groups are all done."""

@@ -121,7 +121,7 @@ class SmallWorld:
 
     def world(self, **more: Any) -> World:
         """What a decision made now may know."""
-        return World(now=self.now, nonce=self._word(), base=0, resend={"spark": 100, "light": 100}, **more)
+        return World(now=self.now, nonce=self._word(), resend={"spark": 100, "light": 100}, **more)
 
     def running(self) -> list[str]:
         """Groups whose attempt is claimed and has not ended."""

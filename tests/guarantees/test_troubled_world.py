@@ -23,9 +23,12 @@ from coordinator.status import Status
 from tasks.warehouse import Warehouse
 
 
-def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(head: Head) -> None:
-    """A rolled-back Redis cannot publish twice: the base is noted at submit."""
+@pytest.mark.parametrize("base", ["noted at submit", "unknown"])
+def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(head: Head, base: str) -> None:
+    """A rolled-back Redis cannot publish twice: the base is noted at submit, and never later."""
     job = head.submit(group("make"))
+    if base == "unknown":
+        head.redis.hdel(head.keys.of(job).job, "base")
     raw = redis.Redis(port=int(head.settings.redis_url.rsplit(":", 1)[1].split("/")[0]))
     saved = {key: raw.dump(key) for key in raw.keys("*")}
 

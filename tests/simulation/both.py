@@ -130,7 +130,7 @@ class Both:
 
     def decided(self, nonce: str) -> None:
         """Load and decide on each, and keep both decisions, to be committed later."""
-        world = World(now=server_time(self.client), nonce=nonce, base=0)
+        world = World(now=server_time(self.client), nonce=nonce)
         states = self.real.load("both"), self.model.load("both")
         assert states[0] is not None
         assert states[1] is not None

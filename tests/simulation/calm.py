@@ -69,9 +69,6 @@ class Hands:
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         self.sent += [hint for _, hint in hints]
 
-    def head(self, warehouse: str) -> int | None:
-        return 0
-
     def publish(self, state: JobState) -> PublishResult:
         return PublishResult()
 

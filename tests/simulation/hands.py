@@ -35,14 +35,6 @@ class HandsAtHand:
         except OSError:
             return  # the rest of the batch is lost with it
 
-    def head(self, warehouse: str) -> int | None:
-        if self._line.trouble.chance(self._line.trouble.blind):
-            return None
-        try:
-            return self._io("head of the log", self._depot.head)
-        except OSError:
-            return None
-
     def publish(self, state: JobState) -> PublishResult:
         if self._line.trouble.chance(self._line.trouble.blind):
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))

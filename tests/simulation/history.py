@@ -182,8 +182,7 @@ def _submit(stage: Stage, trouble: Trouble, core: ModelStore, job: SimulatedJob,
     while trouble.away:
         yield 1.0
     stage.log("client", f"submits {job.record.id}")
-    # As the client does, unless it cannot see the warehouse; then the first decision notes it.
-    core.submit(replace(job.record, base=depot.head()) if sky.rolls_back else job.record)
+    core.submit(replace(job.record, base=depot.head()))
     sky.forget()
 
 
@@ -239,12 +238,11 @@ def _left_alone(stage: Stage, core: ModelStore, trouble: Trouble, promises: Prom
 def _but_noted(now: JobRecord, before: JobRecord, core: ModelStore) -> JobRecord:
     """``now`` without what a coordinator may note of any job at any time, and nobody sees.
 
-    The head of the log, where it could not be read before; and times that lie ahead since the clock was set back.
+    Times that lie ahead since the clock was set back.
     """
     times = {"paused_at": before.paused_at, "counted_from": before.counted_from}
     moved_back = {name: at for name, at in times.items() if core.set_back and getattr(now, name) < at}
-    base = now.base if before.base is not None else None
-    return replace(now, commit=before.commit, base=base, **moved_back)
+    return replace(now, commit=before.commit, **moved_back)
 
 
 def _afterwards(stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises) -> None:

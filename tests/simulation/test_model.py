@@ -268,7 +268,7 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
     def decided(nonce: str) -> tuple[Any, str]:
         state = store.load("both")
         assert state is not None
-        return decide(state, None, World(now=server_time(client), nonce=nonce, base=0)), summary_of(state)
+        return decide(state, None, World(now=server_time(client), nonce=nonce)), summary_of(state)
 
     begun = store.begin("both", "first")
     decision, summary = decided("n1")

@@ -45,7 +45,7 @@ class Job:
 
     def decide(self, changed: Iterable[str] | None = None, **world: Any) -> Decision:
         self._nonces += 1
-        world = {"base": 0, "resend": {"spark": 100, "light": 100}, **world}
+        world = {"resend": {"spark": 100, "light": 100}, **world}
         return decide(self.state, changed, World(now=self.now, nonce=f"n{self._nonces}", **world))
 
     def claim(self, *groups: str) -> None:

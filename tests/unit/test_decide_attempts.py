@@ -200,19 +200,6 @@ def test_only_what_has_been_published_is_finished() -> None:
     assert decision.due is None
 
 
-def test_the_base_is_not_noted_once_the_package_may_stand() -> None:
-    """Found by the simulator: the log could not be read until a publisher had died behind its package."""
-    job = Job(group("a"))
-    job.decide(base=None)
-    job.claim("a")
-    job.finish("a", Outcome(OutcomeKind.SUCCEEDED, staging="_staging/j/a/1"))
-    assert job.decide(base=None).publish
-    job.now += 40.0
-    decision = job.decide(base=1)
-    assert decision.publish
-    assert decision.job.base is None, "the whole log is searched"
-
-
 def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -> None:
     """Found by the simulator: the store is rolled back under a publisher, whose job is in recovery when it answers."""
     job = Job(group("a", retry=NO_JITTER))

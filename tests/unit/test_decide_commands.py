@@ -55,7 +55,7 @@ def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() 
     job.decide()
     assert job.reason("a[0]").code == "USER_PAUSED"
     ask(job, Command.RESUME)
-    world = World(now=job.now, nonce="", base=0)
+    world = World(now=job.now, nonce="")
     assert not [told for told in explain(job.state, world, None) if "paused" in told.what], "before it was decided"
     decision = job.decide(dispatch_window=1)
     assert job.states() == {"a[0]": "QUEUED", "a[1]": "WAITING"}
