@@ -87,6 +87,19 @@ def test_a_lost_hint_is_found_although_the_clock_was_set_back(make_head: Callabl
     wait_until(lambda: head.sweep.run() >= 0 and head.sent, 5, "the hint to be sent again", every=0.05)
 
 
+def test_a_lost_hint_is_found_although_the_clock_was_set_back_before_anybody_had_swept(
+    make_head: Callable[..., Head],
+) -> None:
+    """Found by the simulator: the first tick of all has none to be behind of."""
+    head = make_head(dispatch_timeout=0.3, sweep_every=0.1, lease_ttl=0.6)
+    job = head.submit(group("only"))
+    head.coordinator.handle(job)
+    head.hints()  # lost
+    _shift(head, job, 3600.0)
+    assert head.redis.exists(head.keys.alive) == 0
+    wait_until(lambda: head.sweep.run() >= 0 and head.sent, 10, "the hint to be sent again", every=0.05)
+
+
 def test_a_dead_worker_is_found_although_the_clock_was_set_back(make_head: Callable[..., Head]) -> None:
     """Rule 7: a lease never reads as longer than TIME + ttl, so one term after the jump it has lapsed."""
     head = make_head(dispatch_timeout=0.3, sweep_every=0.1, lease_ttl=0.6)

@@ -39,14 +39,15 @@ class Clocks:
         for key in self._queued_at:
             self._queued_at[key] = min(self._queued_at[key], now)
 
-    def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> str:
+    def committed(self, before: StoredJob, after: StoredJob, decision: Decision, written_at: float) -> str:
+        """``written_at``: by the clock of the store. A pass that stood still while it was set back began after that."""
         job, now = before.record, after.decided_at
         self._ran[job.id] = self._ran_until(job, now)
         if after.record.started_at:
-            self._counted_at[job.id] = max(now, self._counted_at.get(job.id, now))
+            self._counted_at[job.id] = min(max(now, self._counted_at.get(job.id, now)), written_at)
         for event in decision.events:
             if event["kind"] == S.QUEUED:
-                self._queued_at[job.id, event["group"]] = now
+                self._queued_at[job.id, event["group"]] = min(now, written_at)
             elif event["kind"] == "JOB_TIMEOUT" and (lie := self._over(job, after.record)):
                 return lie
         if job.renewed and not after.record.renewed:

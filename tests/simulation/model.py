@@ -357,7 +357,7 @@ class ModelStore:
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         now = self.now
         gap = now - self.alive_at
-        if gap < 0:
+        if gap < 0 or self.alive_at == 0:
             self.due = dict.fromkeys(self.due, now)
         if gap > 3 * period or gap < 0:
             self.grace_until = now + lease_ttl

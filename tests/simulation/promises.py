@@ -242,7 +242,7 @@ class Promises:
             self.broken(WORD, f"{job.id}: intent {job.intent} became {after.record.intent}")
         if len([e for e in decision.events if "group" in e]) > 500:
             self.broken(FORGOTTEN, f"{job.id}: a commit with {len(decision.events)} transitions")
-        self._hold(WAIT, self._clocks.committed(before, after, decision))
+        self._hold(WAIT, self._clocks.committed(before, after, decision, self._core.now))
         self._budgets.forget((job.id, group) for group in decision.forgotten)
         self._events = {key for key in self._events if key[0] != job.id or key[1] not in decision.forgotten}
         self._moved(before, after, decision)
