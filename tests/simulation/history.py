@@ -236,10 +236,7 @@ def _left_alone(stage: Stage, core: ModelStore, trouble: Trouble, promises: Prom
 
 
 def _but_noted(now: JobRecord, before: JobRecord, core: ModelStore) -> JobRecord:
-    """``now`` without what a coordinator may note of any job at any time, and nobody sees.
-
-    Times that lie ahead since the clock was set back.
-    """
+    """``now`` without what a coordinator may note of any job at any time: times that lie ahead of a clock set back."""
     times = {"paused_at": before.paused_at, "counted_from": before.counted_from}
     moved_back = {name: at for name, at in times.items() if core.set_back and getattr(now, name) < at}
     return replace(now, commit=before.commit, **moved_back)
