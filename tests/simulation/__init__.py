@@ -31,6 +31,7 @@ worst moments. After every step the promises are checked. What is left paused in
 ``promises``    what is checked after every step
 ``broken``      their names, and what is raised
 ``ends``        of these: how a job is shown, and how it ended
+``packages``    of these: what is written to the warehouse log
 ``said``        of these: who claimed which attempt, and what it said
 ``word``        of these: the rules of the user's word
 ``rules``       of these: join rules, conditions and explanations

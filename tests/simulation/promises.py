@@ -7,7 +7,6 @@ the log when a status was shown. The rules are written down a second time, as pl
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any, NoReturn
@@ -28,9 +27,9 @@ from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD, Broken
 from .budgets import Budgets
 from .clocks import Clocks
 from .depot import Depot, LogEntry
-from .hands import package_of
 from .locks import Locks
 from .model import ModelStore
+from .packages import Packages
 from .rules import can_never_go, condition_says, rule_holds, untold
 from .said import Said
 from .stage import Stage
@@ -38,7 +37,7 @@ from .stored import StoredJob
 
 S = GroupState
 _CONDITIONS: dict[Any, bool | None] = {"CONDITION_FALSE": False, "WHEN_FAILED": None}
-_NEVER_GO_BACK = ("_published", "_outlasted", "_to_publish", "_nonces", "_claimed_at", "_outcomes", "_ever_claimed")
+_NEVER_GO_BACK = ("_nonces", "_claimed_at", "_outcomes", "_ever_claimed")
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
 
 
@@ -58,10 +57,7 @@ class Promises:
         self._nonces: dict[tuple[str, str, str], str] = {}  # and the commit that each came with
         self._budgets, self._asked, self._clocks = Budgets(core), Asked(core, depot), Clocks()
         self._locks = Locks(core)
-        self._published: set[str] = set()
-        self._to_publish: defaultdict[str, list[LogEntry]] = defaultdict(list)  # what its publishers were told to
-        self._outlasted: set[str] = set()  # jobs whose package outlasts the record of their publishing
-        self._went_back = False
+        self._packages = Packages(depot)
         self._said = Said()
         self._commanded_at: dict[str, float] = {}  # when the intent was last written, by the clock of the stage
         self.claims = 0
@@ -134,8 +130,7 @@ class Promises:
                     kept.append((watcher, name, copy(value)))
 
         def restore() -> None:
-            self._outlasted |= self._published
-            self._went_back = True
+            self._packages.store_went_back()
             for watcher, name, value in kept:
                 setattr(watcher, name, value)
             if self._core.set_back:
@@ -200,21 +195,8 @@ class Promises:
 
     def wrote(self, entry: LogEntry) -> None:
         job = self._core.jobs[entry.publish_id]
-        if entry.publish_id in self._published:
-            self.broken(WHOLE, f"{entry.publish_id} stands in the log twice")
-        self._published.add(entry.publish_id)
-        if entry.kind == "abort" and job.record.intent in word.ENDED_BY_USER and job.record.aborting:
-            return  # also of a coordinator that was frozen in it, under a job that another one brought to its end
-        is_so = entry == package_of(self._state(job), self._depot)
-        if (job.record.terminal or not is_so) and self._went_back and entry in self._to_publish[entry.publish_id]:
-            # Its publisher was frozen when the store went back to before the job was publishing.
-            self._outlasted.add(entry.publish_id)
-            return
-        if job.record.terminal:
-            self.broken(WHOLE, f"{entry.publish_id} was {job.record.status} already when its {entry.kind} was written")
-        if not is_so:
-            self.broken(WHOLE, f"the package of {entry.publish_id} is not what its groups made: {entry}")
-        for staging in entry.stagings:
+        self._hold(WHOLE, self._packages.wrote(entry, self._state(job)))
+        for staging in entry.stagings if entry.publish_id not in self._packages.outlasted else ():
             self._hold(WORD, self._asked.counts(job.record.id, staging))
 
     # ---- commits -------------------------------------------------------------------------------------
@@ -253,11 +235,11 @@ class Promises:
         if job.renewed and not after.record.renewed:
             self._budgets.renewed(before, after)
         if after.record.terminal:
-            self._hold_lies(ends.ended(after, self._state(after), self._depot, self._outlasted))
+            self._hold_lies(ends.ended(after, self._state(after), self._depot, self._packages.outlasted))
         if self.commits % 4 == 0:
             self.told_why(job.id)
         if after.record.phase and not job.phase:
-            self._to_publish[job.id].append(package_of(self._state(after), self._depot))
+            self._packages.publishing(self._state(after))
             self.happened("publishing", job.id)
         if any(event["kind"] == S.BACKOFF for event in decision.events):
             self.happened("recovering", job.id)
@@ -305,7 +287,7 @@ class Promises:
             if new.epoch != old.epoch:
                 # A commit that is repeated over a rollback, its reply being lost, is applied again, with its nonces.
                 key, commit = (job_id, group, new.nonce), after.record.commit
-                if key in self._nonces and not (self._went_back and self._nonces[key] == commit):
+                if key in self._nonces and not (self._packages.went_back and self._nonces[key] == commit):
                     self.broken(ONE, f"{job_id}/{group}: the nonce {new.nonce} was used before")
                 self._nonces[key] = commit
 
@@ -334,7 +316,7 @@ class Promises:
         if state is S.QUEUED and target is S.FAILED:
             self._hold(WAIT, self._clocks.left_queue(before, group, event.get("code"), after.decided_at))
         elif target is S.RUNNING:
-            believed = attempt is not None and self._went_back and self._said.was_claimed(*key, attempt)
+            believed = attempt is not None and self._packages.went_back and self._said.was_claimed(*key, attempt)
             if not believed and (attempt is None or not attempt.claimant):
                 self.broken(SHOWN, f"{where} is shown RUNNING, and nobody has claimed it")
         elif target is S.SUCCEEDED:
