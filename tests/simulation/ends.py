@@ -41,7 +41,8 @@ def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) 
 
     Args:
         outlasted: jobs whose package stood when the store went back to before it. One that the user ends then is ended,
-            although its package stands: nobody asks the log for a job that is not publishing (docs/guarantees.md).
+            although its package stands: nobody asks the log for a job that is not publishing. One that the user alters
+            then keeps the package that stands (docs/guarantees.md).
     """
     job = after.record
     left = [m for name in state.plan.groups for m in state.members(name) if not state.record(m).state.terminal]
@@ -60,7 +61,8 @@ def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) 
         yield SHOWN, f"{job.id} is FAILED ({job.reason}), and it could have lived with all that failed"
     if job.status is Status.FINISHED:
         wanted = package_of(state, depot)
-        if wanted.outputs and packages != [(job.version, wanted)]:
+        standing = [(slot, entry if job.id not in outlasted else wanted) for slot, entry in packages]
+        if wanted.outputs and standing != [(job.version, wanted)]:
             yield SHOWN, f"{job.id} is FINISHED as version {job.version}; the log holds {entries}"
         if not packages and (entries or job.intent in word.ENDED_BY_USER):
             yield WORD, f"{job.id} is FINISHED under {job.intent}, and the log holds {entries or 'nothing'}"
