@@ -178,6 +178,12 @@ def between_actions(spark: Any, ctx: Any, started: str) -> None:
     time.sleep(600)
 
 
+def whose_python(spark: Any, ctx: Any) -> None:
+    (task,) = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
+    ctx.result("driver", sys.executable)
+    ctx.result("task", task)
+
+
 def stuck_udf(spark: Any, ctx: Any, started: str) -> None:
     """A UDF that ignores whatever it is told: signals of its own process, and the end of its task."""
     from pyspark.sql.functions import udf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,17 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(scope="module")
 def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
-    with fleet.worker(
-        redis_server.url,
-        tmp_path_factory.mktemp("worker"),
-        queues="spark",
-        environ={"UNSTUCK_CANCEL_GRACE": "5s", "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"})},
-    ) as running:
+    home = tmp_path_factory.mktemp("worker")
+    other = home / "bin" / "python3"  # not activated, as most services are: the first python3 is somebody else's
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho 'the wrong Python' >&2\nexit 3\n")
+    other.chmod(0o755)
+    environ = {
+        "UNSTUCK_CANCEL_GRACE": "5s",
+        "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}),
+        "PATH": os.pathsep.join([str(other.parent), os.environ["PATH"]]),
+    }
+    with fleet.worker(redis_server.url, home, queues="spark", environ=environ) as running:
         yield running
 
 
@@ -88,6 +94,10 @@ def test_a_group_writes_its_output_and_a_marker_that_counts_it(
     assert sum(pq.read_metadata(tmp_path / "warehouse" / f.path).num_rows for f in numbers.files) == 10
     assert all((tmp_path / "warehouse" / f.path).stat().st_size == f.bytes for f in numbers.files)
     assert [f["name"] for f in json.loads(numbers.schema)["fields"]] == ["n"]
+
+
+def test_python_in_spark_is_the_python_of_the_worker(store: redis.Redis, offer: Offer) -> None:
+    assert done(store, offer("g", python("whose_python"))).results == {"driver": sys.executable, "task": sys.executable}
 
 
 def test_sql_reads_the_needed_groups_output_by_either_name_with_parameters_as_markers(
