@@ -32,6 +32,7 @@ from tasks.token import Hint, split_member
 
 log = logging.getLogger(__name__)
 MAX_ROUNDS = 25
+TURN = 3  # commits with more to come in one pass; then it is another job's turn
 MAX_BUSY = 100
 CACHE_SECONDS = 1.0
 CACHE_JOBS = 64
@@ -42,6 +43,7 @@ class Handled(StrEnum):
     """What a pass came to."""
 
     DONE = "DONE"
+    MORE = "MORE"  # there is more to decide, and the job is due for it; other jobs come first
     BUSY = "BUSY"  # somebody else holds the job's lock: the reports stay pending, try again in milliseconds
     MISSING = "MISSING"  # there is no such job
 
@@ -195,7 +197,7 @@ class Coordinator:
             return Handled.BUSY
         reach(Point.AFTER_LOCK, job)
         changed = None if due or not reports else [delivered.report.token.group for delivered in reports]
-        again = 0
+        again = turn = 0
         for _ in range(MAX_ROUNDS):
             try:
                 answer, more = self._round(job, begun, changed, reports, published, todo)
@@ -219,6 +221,11 @@ class Coordinator:
                 if not more and self._store.end(job, owner, anyway=again > 0) is not EndAnswer.AGAIN:
                     return Handled.DONE
                 again += not more
+                turn += more
+                if turn == TURN:
+                    # (test_a_fork_of_10000_…_and_a_small_job_behind_it_starts_at_once)
+                    self._store.end(job, owner, anyway=True)
+                    return Handled.MORE
             # Refused, more to do, or somebody met the lock busy: look at everything, from a fresh due.
             changed = None
             begun = self._store.begin(job, owner)

@@ -36,7 +36,7 @@ KILLER_AFTER = 20  # deliveries of a report that nobody finished nor raised over
 
 @dataclass(slots=True)
 class _Busy:
-    """Reports of a job whose lock somebody else held: still pending, tried again soon."""
+    """A job to be tried again soon: somebody held its lock, or there is more to decide. Its reports are pending."""
 
     entries: list[Entry] = field(default_factory=list)
     tries: int = 0
@@ -185,6 +185,8 @@ class Consumer:
             return
         woke = [entry for entry in entries if _only_wakes(entry)]
         self._inbox.ack(woke)
+        if handled is Handled.MORE:
+            self._busy[job] = _Busy(next_at=self._clock())
         if handled is Handled.MISSING:
             unknown = [entry for entry in entries if not _only_wakes(entry)]
             if unknown:

@@ -51,14 +51,19 @@ class Sweep:
         decided = 0
         ticked = self._clock()
         met: set[str] = set()
+        more: list[str] = []  # jobs with so much to decide that the others come first
         # All that is due now, in batches: what was decided is due later, and what was met once is not waited for.
-        while batch := [job for job in self._store.due(now, BATCH + len(met)) if job not in met]:
+        while batch := [job for job in self._store.due(now, BATCH + len(met)) if job not in met] or more:
+            more = []
             for job in batch:
                 if self._clock() - ticked >= self._settings.sweep_every:
                     # A long sweep is no outage: without this, each would begin with a grace, and no lease ever lapse.
                     self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
                     ticked = self._clock()
-                decided += self._decided(job)
+                handled = self._handled(job)
+                decided += handled not in (None, Handled.BUSY)
+                if handled is Handled.MORE:
+                    more.append(job)
             met.update(batch)
         self._store.forget_ended(now)
         if self._vacuum is not None:
@@ -66,16 +71,16 @@ class Sweep:
         self.ended_at = self._clock()
         return decided
 
-    def _decided(self, job: str) -> bool:
+    def _handled(self, job: str) -> Handled | None:
         """Decide one job. An error is that job's own: those that are due behind it are decided all the same."""
         try:
-            return self._coordinator.handle(job) is not Handled.BUSY
+            return self._coordinator.handle(job)
         except Exception as error:
             # (test_a_job_that_cannot_be_decided_at_all_stops_no_sweep)
             if unavailable(error):
                 raise
             log.exception("job %s could not be decided; it stays due", job)
-            return False
+            return None
 
     def run_if_overdue(self) -> int | None:
         """Sweep if nobody has for two periods: beat makes the sweep punctual, nothing depends on beat."""

@@ -115,7 +115,8 @@ class Head:
     def hints(self, job: str | None = None) -> list[Hint]:
         """Take the hints that were sent, as the broker would hand them out."""
         mine = [hint for hint in self.sent if job in (None, hint.job)]
-        self.sent[:] = [hint for hint in self.sent if hint not in mine]
+        taken = set(mine)
+        self.sent[:] = [hint for hint in self.sent if hint not in taken]
         return mine
 
     def claim(self, hint: Hint, claimant: str = "runner1") -> Claim:

@@ -16,7 +16,7 @@ if gap < 0 or at == 0 then
     -- So does the first tick of all, which cannot know.
     -- (test_a_lost_hint_is_found_although_the_clock_was_set_back_before_anybody_had_swept)
     local stamp = string.format('%.6f', now)
-    for _, job in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do redis.call('ZADD', KEYS[2], stamp, job) end
+    for _, job in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do redis.call('ZADD', KEYS[2], 'LT', stamp, job) end
 end
 if gap > 3 * tonumber(ARGV[1]) or gap < 0 then
     grace = now + tonumber(ARGV[2])

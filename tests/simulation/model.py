@@ -358,7 +358,7 @@ class ModelStore:
         now = self.now
         gap = now - self.alive_at
         if gap < 0 or self.alive_at == 0:
-            self.due = dict.fromkeys(self.due, now)
+            self.due = {job: min(at, now) for job, at in self.due.items()}
         if gap > 3 * period or gap < 0:
             self.grace_until = now + lease_ttl
         self.alive_at, self.period = now, period
