@@ -85,6 +85,7 @@ class _Pass:
     resent: dict[str, int] = field(default_factory=dict)
     publish: JobState | None = None
     abort: Reason | None = None
+    began: float = 0.0
     retimed: bool = False
 
 
@@ -99,11 +100,13 @@ class Coordinator:
         ids: Callable[[], str],
         sleep: Callable[[float], None] = time.sleep,
         background: Callable[[Callable[[], None]], None] = lambda work: work(),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             ids: mints fresh random words; they become commit ids, lock owners and nonces.
             background: runs what may take long, such as publishing, off the caller's thread; here, at once.
+            clock: monotonic seconds, by which a pass finds that it stood still.
         """
         self._store = store
         self._outside = outside
@@ -111,6 +114,7 @@ class Coordinator:
         self._ids = ids
         self._sleep = sleep
         self._background = background
+        self._clock = clock
         self._publishing: set[tuple[str, bool]] = set()
         self._cache: dict[str, tuple[float, JobState]] = {}
         self._mutex = threading.Lock()
@@ -190,6 +194,7 @@ class Coordinator:
         self, job: str, reports: Sequence[Delivered], due: bool, published: PublishResult | None, todo: _Pass
     ) -> Handled:
         owner = self._ids()
+        todo.began = self._clock()
         begun = self._store.begin(job, owner)
         if begun.answer is BeginAnswer.MISSING:
             return Handled.MISSING
@@ -228,6 +233,7 @@ class Coordinator:
                     return Handled.MORE
             # Refused, more to do, or somebody met the lock busy: look at everything, from a fresh due.
             changed = None
+            todo.began = self._clock()
             begun = self._store.begin(job, owner)
             if begun.answer is not BeginAnswer.LOCKED:
                 break
@@ -255,9 +261,11 @@ class Coordinator:
         if state is not cached:
             changed = None
         written_at = max(state.job.intent_at, state.job.started_at, state.job.counted_from, state.job.paused_at)
-        if written_at > begun.now and not todo.retimed:
-            # Written since this pass began, which stood still: its time is taken anew. What lies ahead even then was
-            # written before the clock was set back. (test_a_pass_that_stood_still_takes_its_time_anew)
+        lock_lapsed = self._clock() - todo.began >= self._settings.lock_ttl
+        if (written_at > begun.now or lock_lapsed) and not todo.retimed:
+            # Written since this pass began, by the user, or by whoever has had the lock while it stood still: its time
+            # is taken anew. What lies ahead even then was written before the clock was set back.
+            # (test_a_pass_that_stood_still_takes_its_time_anew, test_a_pass_that_stood_still_starts_no_retry_early)
             todo.retimed = True
             return CommitAnswer.CONFLICT, False
         return self._decide(job, state, begun, changed, reports, published, todo)

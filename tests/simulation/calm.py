@@ -86,15 +86,15 @@ class _Empty:
 class Calm:
     """Jobs of one forked group on a fleet with a slot for each member. Time moves when the test says so."""
 
-    def __init__(self, width: int, jobs: Sequence[str] = ("j",), hands: Hands | None = None) -> None:
+    def __init__(self, width: int, jobs: Sequence[str] = ("j",), hands: Hands | None = None, **group: Any) -> None:
         self.now = 1000.0
         self.stream, self.hands = _Stream(), hands or Hands()
         self.core = ModelStore(lambda: self.now, self.stream, lock_ttl=5.0, lease_ttl=15.0)
         words = count()
         store = StoreAtHand(CalmLine(), self.core, cast(Broker, _Empty()), lambda: {"spark": width})
-        self.coordinator = Coordinator(store, self.hands, SETTINGS, lambda: f"w{next(words)}")
+        self.coordinator = Coordinator(store, self.hands, SETTINGS, lambda: f"w{next(words)}", clock=lambda: self.now)
         self.sweep = Sweep(cast(Store, store), self.coordinator, SETTINGS)
-        group = {"name": "g", "steps": [{"python": "model:run"}], "for_each": {"n": list(range(width))}}
+        group |= {"name": "g", "steps": [{"python": "model:run"}], "for_each": {"n": list(range(width))}}
         spec = JobSpec.model_validate({"name": "calm", "groups": [group]}).to_json()
         for job in jobs:
             self.core.submit(JobRecord(job, "calm", spec, "new"))
@@ -105,8 +105,9 @@ class Calm:
         assert self.core.claim(hint, "c", "w", f"e{hint.group}").answer is ClaimAnswer.CLAIMED
         return hint.held_by("c")
 
-    def finish(self, token: Token) -> None:
-        self.core.finish(token, Outcome(OutcomeKind.SUCCEEDED, staging=token.staging), f"f{token.group}")
+    def finish(self, token: Token, outcome: Outcome | None = None) -> None:
+        outcome = outcome or Outcome(OutcomeKind.SUCCEEDED, staging=token.staging)
+        self.core.finish(token, outcome, f"f{token.group}")
 
     def deliver(self, *more: Delivered) -> None:
         """Hand all reports over, job by job."""

@@ -246,6 +246,7 @@ class Office:
         coordinator = Coordinator(
             *(store, hands, self._settings, self._stage.mint, lambda seconds: current().pause(seconds)),
             **({"background": self._publish} if self._behind else {}),
+            clock=lambda: self._stage.now,
         )
         sweep = Sweep(cast(Store, store), coordinator, self._settings)
         inbox = InboxAtHand(line, self._stream, f"{self.name}.{self._lives}", self._knows)

@@ -8,8 +8,9 @@ import pytest
 
 from coordinator.decision import PublishResult
 from coordinator.state import JobState
-from coordinator.status import Status
+from coordinator.status import GroupState, Status
 from coordinator.store import Begun
+from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.token import Hint
 
 from .calm import Calm, Hands
@@ -73,3 +74,28 @@ def test_a_pass_that_stood_still_takes_its_time_anew(monkeypatch: pytest.MonkeyP
     record = calm.core.jobs["j"].record
     assert record.started_at == calm.now
     assert record.counted_from == calm.now, f"the pass began at {stood_still[0]}"
+
+
+def test_a_pass_that_stood_still_starts_no_retry_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read with a time from before it was written, a backoff looks like one from before the clock was set back."""
+    calm = Calm(1, retry={"max": 3, "backoff": "5s", "max_backoff": "5s"})
+    token = calm.claim(calm.hands.sent[0])
+    calm.deliver()
+    begin = calm.coordinator._store.begin
+    stood_still: list[float] = []
+
+    def late(job: str, owner: str) -> Begun:
+        begun = begin(job, owner)
+        if not stood_still:
+            stood_still.append(begun.now)
+            calm.now += 20.0  # its lock has lapsed, and another coordinator goes on
+            calm.finish(token, Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "boom", True, "")))
+            calm.deliver()
+        return begun
+
+    monkeypatch.setattr(calm.coordinator._store, "begin", late)
+    calm.coordinator.handle("j")
+    assert stood_still
+    record = calm.core.jobs["j"].groups["g[0]"]
+    assert record.state is GroupState.BACKOFF
+    assert record.next_at > calm.now
