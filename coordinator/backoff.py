@@ -1,4 +1,7 @@
-"""When the next attempt may start: tenacity's wait strategies, evaluated as pure functions."""
+"""When the next attempt may start: tenacity's wait strategies, evaluated as pure functions.
+
+The jitter of a retry is not tenacity's, which draws at random: it is drawn here, from a seed, so that deciding is pure.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ import threading
 from functools import lru_cache
 from typing import Any
 
+from celery import Task
+
 from coordinator.assemble import Parts, assemble
 from coordinator.bootstep import ReportConsumer
 from coordinator.client import Client
@@ -64,50 +66,69 @@ def sweep() -> int:
     return parts().sweep.run()
 
 
-@app.task(name="coordinator.submit")  # type: ignore[untyped-decorator]
-def submit(spec: dict[str, Any], key: str | None = None, params: dict[str, Any] | None = None) -> str:
+def _asker(task: Task, by: str | None) -> str:
+    """Who asks: ``by``, else the process that sent the message, as Celery names it. Never this coordinator's user."""
+    origin = task.request.origin
+    return by or (f"a Celery task from {origin}" if origin else "a Celery task")
+
+
+@app.task(name="coordinator.submit", bind=True)  # type: ignore[untyped-decorator]
+def submit(
+    self: Task,
+    spec: dict[str, Any],
+    key: str | None = None,
+    params: dict[str, Any] | None = None,
+    by: str | None = None,
+) -> str:
     """Submit for an app that has nothing of ours installed. At most once: Celery may lose the message."""
     with Client(settings()) as client:
-        return client.submit(spec, key=key, params=params).id
+        return client.submit(spec, key=key, params=params, by=_asker(self, by)).id
+
+
+@app.task(name="coordinator.pause", bind=True)  # type: ignore[untyped-decorator]
+def pause(self: Task, job: str, reason: str = "", by: str | None = None, now: bool = False) -> str:
+    """Pause a job; ``now``: interrupt what runs. At most once, like every Celery message."""
+    with Client(settings()) as client:
+        return str(client.pause(job, now=now, reason=reason, by=_asker(self, by)).answer)
 
 
 def _command_task(given: Command) -> None:
-    """``coordinator.pause`` … for apps that have nothing of ours installed. At most once, like every Celery message."""
+    """``coordinator.resume`` … for apps that have nothing of ours installed. At most once, like all of Celery."""
 
-    def give(job: str, reason: str = "", by: str | None = None) -> str:
+    def give(self: Task, job: str, reason: str = "", by: str | None = None) -> str:
         with Client(settings()) as client:
-            return str(client.command(job, given, reason=reason, by=by).answer)
+            return str(client.command(job, given, reason=reason, by=_asker(self, by)).answer)
 
-    app.task(give, name=f"coordinator.{given.name.lower()}")
+    app.task(give, name=f"coordinator.{given.name.lower()}", bind=True)
 
 
-for _given in Command:
+for _given in (Command.RESUME, Command.STOP, Command.CANCEL, Command.FORCE_STOP):
     _command_task(_given)
 
 
-@app.task(name="coordinator.alter")  # type: ignore[untyped-decorator]
-def alter(job: str, values: dict[str, Any], reason: str = "", by: str | None = None) -> str:
+@app.task(name="coordinator.alter", bind=True)  # type: ignore[untyped-decorator]
+def alter(self: Task, job: str, values: dict[str, Any], reason: str = "", by: str | None = None) -> str:
     """Change values of a job's spec, by path. At most once, like every Celery message."""
     with Client(settings()) as client:
-        return str(client.alter(job, values, reason=reason, by=by).answer)
+        return str(client.alter(job, values, reason=reason, by=_asker(self, by)).answer)
 
 
-@app.task(name="coordinator.skip")  # type: ignore[untyped-decorator]
-def skip(job: str, group: str, reason: str = "", by: str | None = None) -> str:
+@app.task(name="coordinator.skip", bind=True)  # type: ignore[untyped-decorator]
+def skip(self: Task, job: str, group: str, reason: str = "", by: str | None = None) -> str:
     """Skip a group. At most once, like every Celery message."""
     with Client(settings()) as client:
-        return str(client.skip(job, group, reason=reason, by=by).answer)
+        return str(client.skip(job, group, reason=reason, by=_asker(self, by)).answer)
 
 
-@app.task(name="coordinator.rerun")  # type: ignore[untyped-decorator]
-def rerun(job: str, group: str, reason: str = "", by: str | None = None) -> str:
+@app.task(name="coordinator.rerun", bind=True)  # type: ignore[untyped-decorator]
+def rerun(self: Task, job: str, group: str, reason: str = "", by: str | None = None) -> str:
     """Run a group again, and what comes after it. At most once, like every Celery message."""
     with Client(settings()) as client:
-        return str(client.rerun(job, group, reason=reason, by=by).answer)
+        return str(client.rerun(job, group, reason=reason, by=_asker(self, by)).answer)
 
 
-@app.task(name="coordinator.retry")  # type: ignore[untyped-decorator]
-def retry(job: str, params: dict[str, Any] | None = None, reason: str = "", by: str | None = None) -> str:
+@app.task(name="coordinator.retry", bind=True)  # type: ignore[untyped-decorator]
+def retry(self: Task, job: str, params: dict[str, Any] | None = None, reason: str = "", by: str | None = None) -> str:
     """The id of a new job that runs what ``job`` did not finish. At most once, like every Celery message."""
     with Client(settings()) as client:
-        return client.retry(job, params=params, reason=reason, by=by).id
+        return client.retry(job, params=params, reason=reason, by=_asker(self, by)).id

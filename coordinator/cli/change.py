@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.cli.command import AsJson, Because
+from coordinator.cli.command import AsJson, Because, By
 from coordinator.cli.connection import connected
 from coordinator.cli.job_name import resolve
 from coordinator.cli.selection import Answers, Named, Since, Statuses, Wanted, Words, Yes, give, tell_all
@@ -27,6 +27,7 @@ def alter(
         ),
     ],
     reason: Because = "",
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Change values of a job's spec, all or none.
@@ -35,21 +36,21 @@ def alter(
     """
     values = params_of(settings, "--set", "PATH=VALUE")
     with connected() as connection:
-        result = connection.client.alter(resolve(connection.client, job), values, reason=reason)
+        result = connection.client.alter(resolve(connection.client, job), values, reason=reason, by=by)
     tell_all(Answers("alter", [result]), False, as_json)
 
 
-def skip(job: Job, group: Group, reason: Because = "", as_json: AsJson = False) -> None:
+def skip(job: Job, group: Group, reason: Because = "", by: By = None, as_json: AsJson = False) -> None:
     """Skip a group of a PAUSED or RETRYING job; what comes after it decides by its join rule."""
     with connected() as connection:
-        result = connection.client.skip(resolve(connection.client, job), group, reason=reason)
+        result = connection.client.skip(resolve(connection.client, job), group, reason=reason, by=by)
     tell_all(Answers("skip", [result]), False, as_json)
 
 
-def rerun(job: Job, group: Group, reason: Because = "", as_json: AsJson = False) -> None:
+def rerun(job: Job, group: Group, reason: Because = "", by: By = None, as_json: AsJson = False) -> None:
     """Run a group of a PAUSED or RETRYING job again, and everything after it."""
     with connected() as connection:
-        result = connection.client.rerun(resolve(connection.client, job), group, reason=reason)
+        result = connection.client.rerun(resolve(connection.client, job), group, reason=reason, by=by)
     tell_all(Answers("rerun", [result]), False, as_json)
 
 
@@ -63,6 +64,7 @@ def retry(
         list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Change a parameter of the spec.")
     ] = None,
     reason: Because = "",
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a new job of one that FAILED, was CANCELED or STOPPED. What stands of its work is taken over."""
@@ -70,14 +72,14 @@ def retry(
     wanted = Wanted(jobs, status, name, since, yes)
     with connected() as connection:
         client = connection.client
-        answers = give(client, "retry", RETRY_LEGAL, wanted, lambda job: _retried(client, job, params, reason))
+        answers = give(client, "retry", RETRY_LEGAL, wanted, lambda job: _retried(client, job, params, reason, by))
     tell_all(answers, wanted.filtered, as_json)
 
 
-def _retried(client: Client, job: str, params: dict[str, str], reason: str) -> Commanded:
+def _retried(client: Client, job: str, params: dict[str, str], reason: str, by: str | None) -> Commanded:
     """Raises: NoSuchJob, SpecError."""
     try:
-        new = client.retry(job, params=params, reason=reason)
+        new = client.retry(job, params=params, reason=reason, by=by)
     except Refused as error:
         return Commanded(Answer.REFUSED, client.show(job).job, str(error))
     record = client.show(new.id).job

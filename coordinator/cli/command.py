@@ -15,6 +15,9 @@ from coordinator.cli.selection import Named, Since, Statuses, Wanted, Words, Yes
 from coordinator.commands import LEGAL, Command
 
 Because = Annotated[str, typer.Option("--reason", help="Why, for the event log.")]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Who asks, for the event log; by default user@host.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
@@ -25,11 +28,12 @@ def pause(
     since: Since = None,
     yes: Yes = False,
     reason: Because = "",
+    by: By = None,
     now: Annotated[bool, typer.Option("--now", help="Interrupt what is running; it is charged to nobody.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start nothing more; what is running may end."""
-    _give(Command.PAUSE, Wanted(jobs, status, name, since, yes), reason, as_json, now=now)
+    _give(Command.PAUSE, Wanted(jobs, status, name, since, yes), reason, by, as_json, now=now)
 
 
 def resume(
@@ -39,10 +43,11 @@ def resume(
     since: Since = None,
     yes: Yes = False,
     reason: Because = "",
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a paused job, with its full retry budget."""
-    _give(Command.RESUME, Wanted(jobs, status, name, since, yes), reason, as_json)
+    _give(Command.RESUME, Wanted(jobs, status, name, since, yes), reason, by, as_json)
 
 
 def stop(
@@ -52,10 +57,11 @@ def stop(
     since: Since = None,
     yes: Yes = False,
     reason: Because = "",
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Start nothing more, let what is running end, and end the job. Nothing is published."""
-    _give(Command.STOP, Wanted(jobs, status, name, since, yes), reason, as_json)
+    _give(Command.STOP, Wanted(jobs, status, name, since, yes), reason, by, as_json)
 
 
 def cancel(
@@ -65,10 +71,11 @@ def cancel(
     since: Since = None,
     yes: Yes = False,
     reason: Because = "",
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Interrupt what is running and end the job. At the deadline it ends without its workers."""
-    _give(Command.CANCEL, Wanted(jobs, status, name, since, yes), reason, as_json)
+    _give(Command.CANCEL, Wanted(jobs, status, name, since, yes), reason, by, as_json)
 
 
 def force_stop(
@@ -78,16 +85,17 @@ def force_stop(
     since: Since = None,
     yes: Yes = False,
     reason: Because = "",
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """End the job at once, whatever its workers do; they can change nothing any more."""
-    _give(Command.FORCE_STOP, Wanted(jobs, status, name, since, yes), reason, as_json)
+    _give(Command.FORCE_STOP, Wanted(jobs, status, name, since, yes), reason, by, as_json)
 
 
-def _give(given: Command, wanted: Wanted, reason: str, as_json: bool, *, now: bool = False) -> None:
+def _give(given: Command, wanted: Wanted, reason: str, by: str | None, as_json: bool, *, now: bool = False) -> None:
     with connected() as connection:
         client = connection.client
         answers = give(
-            client, given, LEGAL[given], wanted, lambda job: client.command(job, given, reason=reason, now=now)
+            client, given, LEGAL[given], wanted, lambda job: client.command(job, given, reason=reason, by=by, now=now)
         )
     tell_all(answers, wanted.filtered, as_json)

@@ -1,4 +1,4 @@
-"""``unstuck fleet``: who is there, what each runs, and how long the queues between them are."""
+"""``unstuck fleet``: who is there, what runners run, and how long the queues between them are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COORDINATOR = "celery -A coordinator worker -P threads"
 
 
 def fleet(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False) -> None:
-    """Show workers and coordinators: what each runs, when it last took something, and the queues between them."""
+    """Show runners and what each runs, coordinators and what each last did, and the queues between them."""
     with connected() as connection:
         view = connection.client.fleet()
         place = without_password(connection.url)

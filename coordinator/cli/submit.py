@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.as_json import job_json
+from coordinator.cli.command import By
 from coordinator.cli.connection import connected, settings_here
 from coordinator.cli.datasets import warehouse_at
 from coordinator.cli.exits import ExitCode
@@ -25,6 +26,7 @@ def submit(
     key: Annotated[
         str | None, typer.Option("--key", help="Submitting the same spec under the same key again is the same job.")
     ] = None,
+    by: By = None,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until the job ends; exit code 1 if it fails.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Answer in JSON; with --wait once the job has ended.")
@@ -35,7 +37,7 @@ def submit(
     settings = settings_here()
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
-        submitted = connection.client.submit(job_spec, key=key)
+        submitted = connection.client.submit(job_spec, key=key, by=by)
         tell(connection.client, job_spec.name, submitted, as_json)
         code = ExitCode.FINE
         if wait:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from cli.conftest import ByHand, Cli
 
+from coordinator.commands import Command
+
 
 @pytest.fixture
 def retrying(hand: ByHand) -> str:
@@ -84,3 +86,32 @@ def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:
     assert (shown["retry_of"], shown["name"], shown["params"]) == (job, "flights", {"year": 2013})
     assert cli("retry", job, "--param", "yaer=2014").returncode == 2
     assert "RETRIED" in cli("events", job).stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "before"),
+    [
+        *((word, None) for word in ("pause", "stop", "cancel", "force-stop", "alter", "skip", "rerun")),
+        ("resume", Command.PAUSE),
+        ("retry", Command.FORCE_STOP),
+    ],
+)
+def test_who_asked_is_the_name_that_was_given(
+    cli: Cli, hand: ByHand, retrying: str, command: str, before: Command | None
+) -> None:
+    if before is not None:
+        hand.client.command(retrying, before)
+        hand.decide(retrying)
+    if command == "rerun":
+        hand.succeed(retrying, "good")
+    more = {"alter": ["--set", "groups.bad.timeout=2h"], "skip": ["bad"], "rerun": ["good"]}.get(command, [])
+    done = cli(command, retrying, *more, "--by", "ada", "--reason", "it is late")
+    assert done.returncode == 0, done.stderr
+    last = cli("events", retrying).stdout.splitlines()[-1]
+    assert "by ada" in last, last
+
+
+def test_a_job_is_submitted_by_the_name_that_was_given(cli: Cli, hand: ByHand, retrying: str) -> None:
+    (cli.folder / "job.json").write_text(hand.view(retrying).job.spec)
+    job = cli.json("submit", "job.json", "--by", "ada")["id"]
+    assert cli.json("show", job)["submitted_by"] == "ada"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,17 @@ def test_the_parts_of_a_fleet_are_all_there() -> None:
     """Redis, coordinators, a beat, Spark workers and light workers; two coordinators, so that one may die."""
     assert CELERY == ["beat", "coordinator", "light", "spark"]
     assert SERVICES["coordinator"]["deploy"]["replicas"] == 2
+
+
+def test_the_command_line_is_a_script_of_this_package_and_takes_what_it_is_given() -> None:
+    (script,) = SERVICES["unstuck"]["entrypoint"]
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts[script].partition(":")
+    code = f"from {module} import {function}; {function}()"
+    said = subprocess.run(
+        [sys.executable, "-c", code, *SERVICES["unstuck"]["command"]], capture_output=True, text=True, timeout=60
+    )
+    assert (said.returncode, "submit" in said.stdout) == (0, True), said.stderr
 
 
 @pytest.mark.parametrize("name", CELERY)
@@ -125,6 +137,9 @@ def test_the_server_options_keep_every_write_and_evict_nothing(tmp_path: Path) -
                     return False
 
             wait_until(answers, 10, "the server to answer")
+            program, *ping = SERVICES["redis"]["healthcheck"]["test"][1:]
+            assert program == "redis-cli"  # of the official image
+            assert client.execute_command(*ping), "what the health check asks"
             wanted = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
             assert client.config_get(*wanted) == wanted
     finally:
