@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -91,9 +92,8 @@ def sleep_on(spark: Any, ctx: Any, started: str = "") -> None:
         time.sleep(1)
 
 
-def hold_the_gil(spark: Any, ctx: Any, marks: str = "") -> Any:
-    """One C call that keeps every other thread of this process from running for seconds."""
-    before = time.monotonic()
+def hold_the_gil(spark: Any, ctx: Any, seconds: int) -> Any:
+    """One C call that lets no other thread of this process run for ``seconds``: ``PyDLL`` keeps the global lock."""
     ticks = []
     stop = threading.Event()
 
@@ -102,13 +102,9 @@ def hold_the_gil(spark: Any, ctx: Any, marks: str = "") -> Any:
             ticks.append(time.monotonic())
 
     thread = threading.Thread(target=tick)
+    before = time.monotonic()
     thread.start()
-    length = 22
-    while time.monotonic() - before < 5:
-        began = time.monotonic()
-        re.match(r"(a+)+$", "a" * length + "b")
-        if time.monotonic() - began < 4:
-            length += 1
+    ctypes.PyDLL(None).sleep(seconds)
     stop.set()
     thread.join()
     ctx.result("silent_for", max(b - a for a, b in zip([before, *ticks], [*ticks, time.monotonic()], strict=True)))
@@ -220,7 +216,7 @@ def counted(
 ) -> None:
     """Polite, and counts: one file per ``n``, a line when it began and one when it was done.
 
-    Of all ``n`` those below ``gated`` wait for ``gate``, the others take ``seconds``.
+    Of all ``n`` those below ``gated`` wait for ``gate``; the others take ``seconds``, or less once it is open.
     """
 
     def note(word: str) -> None:
@@ -229,7 +225,7 @@ def counted(
 
     note("began")
     end = time.monotonic() + seconds
-    while not Path(gate).exists() if n < gated else time.monotonic() < end:
+    while not (gate and Path(gate).exists()) and (n < gated or time.monotonic() < end):
         if ctx.cancelled:
             raise RuntimeError("interrupted")
         time.sleep(0.02)

@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
 LONG = {"UNSTUCK_DRAIN_GRACE": "20s"}  # what ends well before that has not ended because the grace was over
 SLACK = 4.0  # seconds; for a busy machine
+LOAD = 400  # members of half a second, two or three at a time: they last for more than a minute
 
 
 @pytest.fixture
@@ -90,8 +91,10 @@ def effects(tmp_path: Path) -> dict[str, list[str]]:
     return {file.name: file.read_text().split() for file in (tmp_path / "effects").iterdir()}
 
 
-def members(client: Client, job: str) -> list[tuple[GroupState, GroupRecord]]:
-    return [(member.state, member.record) for group in client.show(job).groups for member in group.members]
+def members(client: Client, job: str, name: str = "") -> list[tuple[GroupState, GroupRecord]]:
+    """Of one group, or of all."""
+    groups = [group for group in client.show(job).groups if name in ("", group.name)]
+    return [(member.state, member.record) for group in groups for member in group.members]
 
 
 def charged(record: GroupRecord) -> tuple[int, int]:
@@ -261,36 +264,50 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
 def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_charge_nothing(
     head: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
-    """Two of the groups outlast every restart, so each restart hands something back, or leaves it to the other.
+    """Two members outlast every restart, so each restart hands something back, or leaves it to the other.
 
-    The others are well within the grace: one that is handed back in its last line has done what it does, and does it
-    again.
+    The members of the load are well within the grace: one that is handed back in its last line has done what it does,
+    and does it again. There are more of them than six restarts see. What is left of them ends with the gate.
     """
-    group = counted(tmp_path, for_each={"n": list(range(40))}, params={"seconds": 0.3, "gated": 2})
+    long = counted(tmp_path, queue="long", for_each={"n": [0, 1]}, params={"seconds": 0.5, "gated": 2})
+    load = {**long, "name": "load", "queue": "light", "for_each": {"n": list(range(2, LOAD + 2))}}
+    handed_back = 0
     with ExitStack() as stack:
 
         def start() -> fleet.FleetWorker:
             grace = {"UNSTUCK_DRAIN_GRACE": "2s"}
-            return stack.enter_context(fleet.worker(head.redis_url, tmp_path, concurrency=2, environ=grace))
+            up = fleet.worker(head.redis_url, tmp_path, queues="light,long", concurrency=2, environ=grace)
+            return stack.enter_context(up)
+
+        def holds(one: fleet.FleetWorker) -> int:
+            """How many of the long ones it runs."""
+            records = [record for state, record in members(client, job, "g") if state is GroupState.RUNNING]
+            return len({record.worker.rpartition(":")[2] for record in records} & {str(r.pid) for r in one.runners})
+
+        def open_load() -> int:
+            return sum(not state.terminal for state, _ in members(client, job, "load"))
 
         running = [start(), start()]
-        job = client.submit({"name": "rolling", "groups": [group]}).id
-        wait_until(lambda: {"0", "1"} <= set(effects(tmp_path)), 20, "the two long ones to begin")
+        job = client.submit({"name": "rolling", "groups": [long, load]}).id
         for _ in range(6):
+            wait_until(lambda: sum(map(holds, running)) == 2, 20, "the two long ones to run")
             old = running.pop(0)
+            handed_back += holds(old)
             old.process.send_signal(signal.SIGTERM)
             running.append(start())  # takes about as long as the old one has to leave
             left(old)
+            assert open_load(), "the load was over before the restart was: proves nothing"
         (tmp_path / "gate").touch()
         assert client.wait(job, 60).job.status is Status.FINISHED
     found = effects(tmp_path)
-    assert len(found) == 40
+    assert len(found) == LOAD + 2
     assert {name: lines.count("done") for name, lines in found.items()} == dict.fromkeys(found, 1)
     records = [record for _, record in members(client, job)]
     assert {charged(record) for record in records} == {(0, 0)}
-    assert sum(record.releases for record in records) >= 6
+    assert sum(record.releases for _, record in members(client, job, "g")) == handed_back
+    assert handed_back >= 5  # a worker that held none left both to the next
     # A run that was not done was handed back, and the other way round: nothing ran that nobody knows of.
-    assert sum(lines.count("began") for lines in found.values()) == 40 + sum(record.releases for record in records)
+    assert sum(lines.count("began") for lines in found.values()) == len(found) + sum(r.releases for r in records)
 
 
 @pytest.mark.timeout(180)

@@ -37,18 +37,20 @@ from tasks.app import app
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.lease import Lease
-from tasks.report import Outcome, OutcomeKind
+from tasks.report import Outcome, OutcomeKind, ReportKind
 from tasks.settings import Settings
 from tasks.token import Hint
 from tests.servers import wait_until
 
 from .fleet import plain
+from .reports import Account, Sent, judge, transactions
 from .server import Server
 
 KEYS = Keys("unstuck")
 QUEUE, SEEN, WORKED = "loss", "loss:seen", "loss:worked"
 WIDTH = 200  # groups of each job, whose reports are sent
 JOBS = 3  # that are open at a time
+SHOWN = 20  # sentences
 AHEAD = 200  # messages that wait, so that the consumer is always busy
 LIVES = (0.02, 0.25)  # seconds of work before a kill
 QUIET = 60.0  # seconds for what is left after the last kill; it takes a few
@@ -62,16 +64,20 @@ SPEC = {
 
 
 def loss(folder: Path, seed: int, kills: int, *, as_json: bool = False) -> int:
-    """Count both. Returns 0 if the report path lost nothing and doubled nothing; what kombu loses is printed beside."""
+    """Count both. What kombu loses is printed beside.
+
+    Returns: 0 if the report path lost nothing, doubled nothing and set nothing aside; else 1.
+    """
     lock = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
     guard = Guard(lock, folder / "guard.log")
     server = Server(folder, guard)
     try:
         server.start()
         client = redis.Redis.from_url(server.url, decode_responses=True)
-        told = {}
+        client.config_set("auto-aof-rewrite-percentage", 0)  # the account is read from the file
+        told: dict[str, Account] = {}
         for name, path in (
-            ("report path", ReportPath(server.url, client, folder / "warehouse")),
+            ("report path", ReportPath(server.url, client, folder)),
             ("kombu queue", KombuQueue(server.url, client)),
         ):
             if not as_json:
@@ -82,14 +88,18 @@ def loss(folder: Path, seed: int, kills: int, *, as_json: bool = False) -> int:
         server.end(signal.SIGKILL)
         guard.dismiss()
         os.close(lock)
-    ours = told["report path"]
     if as_json:
-        sys.stdout.write(json.dumps({"seed": seed, "kills": kills, **told}) + "\n")
+        numbers = {name: account.to_dict() for name, account in told.items()}
+        sys.stdout.write(json.dumps({"seed": seed, "kills": kills, **numbers}) + "\n")
     else:
         plain(f"{kills} SIGKILLs of a busy consumer (seed {seed}):")
-        for name, counted in told.items():
-            plain(f"  {name}: {counted['lost']} lost, {counted['doubled']} worked on twice, of {counted['sent']} sent")
-    return 0 if ours["lost"] == 0 and ours["doubled"] == 0 else 1
+        for name, account in told.items():
+            lost, doubled = len(account.lost), len(account.doubled)
+            plain(f"  {name}: {lost} lost, {doubled} worked on twice, of {account.sent} sent")
+    ours = told["report path"]
+    for sentence in [*ours.lost, *ours.doubled, *ours.aside][:SHOWN]:
+        sys.stderr.write(f"report path: {sentence}\n")
+    return 0 if ours.kept else 1
 
 
 class Route(Protocol):
@@ -107,11 +117,11 @@ class Route(Protocol):
     def left(self) -> int:
         """Messages that wait or can be delivered again."""
 
-    def counted(self) -> dict[str, int]:
-        """What was ``sent``, ``lost`` and ``doubled``."""
+    def account(self) -> Account:
+        """What became of what was sent."""
 
 
-def _kill_again_and_again(path: Route, kills: int, rng: random.Random, guard: Guard) -> dict[str, int]:
+def _kill_again_and_again(path: Route, kills: int, rng: random.Random, guard: Guard) -> Account:
     """Kill a consumer that is at work, ``kills`` times; then let one work off what is left, undisturbed."""
     context = multiprocessing.get_context("forkserver")  # a consumer is there in milliseconds, with all it imports
     context.set_forkserver_preload(["tests.chaos.driver.loss"])
@@ -140,7 +150,7 @@ def _kill_again_and_again(path: Route, kills: int, rng: random.Random, guard: Gu
         finally:
             process.kill()
             process.join()
-    return path.counted()
+    return path.account()
 
 
 def _await_work(path: Route) -> None:
@@ -151,11 +161,12 @@ def _await_work(path: Route) -> None:
 class ReportPath:
     """Reports of real jobs; the test plays their workers."""
 
-    def __init__(self, url: str, client: redis.Redis, warehouse: Path) -> None:
-        self._url, self._redis, self._warehouse = url, client, warehouse
-        self._client = Client(_settings(url, str(warehouse)), redis_client=client)
+    def __init__(self, url: str, client: redis.Redis, folder: Path) -> None:
+        self._url, self._redis, self._folder = url, client, folder
+        self._warehouse = folder / "warehouse"
+        self._client = Client(_settings(url, str(self._warehouse)), redis_client=client)
         self._lease = Lease(client, KEYS, 600.0)
-        self._sent = 0
+        self._sent: set[Sent] = set()
         self._open: list[str] = []
 
     def consumer(self) -> tuple[Callable[..., None], tuple[str, ...]]:
@@ -176,7 +187,7 @@ class ReportPath:
         """Claim and finish, as a worker does: two reports."""
         if self._lease.claim(hint, "runner", "host:1", f"claim-{hint}").answer == "CLAIMED":
             self._lease.finish(hint.held_by("runner"), Outcome(OutcomeKind.SUCCEEDED), f"finish-{hint}")
-            self._sent += 2
+            self._sent |= {Sent(hint.job, hint.group, kind) for kind in (ReportKind.CLAIMED, ReportKind.SUCCEEDED)}
 
     def worked_on(self) -> int:
         """Counted in the script that applies a report and acks it."""
@@ -187,9 +198,8 @@ class ReportPath:
         (group,) = self._redis.xinfo_groups(KEYS.reports) or [{"pending": 0, "lag": 1}]
         return int(group["pending"]) + int(group["lag"] or 0)
 
-    def counted(self) -> dict[str, int]:
-        worked = self.worked_on()
-        return {"sent": self._sent, "lost": max(0, self._sent - worked), "doubled": max(0, worked - self._sent)}
+    def account(self) -> Account:
+        return judge(self._sent, transactions(self._folder), KEYS)
 
 
 class KombuQueue:
@@ -215,13 +225,14 @@ class KombuQueue:
     def left(self) -> int:
         return int(self._redis.llen(QUEUE))
 
-    def counted(self) -> dict[str, int]:
+    def account(self) -> Account:
         """What is unacked may be delivered again when its visibility timeout is over, so it is not lost."""
-        seen = {int(n) for n in self._redis.smembers(SEEN)}
+        times = {int(n): int(times) for n, times in self._redis.hgetall(SEEN).items()}
         unacked = {json.loads(text)[0]["headers"]["n"] for text in self._redis.hvals("unacked")}
         self._connection.release()
-        lost = set(range(self._sent)) - seen - unacked
-        return {"sent": self._sent, "lost": len(lost), "doubled": self.worked_on() - len(seen)}
+        lost = [f"message {n}" for n in range(self._sent) if n not in times and n not in unacked]
+        doubled = [f"message {n} was worked on {found} times" for n, found in times.items() if found > 1]
+        return Account(self._sent, lost, doubled)
 
 
 def consume_reports(url: str, warehouse: str) -> None:
@@ -243,7 +254,7 @@ def consume_queue(url: str) -> None:
 
     def work(body: int, message: Any) -> None:
         with client.pipeline(transaction=True) as pipe:
-            pipe.sadd(SEEN, body)
+            pipe.hincrby(SEEN, str(body), 1)
             pipe.incr(WORKED)
             pipe.execute()
         message.ack()
