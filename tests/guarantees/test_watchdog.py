@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import fleet
 import psutil
@@ -22,7 +24,9 @@ LEASE_TTL = 3.0
 @pytest.fixture(scope="module")
 def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
     with fleet.worker(
-        redis_server.url, tmp_path_factory.mktemp("worker"), environ={"FLEET_PASSWORD": "hunter2-hunter2"}
+        redis_server.url,
+        (home := tmp_path_factory.mktemp("worker")),
+        environ={"FLEET_PASSWORD": "hunter2-hunter2", "UNSTUCK_WAREHOUSE": str(home / "mount")},
     ) as running:
         yield running
 
@@ -336,8 +340,6 @@ def test_a_hint_twice_is_one_run(worker: fleet.FleetWorker, store: redis.Redis, 
 def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:
-    import json
-
     hint = offer("wait_for_cancel")
     runner = fleet.runner_of(store, hint)
 
@@ -351,3 +353,36 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     assert store.zscore(fleet.KEYS.runners_seen, line["id"])
     fleet.order(store, hint, "CANCEL")
     fleet.outcome(store, hint)
+
+
+def described(store: redis.Redis, worker: fleet.FleetWorker) -> dict[str, Any]:
+    """The worker's only runner, as its watchdog last described it."""
+    lines = [json.loads(line) for line in store.hvals(fleet.KEYS.runners)]
+    pids = [runner.pid for runner in worker.runners]
+    return next((line for line in lines if line["pid"] in pids), {})
+
+
+def test_a_hint_that_came_to_nothing_is_seen_as_taken(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    """A worker that is offered nothing but what others have claimed is not deaf, and does not look so."""
+    ready_again(worker, store, offer)
+    before = wait_until(lambda: described(store, worker), 10, "the runner to be shown")
+    stale = offer("my_pid", send=False)
+
+    def taken() -> dict[str, Any] | None:
+        now = described(store, worker)
+        return now if (now["taken_at"] or 0) > (now["claimed_at"] or 0) + 0.5 else None
+
+    wait_until(lambda: store.time()[0] > before["claimed_at"] + 1, 5, "the last claim to be long ago")
+    fleet.send_hint(store, Hint(stale.job, stale.group, stale.epoch, "another"), "light")
+    line = wait_until(taken, 10, "the hint to be seen")
+    assert not fleet.attempt(store, stale).get("claimant"), "and it claimed nothing"
+    assert abs(line["taken_at"] - store.time()[0]) < 10
+
+
+def test_a_runner_tells_which_warehouse_it_sees(worker: fleet.FleetWorker, store: redis.Redis) -> None:
+    line = wait_until(lambda: (x := described(store, worker)) and "warehouse_id" in x and x, 10, "its first look")
+    assert Path(line["warehouse"]) == worker.log.parent / "mount"
+    assert line["warehouse_id"] == "", "there is none at that path, and none was made"
+    assert not Path(line["warehouse"]).exists()
