@@ -67,4 +67,5 @@ class Lookout:
             self._last = {"warehouse_id": Warehouse(uri).identity() or ""}
         except (OSError, ValueError) as error:
             self._last = {"warehouse_trouble": f"{type(error).__name__}: {error}"}
-        self._ended = self._clock()
+        finally:
+            self._ended = self._clock()

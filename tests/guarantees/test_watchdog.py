@@ -15,6 +15,7 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
+from tasks.lookout import PATIENCE
 from tasks.report import OutcomeKind
 from tasks.token import Hint
 
@@ -386,3 +387,29 @@ def test_a_runner_tells_which_warehouse_it_sees(worker: fleet.FleetWorker, store
     assert Path(line["warehouse"]) == worker.log.parent / "mount"
     assert line["warehouse_id"] == "", "there is none at that path, and none was made"
     assert not Path(line["warehouse"]).exists()
+
+
+def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
+    store: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Only the doctor's look hangs: the attempt has another warehouse."""
+    (tmp_path / "mount").mkdir()
+    os.mkfifo(tmp_path / "mount" / "_warehouse_id")  # who reads it waits, as on a mount whose server is gone
+    with fleet.worker(
+        redis_server.url, tmp_path, queues="hung", environ={"UNSTUCK_WAREHOUSE": str(tmp_path / "mount")}
+    ) as hung:
+
+        def told() -> bool:
+            return "no answer for" in described(store, hung).get("warehouse_trouble", "")
+
+        wait_until(told, PATIENCE + 20, "the look to be given up")
+        step = {"python": "fleet_steps:my_pid", "params": {}}
+        spec = {"name": "g", "spark": False, "queue": "hung", "steps": [step]}
+        hint = fleet.offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec)
+        assert fleet.outcome(store, hint).kind is OutcomeKind.SUCCEEDED
+        assert told(), "it goes on telling"
+        watchdogs = hung.watchdogs
+        assert fleet.stop_gently(hung) == 0
+        assert watchdogs
+        for watchdog in watchdogs:
+            wait_until(lambda pid=watchdog.pid: fleet.gone(pid), 10, "the watchdog to end, though a thread of it hangs")
