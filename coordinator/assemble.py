@@ -23,6 +23,7 @@ from tasks.app import app as fleet
 from tasks.arming import arm_this_process
 from tasks.connect import connect
 from tasks.keys import Keys
+from tasks.lookout import Lookout
 from tasks.settings import Settings
 
 PUBLISHERS = 8  # jobs that one coordinator publishes at a time
@@ -72,5 +73,6 @@ def assemble(settings: Settings) -> Parts:
     sweep = Sweep(store, coordinator, settings, vacuum=vacuum)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     inbox = Inbox(client, keys, name)
-    consumer = Consumer(inbox, coordinator, sweep, settings, presence=Presence(client, keys, name))
+    presence = Presence(client, keys, name, Lookout(settings))
+    consumer = Consumer(inbox, coordinator, sweep, settings, presence=presence)
     return Parts(client, store, coordinator, sweep, inbox, consumer)

@@ -1,17 +1,18 @@
 """The report consumer as a step of the coordinator's Celery worker: one thread, supervised.
 
-If the thread dies, the process ends with it: a coordinator that looks alive and consumes nothing is the worst kind.
+If the thread dies, the process ends with it, and as a failure, for some supervisors restart only those: a coordinator
+that looks alive and consumes nothing is the worst kind.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 from typing import Any
 
 from celery import bootsteps
+from celery.worker import state
 
 from coordinator.consumer import Consumer
 
@@ -60,5 +61,6 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
             doom = threading.Timer(2 * GRACE, os._exit, (EXIT_CODE,))
             doom.daemon = True
             doom.start()
-            os.kill(os.getpid(), signal.SIGTERM)
+            # Not by SIGTERM, for that ends with 0 (tests/chaos/test_coordinator_process.py).
+            state.should_stop = EXIT_CODE
             raise

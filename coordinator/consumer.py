@@ -111,6 +111,7 @@ class Consumer:
         if now >= self._next_trim:
             self._next_trim = now + 30.0
             self._inbox.trim()
+            self._inbox.readmit()
             if self._presence is not None:
                 self._presence.forget_silent()
         if self._presence is not None and now >= self._next_note:

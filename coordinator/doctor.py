@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinator.fleet import FleetView
+from coordinator.fleet import CoordinatorView, FleetView, RunnerView
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen
 from coordinator.spec_check import CONTROL_QUEUE
 from coordinator.vitals import JobPlace, Records, Server
@@ -205,7 +205,7 @@ def of_fleet(view: FleetView, place: str, open_jobs: int) -> list[Finding]:
         cure = "Start one: celery -A coordinator worker -P threads (run two)"
         found.append(problem("COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure))
     if hands:
-        told = [f"{one.host}:{one.pid} (last claim {_ago(one.claimed_at, view.at)})" for one in hands]
+        told = [f"{one.host}:{one.pid} (last hint {_ago(one.taken_at, view.at)})" for one in hands]
         found.append(ok("WORKERS", _names(told)))
     else:
         cure = "Start one: celery -A tasks worker. If some run, they use another UNSTUCK_REDIS_URL or UNSTUCK_PREFIX."
@@ -345,6 +345,34 @@ def of_place_and_jobs(seen: PlaceSeen, jobs: tuple[JobPlace, ...]) -> list[Findi
         text = f"{_count(away, 'open job')} with another warehouse than {seen.uri}, which was not looked at"
         return [ok("WAREHOUSE_ID", text)]
     return [ok("WAREHOUSE_ID", f"{seen.id or 'none yet'}; the same for {_count(len(here), 'open job')} looked at")]
+
+
+def of_place_and_fleet(seen: PlaceSeen, view: FleetView) -> list[Finding]:
+    """Is the warehouse here the one that runners and coordinators see? Each looks from its own host, once a minute."""
+    code = "WAREHOUSE_SHARED"
+    fleet: list[CoordinatorView | RunnerView] = [*view.coordinators, *view.runners]
+    there = [(f"{one.host}:{one.pid}", one.warehouse) for one in fleet if not one.silent]
+    same = [(who, what) for who, what in there if what.uri == seen.uri and (what.id is not None or what.trouble)]
+    known, where = seen.id, "here"
+    if known is None:
+        known, where = next(((what.id, f"for {who}") for who, what in same if what.id), ("", "here"))
+    strange = [f"{who} ({what.trouble or what.id or 'none'})" for who, what in same if what.id != known]
+    other = [f"{who} ({what.uri})" for who, what in there if what.uri not in (None, seen.uri)]
+    found = []
+    if strange:
+        text = f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: {_names(strange)}"
+        cure = "Mount the same folder at that path on their hosts. Until then their attempts fail: WAREHOUSE_MISMATCH."
+        found.append(problem(code, text, cure))
+    if other:
+        text = f"runners and coordinators that are set to another warehouse than {seen.uri}: {_names(other)}"
+        cure = "If it is the same one, mount it everywhere under one path, set as UNSTUCK_WAREHOUSE. Else nothing."
+        found.append(warning(code, text, cure))
+    if found:
+        return found
+    silent = len(there) - len(same)
+    text = f"{len(same):,} of {len(there):,} runners and coordinators say that they see the same there"
+    why = f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, or they just started)"
+    return [ok(code, text + (why if silent else ""))]
 
 
 def _names(names: list[str]) -> str:

@@ -25,11 +25,26 @@ JOBS_LOOKED_AT = 1000  # open jobs, the newest, in which queues are looked for t
 
 
 @dataclass(frozen=True, slots=True)
+class SeenThere:
+    """The warehouse that a process of the fleet was set to, as it saw it last (``tasks.lookout``).
+
+    Attributes:
+        uri: its address; None if the process was set to none, or is of an older release.
+        id: empty if there is no warehouse; None if that is not known, and ``trouble`` says why, if anything does.
+    """
+
+    uri: str | None = None
+    id: str | None = None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerView:
     """One runner as its watchdog last described it. Times are seconds by the clock of Redis.
 
     Attributes:
         pid, worker_pid: of the runner, and of the Celery worker above it.
+        taken_at: when it last took a hint from the broker, whatever came of it; None: it never did.
         claimed_at: its last claim; None if it never claimed anything.
         seen: when its watchdog was last heard of; ``silent`` if that is too long ago.
         job, group, attempt: what it runs, since ``since``; None if it is idle. ``step`` as the step was last called.
@@ -48,6 +63,8 @@ class RunnerView:
     attempt: int | None = None
     since: float | None = None
     step: str | None = None
+    taken_at: float | None = None
+    warehouse: SeenThere = SeenThere()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,7 @@ class CoordinatorView:
     swept_at: float | None
     seen: float
     silent: bool
+    warehouse: SeenThere = SeenThere()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +170,8 @@ def _runner(line: Mapping[str, Any], seen: float, now: float, silence: float) ->
         line.get("epoch"),
         line.get("since"),
         line.get("step"),
+        line.get("taken_at", line.get("claimed_at")),
+        _seen_there(line),
     )
 
 
@@ -165,7 +185,12 @@ def _coordinator(line: Mapping[str, Any], seen: float, now: float) -> Coordinato
         line["swept_at"],
         seen,
         now - seen > COORDINATOR_SILENCE,
+        _seen_there(line),
     )
+
+
+def _seen_there(line: Mapping[str, Any]) -> SeenThere:
+    return SeenThere(line.get("warehouse"), line.get("warehouse_id"), line.get("warehouse_trouble", ""))
 
 
 def _queues(

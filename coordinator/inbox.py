@@ -1,12 +1,14 @@
 """The inbox: the stream on which workers report, read at least once through a consumer group.
 
 What cannot be applied is parked where people see it, never acked away: a report of an unknown job, one that cannot be
-read, and, on a stream of its own, one that a newer release wrote.
+read. One that a newer release wrote waits on a stream of its own, for as long as it takes, until a coordinator that can
+read it puts it back.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -14,11 +16,16 @@ from typing import Any, cast
 import redis
 
 from coordinator.store import REPORT_GROUP
+from tasks import report
 from tasks.keys import Keys
 from tasks.lease import script
 
 Fields = dict[str, str]
 CONSUMER_SILENCE = 3600.0  # seconds; one that is alive asks at least once a second
+DEAD_KEPT = 10_000  # parked reports, about; what waits for a newer coordinator has no bound
+READMITTED_AT_ONCE = 500  # reports that come back in one step
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +63,41 @@ class Inbox:
         self._keys = keys
         self._consumer = consumer
         self._park = script(client, "coordinator", "park")
+        self._readmit = script(client, "coordinator", "readmit")
 
     def open(self) -> None:
-        """Make the stream and its consumer group if they are not there (also after a store came back empty)."""
+        """Make the stream and its consumer group if they are not there (also after a store came back empty).
+
+        Then put back what waited for a release that reads what this one reads.
+        """
         try:
             self._redis.xgroup_create(self._keys.reports, REPORT_GROUP, id="0", mkstream=True)
         except redis.ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
+        self.readmit()
+
+    def readmit(self) -> int:
+        """Put reports back that an older coordinator left for one like this. Returns how many.
+
+        Again now and then, since an older one may run beside us and leave more.
+        """
+        back = 0
+        for version in range(2, report.SCHEMA_VERSION + 1):
+            waiting = self._waiting_for(version)
+            moved = [1]
+            while any(moved):
+                moved = self._readmit(
+                    keys=[self._keys.reports, waiting, self._keys.dead, self._keys.counters],
+                    args=[READMITTED_AT_ONCE, DEAD_KEPT, f"UNREADABLE: it stood in {waiting} and holds no report"],
+                )
+                back += int(moved[0])
+        if back:
+            log.info("%d reports that had waited for this release are read now", back)
+        return back
+
+    def _waiting_for(self, version: int) -> str:
+        return self._keys.name("reports", f"v{version}")
 
     def read(self, count: int, block: float) -> list[Entry]:
         """New reports, waiting up to ``block`` seconds for the first."""
@@ -97,18 +131,19 @@ class Inbox:
 
     def park(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
         """Set reports aside with the reason, and ack them, in one step."""
-        return self._aside(self._keys.dead, entries, reason, counter)
+        return self._aside(self._keys.dead, entries, reason, counter, DEAD_KEPT)
 
     def leave_for_newer(self, entries: Sequence[Entry], version: int) -> int:
         """Move reports of a newer schema to the stream of that version."""
         reason = f"schema version {version} is newer than this coordinator reads"
-        return self._aside(self._keys.name("reports", f"v{version}"), entries, reason, "NEWER")
+        return self._aside(self._waiting_for(version), entries, reason, "NEWER", 0)
 
-    def _aside(self, target: str, entries: Sequence[Entry], reason: str, counter: str) -> int:
+    def _aside(self, target: str, entries: Sequence[Entry], reason: str, counter: str, kept: int) -> int:
         payload = json.dumps([{"id": entry.id, "fields": entry.fields} for entry in entries])
         return int(
             self._park(
-                keys=[self._keys.reports, target, self._keys.counters], args=[REPORT_GROUP, counter, reason, payload]
+                keys=[self._keys.reports, target, self._keys.counters],
+                args=[REPORT_GROUP, counter, reason, payload, kept],
             )
         )
 

@@ -12,6 +12,7 @@ import redis
 
 from coordinator.spec_check import CONTROL_QUEUE
 from tasks.keys import Keys
+from tasks.lookout import Lookout
 
 log = logging.getLogger(__name__)
 EVERY = 1.0  # seconds between two notes of one coordinator
@@ -21,7 +22,9 @@ FORGOTTEN = 3600.0  # seconds of silence after which a runner or a coordinator i
 class Presence:
     """One coordinator in the list of the fleet. ``name`` is ``host:pid:word``; ``client`` must decode responses."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, name: str) -> None:
+    def __init__(self, client: redis.Redis, keys: Keys, name: str, lookout: Lookout | None = None) -> None:
+        """``lookout``: says which warehouse this coordinator sees, if anybody does."""
+        self._lookout = lookout
         self._redis = client
         self._keys = keys
         self._name = name
@@ -44,6 +47,7 @@ class Presence:
                 "queues": [CONTROL_QUEUE],
                 "read_at": None if read_ago is None else now - read_ago,
                 "swept_at": None if swept_ago is None else now - swept_ago,
+                **(self._lookout.seen() if self._lookout is not None else {}),
             }
             with self._redis.pipeline(transaction=True) as pipe:
                 pipe.hset(self._keys.coordinators, self._name, json.dumps(line))

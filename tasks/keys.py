@@ -22,7 +22,7 @@ key                                   type    what it holds
 ``P:summary``                         hash    job → one line of JSON for ``list``
 ``P:key:KEY``                         hash    job that was submitted under this key, fingerprint of its spec
 ``P:reports``                         stream  reports of workers; consumer group ``coordinators``
-``P:reports:vN``                      stream  reports of a newer schema, left for a newer coordinator
+``P:reports:vN``                      stream  reports of a newer schema, until a newer coordinator puts them back
 ``P:dead``                            stream  reports nobody can apply, with the reason and the raw fields
 ``P:dead:ENTRY``                      string  what became of a parked report that was replayed or dropped
 ``P:alive``                           hash    ``at``: last tick of the sweep; ``grace_until``: no takeover before

@@ -60,6 +60,12 @@ class Leash:
     def watchdog_pid(self) -> int:
         return self._process.pid
 
+    def taken(self) -> None:
+        """This runner has taken a hint, whatever comes of it. For people, who see by it that it is not deaf."""
+        with self._lock:
+            self._hello["taken"] = time.time()
+            self._say_if_read({"op": "taken", "at": self._hello["taken"]})
+
     def hold(self, token: Token) -> None:
         """From now on the watchdog keeps the lease of ``token`` and acts in the runner's stead if it dies."""
         with self._lock:
@@ -101,10 +107,7 @@ class Leash:
             if not now and moment - self._progress_at < _PROGRESS_EVERY:
                 return
             self._progress, self._progress_at = text, moment
-            # A watchdog that does not read (it is stopped) must not block the step over a number for people.
-            assert self._process.stdin is not None
-            if select.select([], [self._process.stdin], [], 0)[1]:
-                self._say({"op": "progress", "text": text})
+            self._say_if_read({"op": "progress", "text": text})
 
     def release(self) -> None:
         """The attempt has ended; the lease is nobody's concern any more."""
@@ -138,6 +141,12 @@ class Leash:
     def _say_clock(self, clock: Clock) -> None:
         elapsed = time.monotonic() - clock.began
         self._say({"op": "clock", "code": clock.code, "seconds": clock.seconds, "elapsed": elapsed, "step": clock.step})
+
+    def _say_if_read(self, line: dict[str, Any]) -> None:
+        """A watchdog that does not read (it is stopped) must not block the runner over a number for people."""
+        assert self._process.stdin is not None
+        if select.select([], [self._process.stdin], [], 0)[1]:
+            self._say(line)
 
     def _say(self, line: dict[str, Any]) -> None:
         assert self._process.stdin is not None

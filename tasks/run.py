@@ -60,6 +60,7 @@ def run(runner: Runner, hint_text: str) -> str:
         What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, or the outcome and the
         answer of finish.
     """
+    runner.leash.taken()
     try:
         hint = Hint.parse(hint_text)
     except Malformed as error:

@@ -5,8 +5,8 @@ It exists because one C call that holds the GIL silences every thread of the run
 tie it to its runner, one JSON object a line, each with an ``op``:
 
 ==================  ==========================================================================================
-runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, claimed (if it ever claimed) ·
-                    ``hold`` token, log, since · ``log`` path ·
+runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, claimed, taken (if ever) ·
+                    ``taken`` at · ``hold`` token, log, since · ``log`` path ·
                     ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text · ``release``
 watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
 ==================  ==========================================================================================
@@ -36,6 +36,7 @@ from tasks.arming import arm_this_process
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.lease import Lease, RenewAnswer
+from tasks.lookout import Lookout
 from tasks.points import Point, reach
 from tasks.proctree import Seen, Tree, describe_status, exit_status, look
 from tasks.report import Outcome
@@ -72,6 +73,8 @@ class Watchdog:
         self._drain_at: float | None = None  # monotonic seconds
         self._token: Token | None = None
         self._claimed = float(hello.get("claimed", 0.0))  # its last claim, by the clock of this host
+        self._taken = float(hello.get("taken", 0.0))  # when it last took a hint, whatever came of it
+        self._lookout = Lookout(settings)
         self._log: str | None = None
         self._progress = ""
         self._vigil = Vigil()
@@ -139,6 +142,8 @@ class Watchdog:
             self._vigil = Vigil()
             self._wake.follow(self._token.job)
             self._tick_soon()
+        elif op == "taken":
+            self._taken = float(line["at"])
         elif op == "log":
             self._log = line["path"]
         elif op == "clock":
@@ -249,14 +254,17 @@ class Watchdog:
     def _described(self, now: float) -> dict[str, Any]:
         """The line of this runner, its times by the clock of the store, which says that it is ``now``."""
         claimed = now - max(0.0, time.time() - self._claimed) if self._claimed else None
+        taken = now - max(0.0, time.time() - self._taken) if self._taken else None
         line: dict[str, Any] = {
             "id": self._id,
             "host": self._worker.rpartition(":")[0],
             "pid": self._runner.pid,
             "worker_pid": self._worker_pid,
             "queues": self._queues,
+            "taken_at": taken,
             "claimed_at": claimed,
             "job": None,
+            **self._lookout.seen(),
         }
         if self._token is not None:
             token = self._token

@@ -23,6 +23,7 @@ from coordinator.cli.demo import JAVA, java_version
 from coordinator.cli.exits import BadRequest, ExitCode, Unreachable, without_password
 from coordinator.cli.terminal import count_of, emit, one_line, stdout, table
 from coordinator.doctor import Finding, Level
+from coordinator.fleet import FleetView
 from coordinator.premises import PlaceSeen, java_seen, packages_seen, place_seen
 from coordinator.tested import TESTED
 from coordinator.vitals import JobPlace, records_of, server_of
@@ -66,6 +67,7 @@ class _Seen:
 
     place: PlaceSeen | None = None
     jobs: tuple[JobPlace, ...] | None = None
+    fleet: FleetView | None = None
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False) -> None:
@@ -94,6 +96,8 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.
     findings = [*fleet.found, *judge.of_settings(settings), *warehouse.found]
     if seen.place is not None and seen.jobs is not None:
         findings += judge.of_place_and_jobs(seen.place, seen.jobs)
+    if seen.place is not None and seen.fleet is not None:
+        findings += judge.of_place_and_fleet(seen.place, seen.fleet)
     findings += machine.found
 
     counts = {level: sum(one.level is level for one in findings) for level in Level}
@@ -128,7 +132,8 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
             records = records_of(connection.redis, Keys(settings.prefix))
             seen.jobs = records.places
             found.extend(judge.of_records(records, settings))
-            found.extend(judge.of_fleet(connection.client.fleet(), place, records.open))
+            seen.fleet = connection.client.fleet()
+            found.extend(judge.of_fleet(seen.fleet, place, records.open))
     except (Unreachable, BadRequest) as error:
         found.append(_unreachable(error))
 

@@ -62,7 +62,7 @@ def advice(view: FleetView, place: str) -> list[str]:
 
 
 def _runners(view: FleetView) -> Table:
-    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST CLAIM", "HEARD OF", right=("SINCE",))
+    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST HINT", "HEARD OF", right=("SINCE",))
     for one in view.runners:
         runs = f"{one.job} {one.group}#{one.attempt}" if one.job else "idle"
         step = f" {one_line(one.step)}" if one.step else ""
@@ -71,7 +71,7 @@ def _runners(view: FleetView) -> Table:
             ",".join(one.queues),
             Text(runs + step, "" if one.job else "dim"),
             "" if one.since is None else format_duration(max(0.0, view.at - one.since)),
-            _ago(one.claimed_at, view.at),
+            _ago(one.taken_at, view.at),
             _heard(one, view.at),
         )
     return shown
@@ -109,7 +109,7 @@ def _heard(one: RunnerView | CoordinatorView, now: float) -> Text:
 
 def fleet_json(view: FleetView) -> dict[str, Any]:
     """Everything, with times as machines read them."""
-    times = ("claimed_at", "since", "read_at", "swept_at", "seen")
+    times = ("taken_at", "claimed_at", "since", "read_at", "swept_at", "seen")
 
     def told(one: RunnerView | CoordinatorView) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""A coordinator process whose report consumer has died must end, whatever its other threads hang in."""
+"""A coordinator process whose report consumer has died must end as a failure, whatever its other threads hang in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import redis
 from servers import RedisServer, wait_until
+
+from coordinator.bootstep import EXIT_CODE
 
 MAIN = """
 import sys, threading, time
@@ -27,7 +29,9 @@ def die(self):
     raise RuntimeError("a bug in the consumer")
 Sweep.run = hang
 Consumer.run = die
-c.app.worker_main(["worker", "--loglevel=WARNING", "-P", "threads", "-c", "4"])
+sys.argv = ["celery", "-A", "coordinator", "worker", "--loglevel=WARNING", "-P", "threads", "-c", "4"]
+from celery.__main__ import main  # as the command does it: what it ends with is the exit code
+main()
 """
 
 
@@ -59,6 +63,7 @@ def test_the_process_ends_with_its_consumer(client: redis.Redis, redis_server: R
     """The control: nothing hangs."""
     process = start(redis_server, tmp_path, wait=False)
     assert ended_within(process, 30), (tmp_path / "log").read_text()[-2000:]
+    assert process.returncode == EXIT_CODE, "a supervisor that restarts only failures must restart it"
 
 
 def test_the_process_ends_with_its_consumer_also_when_a_sweep_hangs(
@@ -73,3 +78,4 @@ def test_the_process_ends_with_its_consumer_also_when_a_sweep_hangs(
     app.close()
     wait_until(lambda: "CONSUMER DIES" in (tmp_path / "log").read_text(), 30, "the consumer to die")
     assert ended_within(process, 30), "30 s after its consumer died:\n" + (tmp_path / "log").read_text()[-1500:]
+    assert process.returncode == EXIT_CODE

@@ -16,6 +16,9 @@ import redis
 from head import Head, group
 from servers import RedisServer, free_port, wait_until
 
+from coordinator.presence import Presence
+from tasks.lookout import Lookout
+from tasks.warehouse import Warehouse
 from tests.cli.conftest import Cli
 
 GOOD = 'name: good\ngroups: [{name: a, spark: false, steps: [{python: "some.where:step"}]}]\n'
@@ -180,6 +183,28 @@ def test_what_waits_in_the_store_is_named(head: Head, told: Callable[[], dict[st
     assert job in found["JOBS_OVERDUE"]["text"]
     assert job in found["WAREHOUSE_ID"]["text"]
     assert "queue light" in found["QUEUES"]["text"]
+
+
+def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
+    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    """Two homes under one path, as two hosts without the shared mount have: the doctor sees the second."""
+    head.submit(group("a"))
+    lookout = Lookout(head.settings)
+    wait_until(lambda: "warehouse_id" in lookout.seen(), 10, "the coordinator's look")
+    presence = Presence(head.redis, head.keys, "host-1:7:word", lookout)
+    presence.note(None, 0.0)
+    assert told()["WAREHOUSE_SHARED"]["level"] == "ok"
+    folder = Path(head.settings.warehouse)
+    folder.rename(folder.with_name("the-home-of-host-1"))
+    elsewhere = Warehouse(str(folder)).ensure_id()
+    presence.note(None, 0.0)
+    found = told()["WAREHOUSE_SHARED"]
+    assert found["level"] == "problem"
+    assert "host-1:7" in found["text"]
+    assert elsewhere in found["text"]
+    assert str(lookout.seen()["warehouse_id"]) in found["text"]
+    assert "WAREHOUSE_MISMATCH" in found["cure"]
 
 
 def test_reports_that_a_coordinator_took_and_never_finished_are_named(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import fleet
 import psutil
@@ -13,6 +15,7 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
+from tasks.lookout import PATIENCE
 from tasks.report import OutcomeKind
 from tasks.token import Hint
 
@@ -22,7 +25,9 @@ LEASE_TTL = 3.0
 @pytest.fixture(scope="module")
 def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
     with fleet.worker(
-        redis_server.url, tmp_path_factory.mktemp("worker"), environ={"FLEET_PASSWORD": "hunter2-hunter2"}
+        redis_server.url,
+        (home := tmp_path_factory.mktemp("worker")),
+        environ={"FLEET_PASSWORD": "hunter2-hunter2", "UNSTUCK_WAREHOUSE": str(home / "mount")},
     ) as running:
         yield running
 
@@ -336,8 +341,6 @@ def test_a_hint_twice_is_one_run(worker: fleet.FleetWorker, store: redis.Redis, 
 def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:
-    import json
-
     hint = offer("wait_for_cancel")
     runner = fleet.runner_of(store, hint)
 
@@ -351,3 +354,62 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     assert store.zscore(fleet.KEYS.runners_seen, line["id"])
     fleet.order(store, hint, "CANCEL")
     fleet.outcome(store, hint)
+
+
+def described(store: redis.Redis, worker: fleet.FleetWorker) -> dict[str, Any]:
+    """The worker's only runner, as its watchdog last described it."""
+    lines = [json.loads(line) for line in store.hvals(fleet.KEYS.runners)]
+    pids = [runner.pid for runner in worker.runners]
+    return next((line for line in lines if line["pid"] in pids), {})
+
+
+def test_a_hint_that_came_to_nothing_is_seen_as_taken(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    """A worker that is offered nothing but what others have claimed is not deaf, and does not look so."""
+    ready_again(worker, store, offer)
+    before = wait_until(lambda: described(store, worker), 10, "the runner to be shown")
+    stale = offer("my_pid", send=False)
+
+    def taken() -> dict[str, Any] | None:
+        now = described(store, worker)
+        return now if (now["taken_at"] or 0) > (now["claimed_at"] or 0) + 0.5 else None
+
+    wait_until(lambda: store.time()[0] > before["claimed_at"] + 1, 5, "the last claim to be long ago")
+    fleet.send_hint(store, Hint(stale.job, stale.group, stale.epoch, "another"), "light")
+    line = wait_until(taken, 10, "the hint to be seen")
+    assert not fleet.attempt(store, stale).get("claimant"), "and it claimed nothing"
+    assert abs(line["taken_at"] - store.time()[0]) < 10
+
+
+def test_a_runner_tells_which_warehouse_it_sees(worker: fleet.FleetWorker, store: redis.Redis) -> None:
+    line = wait_until(lambda: (x := described(store, worker)) and "warehouse_id" in x and x, 10, "its first look")
+    assert Path(line["warehouse"]) == worker.log.parent / "mount"
+    assert line["warehouse_id"] == "", "there is none at that path, and none was made"
+    assert not Path(line["warehouse"]).exists()
+
+
+def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
+    store: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Only the doctor's look hangs: the attempt has another warehouse."""
+    (tmp_path / "mount").mkdir()
+    os.mkfifo(tmp_path / "mount" / "_warehouse_id")  # who reads it waits, as on a mount whose server is gone
+    with fleet.worker(
+        redis_server.url, tmp_path, queues="hung", environ={"UNSTUCK_WAREHOUSE": str(tmp_path / "mount")}
+    ) as hung:
+
+        def told() -> bool:
+            return "no answer for" in described(store, hung).get("warehouse_trouble", "")
+
+        wait_until(told, PATIENCE + 20, "the look to be given up")
+        step = {"python": "fleet_steps:my_pid", "params": {}}
+        spec = {"name": "g", "spark": False, "queue": "hung", "steps": [step]}
+        hint = fleet.offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec)
+        assert fleet.outcome(store, hint).kind is OutcomeKind.SUCCEEDED
+        assert told(), "it goes on telling"
+        watchdogs = hung.watchdogs
+        assert fleet.stop_gently(hung) == 0
+        assert watchdogs
+        for watchdog in watchdogs:
+            wait_until(lambda pid=watchdog.pid: fleet.gone(pid), 10, "the watchdog to end, though a thread of it hangs")

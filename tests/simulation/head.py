@@ -196,6 +196,9 @@ class InboxAtHand:
     def trim(self) -> int:
         return 0
 
+    def readmit(self) -> int:
+        return 0
+
 
 class _Stopping:
     """The consumer's stop flag, whose wait takes virtual time."""

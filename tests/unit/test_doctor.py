@@ -11,7 +11,7 @@ import pytest
 
 from coordinator import doctor
 from coordinator.doctor import Finding, Level
-from coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView
+from coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView, SeenThere
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
 from coordinator.tested import TESTED
 from coordinator.vitals import JobPlace, Records, Server
@@ -23,7 +23,7 @@ SETTINGS = Settings()
 WELL = Server("valkey", "9.1.2", False, False, 0, True, "everysec", (), "noeviction", 10**6, 0, 10**10, 0.01, 0.01)
 CALM = Records(0, None, 0, None, 0, {}, 2, -1.0, "j", 0.5, True, ())
 HEAD = CoordinatorView("c", "h1", 1, ("control",), 990.0, 999.0, 999.0, False)
-HAND = RunnerView("r", "h2", 2, 1, ("spark",), 900.0, 999.0, False)
+HAND = RunnerView("r", "h2", 2, 1, ("spark",), 850.0, 999.0, False, taken_at=900.0)
 FLEET = FleetView(1000.0, 999.5, (HAND,), (HEAD,), (QueueView("control", 0, 1), QueueView("spark", 3, 1)))
 PLACE = PlaceSeen("/w", True, "id1", True)
 
@@ -46,6 +46,7 @@ def test_where_all_is_well_there_is_neither_problem_nor_warning() -> None:
         *doctor.of_packages([PackageSeen("redis", ">=7", "8.1.0", "8.1.0", True)]),
         *doctor.of_place(PLACE),
         *doctor.of_place_and_jobs(PLACE, (JobPlace("j", "/w", "id1"),)),
+        *doctor.of_place_and_fleet(PLACE, FLEET),
     ]
     assert ill(findings) == []
     assert len({one.code for one in findings}) == len(findings) >= 18
@@ -117,7 +118,7 @@ def test_what_waits_too_long_is_named(change: dict[str, object], found: tuple[st
 def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named() -> None:
     text = {one.code: one.text for one in doctor.of_fleet(FLEET, "here", 0)}
     assert text["COORDINATORS"] == "h1:1 (last report 10s ago)"
-    assert text["WORKERS"] == "h2:2 (last claim 1m40s ago)"
+    assert text["WORKERS"] == "h2:2 (last hint 1m40s ago)"
     nobody = replace(FLEET, runners=(), coordinators=(), queues=(QueueView("big", 4, 0), QueueView("control", 1, 0)))
     queues = [("QUEUES", Level.PROBLEM)] * 2
     worst = [("COORDINATORS", Level.PROBLEM), ("WORKERS", Level.PROBLEM), *queues]
@@ -235,6 +236,50 @@ def test_open_jobs_of_another_warehouse_under_the_same_path_are_named() -> None:
     assert "j1" not in found.text
     assert ill(doctor.of_place_and_jobs(PLACE, (jobs[0], jobs[2]))) == []
     assert ill(doctor.of_place_and_jobs(PlaceSeen("/w"), jobs)) == [("WAREHOUSE_ID", Level.PROBLEM)]
+
+
+def seeing(head: SeenThere, hand: SeenThere) -> FleetView:
+    return replace(FLEET, coordinators=(replace(HEAD, warehouse=head),), runners=(replace(HAND, warehouse=hand),))
+
+
+@pytest.mark.parametrize(
+    ("hand", "named"),
+    [
+        (SeenThere("/w", "id2"), "h2:2 (id2)"),
+        (SeenThere("/w", ""), "h2:2 (none)"),
+        (SeenThere("/w", trouble="no answer for 12s"), "h2:2 (no answer for 12s)"),
+    ],
+)
+def test_who_sees_another_warehouse_under_the_same_path_is_named(hand: SeenThere, named: str) -> None:
+    well = SeenThere("/w", "id1")
+    for place in (PLACE, PlaceSeen("/w")):  # also where this machine is the one without it
+        (found,) = doctor.of_place_and_fleet(place, seeing(well, hand))
+        assert (found.code, found.level) == ("WAREHOUSE_SHARED", Level.PROBLEM)
+        assert named in found.text
+        assert "h1:1 (" not in found.text
+        assert "id1" in found.text
+    gone = seeing(well, hand)
+    gone = replace(gone, runners=(replace(gone.runners[0], silent=True),))
+    assert ill(doctor.of_place_and_fleet(PLACE, gone)) == [], "what a dead runner saw is no trouble"
+
+
+def test_the_same_warehouse_for_all_and_who_cannot_say() -> None:
+    well = SeenThere("/w", "id1")
+    (found,) = doctor.of_place_and_fleet(PLACE, seeing(well, well))
+    assert (found.level, found.text) == (Level.OK, "2 of 2 runners and coordinators say that they see the same there")
+    for silent in (SeenThere(), SeenThere("/w")):
+        (found,) = doctor.of_place_and_fleet(PLACE, seeing(well, silent))
+        assert found.level is Level.OK
+        assert "1 of 2 runners and coordinators say" in found.text
+        assert "1 cannot say" in found.text
+    none = SeenThere("/w", "")
+    assert ill(doctor.of_place_and_fleet(PlaceSeen("/w"), seeing(none, none))) == [], "nobody has submitted yet"
+
+
+def test_who_is_set_to_another_path_is_named_with_it() -> None:
+    (found,) = doctor.of_place_and_fleet(PLACE, seeing(SeenThere("/w", "id1"), SeenThere("/mnt/w", "id1")))
+    assert (found.code, found.level) == ("WAREHOUSE_SHARED", Level.WARNING)
+    assert "h2:2 (/mnt/w)" in found.text
 
 
 # -- the page -------------------------------------------------------------------------------------------------
