@@ -30,6 +30,7 @@ from coordinator.spec import JobSpec
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent, Status
 from coordinator.store import HALTED_LOOK
+from tasks.group import GroupSpec
 from tasks.report import Outcome, OutcomeKind
 from tasks.token import Hint, split_member
 
@@ -119,6 +120,10 @@ class SmallWorld:
         state = self.state()
         return {each: str(state.record(each).state) for name in self.plan.groups for each in state.members(name)}
 
+    def planned(self, name: str) -> GroupSpec:
+        """What the spec says of a group, or of the fork of this member."""
+        return self.plan.groups[split_member(name)[0]].spec
+
     def world(self, **more: Any) -> World:
         """What a decision made now may know."""
         return World(now=self.now, nonce=self._word(), resend={"spark": 100, "light": 100}, **more)
@@ -126,6 +131,11 @@ class SmallWorld:
     def running(self) -> list[str]:
         """Groups whose attempt is claimed and has not ended."""
         return [name for name, attempt in self.attempts.items() if attempt.claimant and attempt.outcome is None]
+
+    def timed(self) -> list[str]:
+        """Groups on offer whose time in the queue is bounded."""
+        offered = (name for name, attempt in self.attempts.items() if not attempt.claimant and attempt.outcome is None)
+        return [name for name in offered if self.planned(name).queue_timeout is not None]
 
     def situation(self) -> tuple[Any, ...]:
         """Where the job stands, as coarsely as a person would say it."""
@@ -168,6 +178,8 @@ class SmallWorld:
                 yield Step("look", name)
             elif self.job.intent is Intent.RUN and self.job.halted is None:
                 yield Step("claim", name)
+                if self.planned(name).queue_timeout is not None:
+                    yield Step("unserved", name)
         if self.doing:
             yield from (Step("warehouse", how=how) for how in ("answers", "troubled", "dies before", "dies after"))
             if self.doing == "publish" and not self.slot:
@@ -259,6 +271,10 @@ class SmallWorld:
     def _lapse(self, name: str, _: str) -> None:
         """A whole lease goes by without a word of this runner; the others are alive."""
         self._let_pass(LEASE + 0.1, silent=name)
+
+    def _unserved(self, name: str, _: str) -> None:
+        """The group's whole time in the queue goes by, and nobody claims it."""
+        self._let_pass((self.planned(name).queue_timeout or 0.0) + 0.1)
 
     def _let_pass(self, seconds: float, silent: str = "") -> None:
         self.now += seconds

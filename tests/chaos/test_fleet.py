@@ -305,7 +305,7 @@ def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_a
 
 
 def test_no_beat_at_all_makes_no_difference(client: Client, fleet: LocalFleet) -> None:
-    """The fixture's beat is frozen for the rest of this file."""
+    """The fixture's beat is frozen while the job runs."""
     (beat,) = celery_processes("beat")
     beat.suspend()
     try:

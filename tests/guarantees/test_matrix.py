@@ -35,7 +35,7 @@ WANTED = {
 ENDS = ("succeed", "obey", "fail", "gone", "deaf")  # what runners do while a command is brought about
 BOUNDED = (Command.CANCEL, Command.FORCE_STOP)  # they wait for no runner beyond the deadline
 PAUSE = Step("command", Command.PAUSE)
-FAILURES = ("failed", "failed for good", "timed out", "lost", "released", "lapse")
+FAILURES = ("failed", "failed for good", "timed out", "lost", "released", "lapse", "never claimed")
 
 
 def _claim(group: str) -> Step:
@@ -79,13 +79,24 @@ LONG = {
 }
 
 
+def fails_unclaimed(world: SmallWorld) -> bool:
+    """Whether a group on offer fails when its time in the queue goes by, unless the user says something."""
+    for name in world.timed():
+        alone = world.fork()
+        alone.seen = Seen()
+        return alone.play(Step("unserved", name), LOOK).states()[name] == S.FAILED
+    return False
+
+
 class Explored:
     """One world for each situation, and all moves that were seen on the way."""
 
     def __init__(self) -> None:
         self.seen = Seen()
         self.worlds: dict[object, SmallWorld] = {}
-        self.at_work: dict[object, SmallWorld] = {}  # one for each status and set of states in which an attempt runs
+        # One for each status and set of states in which an attempt runs; and in which one fails if it is not claimed.
+        self.at_work: dict[object, SmallWorld] = {}
+        self.on_offer: dict[object, SmallWorld] = {}
         for spec in SPECS:
             self._explore(spec)
         for spec, steps in LONG.values():
@@ -121,8 +132,11 @@ class Explored:
         """Keep the first world of each situation."""
         situation = world.situation()
         self.worlds.setdefault(situation, world)
-        if world.running() and world.job.intent is Intent.RUN and world.job.halted is None:
-            self.at_work.setdefault((world.job.status, situation[3]), world)
+        if world.job.intent is Intent.RUN and world.job.halted is None:
+            if world.running():
+                self.at_work.setdefault((world.job.status, situation[3]), world)
+            if (place := (world.job.status, situation[3])) not in self.on_offer and fails_unclaimed(world):
+                self.on_offer[place] = world
         return situation
 
     def _moves(self) -> int:
@@ -226,12 +240,16 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str
     "step", [step for step in COMMANDS if step.to in WANTED], ids=lambda step: f"{step.to}{step.how and ' --now'}"
 )
 def test_the_users_word_stands_against_every_failure_in_both_orders(step: Step, failure: str, first: str) -> None:
-    at_work = explored().at_work.values()
-    assert {world.job.status for world in at_work} >= {Status.PENDING, Status.RUNNING, Status.RETRYING}
-    for before in at_work:
+    never_claimed = failure == "never claimed"
+    worlds_at_hand = (explored().on_offer if never_claimed else explored().at_work).values()
+    assert {world.job.status for world in worlds_at_hand} >= {Status.PENDING, Status.RUNNING, Status.RETRYING}
+    for before in worlds_at_hand:
         world = before.fork()
-        name = world.running()[0]
-        fails = Step("lapse", name) if failure == "lapse" else Step("finish", name, failure)
+        if never_claimed:
+            fails = Step("unserved", world.timed()[0])
+        else:
+            name = world.running()[0]
+            fails = Step("lapse", name) if failure == "lapse" else Step("finish", name, failure)
         # A decision in between is another situation; the test above has it.
         world.play(*((step, LOOK, fails) if first == "command" else (fails, step)))
         hints, intent = dict(world.hints), world.job.intent

@@ -115,7 +115,7 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
 
 
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
-def test_the_same_command_twice_is_the_same_answer_and_one_event(head: Head, given: Command) -> None:
+def test_the_same_command_twice_is_done_then_already_and_one_event(head: Head, given: Command) -> None:
     job = running(head)
     assert head.client.command(job, given).answer == "DONE"
     commit = head.show(job).job.commit

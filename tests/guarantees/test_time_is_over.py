@@ -127,6 +127,42 @@ def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(quick:
     assert quick.events(job, "b") == ["QUEUED"]
 
 
+@pytest.mark.parametrize("first", ["pause", "failure"])
+def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_resume(
+    make_head: Callable[..., Head], first: str
+) -> None:
+    """The failure of dispatch; those of an attempt are in ``test_the_users_word``. Nobody decides unasked."""
+    head = make_head(sweep_every=60.0, lease_ttl=0.2)
+    head.sweep.run()
+    wait_until(lambda: grace_is_over(head), 10, "the first grace to end")
+    job, other = (head.submit(group("a", queue_timeout="1s"), group("b", "a"), name=name) for name in "12")
+    head.read()
+    (old,) = head.hints(job)
+    if first == "pause":
+        head.client.pause(job)
+    begun = head.show(job).at
+    wait_until(lambda: head.show(job).at > begun + 1.0, 10, "its time in the queue to be over")
+    if first == "failure":
+        head.client.pause(job)
+    head.redis.zadd(head.keys.due, {job: 0, other: 0}, xx=True)
+    head.sweep.run()
+    head.read()
+
+    assert head.status(other) is Status.FAILED, "nobody paused this one; if it goes on, the test proves nothing"
+    assert head.status(job) is Status.PAUSED
+    assert not head.hints(job), "no further attempt"
+    reason = head.show(job).groups[0].members[0].record.reason
+    assert reason is not None
+    assert reason.code == "USER_PAUSED"
+
+    assert head.client.resume(job).answer == "DONE"
+    head.read()
+    (again,) = head.hints(job)
+    assert (again.epoch, head.claim(old).answer) == (2, "STALE")
+    assert head.claim(again).answer == "CLAIMED", "its time in the queue is counted anew"
+    assert "FAILED" not in head.events(job, "a")
+
+
 def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Head) -> None:
     job = quick.submit(group("a", queue_timeout="1s"))
     quick.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -200,12 +201,18 @@ def test_conf_of_a_group_holds_for_it_alone_and_static_conf_is_refused_by_name(
 def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
     store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
-    started = tmp_path / "started"
-    hint = offer("g", python("slow_stage", started=str(started)))
+    """The best of three is under 2 s: a machine that is busy with other things may make one of them late, not all."""
     before = [runner.pid for runner in worker.runners]
-    fleet.begun(store, hint, started)
-    fleet.order(store, hint, "CANCEL")
-    assert fleet.outcome(store, hint, 4).kind is OutcomeKind.CANCELED  # less than the grace
+    took = []
+    for epoch in (1, 2, 3):
+        started = tmp_path / f"started{epoch}"
+        hint = offer("g", python("slow_stage", started=str(started)), epoch=epoch, nonce=f"n{epoch}")
+        fleet.begun(store, hint, started)
+        asked = time.monotonic()
+        fleet.order(store, hint, "CANCEL")
+        assert fleet.outcome(store, hint, 4).kind is OutcomeKind.CANCELED  # each in less than the grace
+        took.append(time.monotonic() - asked)
+    assert min(took) < 2.0, took
     done(store, offer("h", python("spark_numbers", "numbers")))
     assert [runner.pid for runner in worker.runners] == before
 
