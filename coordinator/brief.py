@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from coordinator.decision import World
 from coordinator.due import PUBLISHING
+from coordinator.explanation import Explanation
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent
 from tasks.duration import format_duration
 
-if TYPE_CHECKING:
-    from coordinator.explain import Explanation
-
 S = GroupState
 LONELY = 5.0  # seconds after which a job or a hint that nobody has taken is worth a word
+PATIENCE = 10.0  # seconds after its due at which a job counts as looked at by nobody
 NAMED = 3  # groups that a job's line names
 
 
@@ -34,14 +32,19 @@ def job_brief(state: JobState, world: World, due: float | None, groups: Sequence
         return ""
     if job.commit == "new" and world.now - job.submitted_at > LONELY:
         return "no coordinator has looked at this job yet; start a fleet with `unstuck up`"
-    if due is not None and due < world.now - 10:
-        return f"it was due {format_duration(world.now - due)} ago and nobody looks: is a coordinator running?"
+    if due is not None and due < world.now - PATIENCE:
+        return nobody_looks(world.now - due)
     if state.recovering:
         return _recovering(state)
     stuck = next((one for one in groups if one.state == S.QUEUED and world.now - one.since > LONELY), None)
     if stuck is not None and not (state.by_state[S.RUNNING] or state.by_state[S.CANCELING]):
         return f"{stuck.subject}: {stuck.short or stuck.what}"
     return _at_work(state)
+
+
+def nobody_looks(late: float) -> str:
+    """Of a job that is not decided, ``late`` seconds after its due."""
+    return f"it was due {format_duration(late)} ago and nobody looks: is a coordinator running?"
 
 
 def _recovering(state: JobState) -> str:

@@ -21,7 +21,8 @@ from coordinator.alter import alter
 from coordinator.asking import rerun, skip
 from coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_retry, command
 from coordinator.decision import World
-from coordinator.explain import Explanation, explain
+from coordinator.explain import explain
+from coordinator.explanation import Explanation
 from coordinator.fleet import FleetView, fleet_of
 from coordinator.giving import Giving, Judge
 from coordinator.job import JobRecord
@@ -219,7 +220,7 @@ class Client:
         Raises: NoSuchJob.
         """
         state, now, due = self._state(job)
-        return view_of(state, now, due, explain(state, self._world(now), due, members) if why else ())
+        return view_of(state, now, due, explain(state, self._world(now, state), due, members) if why else ())
 
     def _record(self, job: str) -> JobRecord:
         """Raises: NoSuchJob."""
@@ -237,7 +238,7 @@ class Client:
         Raises: NoSuchJob.
         """
         state, now, due = self._state(job)
-        return explain(state, self._world(now), due)
+        return explain(state, self._world(now, state), due)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""
@@ -246,13 +247,14 @@ class Client:
             raise self._no_such_job(job)
         return found
 
-    def _world(self, now: float) -> World:
+    def _world(self, now: float, state: JobState) -> World:
         """The world as deciding would see it, as far as explaining needs it."""
-        settings = self.settings
+        settings, slots = self.settings, self._store.slots(now, self._runner_silence)
         return World(
             now=now,
             nonce="",
-            slots=self._store.slots(now, self._runner_silence),
+            slots=slots,
+            resend=self._store.resend_allowance(state.offered_on, slots),
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
             lease_ttl=settings.lease_ttl,

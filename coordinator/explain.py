@@ -8,63 +8,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from coordinator.attempts import held_until
-from coordinator.brief import job_brief
+from coordinator.brief import PATIENCE, job_brief, nobody_looks
 from coordinator.condition import quoted
 from coordinator.decision import World
 from coordinator.draft import Draft
-from coordinator.due import PUBLISHING, job_timeout_at, overdue_at, publish_at, queue_timeout_at, retry_at
+from coordinator.due import (
+    PUBLISHING,
+    cancel_at,
+    job_timeout_at,
+    publish_at,
+    queue_timeout_at,
+    resend_at,
+    retry_at,
+)
+from coordinator.explanation import Explanation, Seen, ahead, held, timeout_of, ways_to_end
 from coordinator.job import Attempt, GroupRecord, JobRecord
 from coordinator.join import Verdict, judge
 from coordinator.plan import PlannedGroup
-from coordinator.queueing import Room
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent, Status
 from tasks.duration import format_duration
 
 S = GroupState
 SHOWN = 20  # groups of one planned group that are explained one by one
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why something is where it is. Times are seconds by the clock of Redis; 0 where there is none.
-
-    Attributes:
-        subject: the group, or the job's id.
-        state: its state or status.
-        what: what it waits for, or how it came to end so, in a sentence.
-        short: the same in a few words, where ``what`` is longer than that.
-        timed: it waits for a time, ``next_at``, more than for anything else.
-        since: when it came there.
-        tried: what has been tried so far; empty if nothing had to be.
-        next_at: when it is looked at next, and ``next_what`` what happens then.
-        gives_up: when it stops waiting, in words; ``gives_up_at`` is the time of what is named last, if that is known.
-        help: commands that would help.
-    """
-
-    subject: str
-    state: str
-    what: str
-    short: str = field(default="", kw_only=True)
-    timed: bool = field(default=False, kw_only=True)
-    since: float = 0.0
-    tried: str = ""
-    next_at: float = 0.0
-    next_what: str = ""
-    gives_up: str = ""
-    gives_up_at: float = 0.0
-    help: tuple[str, ...] = ()
-
-    def line(self, at: float) -> str:
-        """What it waits for in one line, as it reads at the time ``at``: ``attempt 3 in 12s: STEP_FAILED: …``."""
-        text = " ".join((self.short or self.what).split())
-        if not self.timed:
-            return text
-        wait = self.next_at - at
-        return f"{self.next_what} {f'in {format_duration(wait)}' if wait > 0 else 'now'}: {text}"
+A_PERSON = "a person decides"
 
 
 def explain(state: JobState, world: World, due: float | None, members: int | None = SHOWN) -> list[Explanation]:
@@ -77,12 +47,18 @@ def explain(state: JobState, world: World, due: float | None, members: int | Non
     job = _job(state, world, due)
     if state.job.terminal:
         return [job]
-    room = Room(Draft(state, world))
+    seen = Seen(state, world, due)
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
-        found.extend(_planned(state, world, name, planned, room, members))
-    timed = state.job.phase == PUBLISHING and state.job.publish_tries > 0
-    return [replace(job, short=job_brief(state, world, due, found), timed=timed), *found]
+        found.extend(_planned(seen, name, planned, members))
+    brief = job_brief(state, world, due, found)
+    if due is not None and due < world.now - PATIENCE:
+        late = f"{job.what}; {nobody_looks(world.now - due)}"
+        helps = ("celery -A coordinator worker -P threads", *job.help)
+        next_what = f"as soon as a coordinator looks: {job.next_what}"
+        return [replace(job, what=late, short=brief, next_at=0.0, next_what=next_what, help=helps), *found]
+    timed = state.job.phase == PUBLISHING and state.job.publish_tries > 0 and state.job.halted is None
+    return [replace(job, short=brief, timed=timed), *found]
 
 
 # ---- the job -----------------------------------------------------------------------------------------------------
@@ -99,58 +75,58 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
         return Explanation(
             job.id, job.status, text + told, job.ended_at, gives_up="it has ended; this is final", help=helps
         )
-    next_what = "everything is looked at again, whoever may have been lost"
-    if job.halted is not None:
-        helps = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}")
-        return Explanation(
-            job.id, job.status, job.halted.text, 0.0, "", due or 0.0, next_what, "a person decides", help=helps
-        )
+    next_at, next_what = ahead(0.0, world, due), "everything is looked at again, whoever may have been lost"
+    resume = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}")
+    if job.halted is not None and held(job):
+        what, since = job.halted.text, job.paused_at or job.intent_at
+        next_what = "it is looked at, and nothing is decided before a resume"
+        return Explanation(job.id, job.status, what, since, "", next_at, next_what, A_PERSON, help=resume)
     if job.phase == PUBLISHING:
-        return _publishing(state, world)
+        return _publishing(state, world, due)
     left = state.size - sum(n for s, n in state.tally.items() if GroupState(s).terminal)
     if job.intent is Intent.PAUSE:
         what = f"{job.intent_by} paused it{_because(job)}"
         if job.status is Status.PAUSING:
             what += f"; {len(state.active)} attempts are still running and may end"
-        helps = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}")
-        ends = "a person decides"
+        ends = A_PERSON
         if state.plan.timeout is not None:
-            ends += f"; the time that it stands PAUSED does not count towards its {_timeout(state.plan.timeout)}"
-        return Explanation(job.id, job.status, what, job.intent_at, "", 0.0, "nothing", ends, help=helps)
+            ends += f"; the time that it stands PAUSED does not count towards its {timeout_of(state.plan.timeout)}"
+        next_what = "everything is looked at again, and nothing is started before a resume"
+        return Explanation(job.id, job.status, what, job.intent_at, "", next_at, next_what, ends, help=resume)
     given_up_at = job_timeout_at(job, state.plan.timeout, world) or 0.0
     if job.intent is not Intent.RUN:
         what = f"{job.intent_by} asked for {job.intent}{_because(job)}; {len(state.active)} attempts have not ended yet"
+        if job.halted is not None:
+            what += f"; before that: {job.halted.text}"
         if job.intent is Intent.STOP:
             gives_up = "when they have ended; they are not interrupted"
             if given_up_at:
-                gives_up += f" before the job's {_timeout(state.plan.timeout)}"
+                gives_up += f" before the job's {timeout_of(state.plan.timeout)}"
+        elif job.intent is Intent.FORCE_STOP:
+            gives_up, given_up_at = "when it is looked at next", next_at
         else:
             gives_up = f"at the deadline, {format_duration(world.cancel_deadline)} after it was asked"
-        force = (f"unstuck force-stop {job.id}",)
+            given_up_at = max(cancel_at(job, world), world.now)
+        helps = ways_to_end(job)
         return Explanation(
-            job.id, job.status, what, job.intent_at, "", due or 0.0, next_what, gives_up, given_up_at, force
+            job.id, job.status, what, job.intent_at, "", next_at, next_what, gives_up, given_up_at, helps
         )
     what = f"{left} of {state.size} groups are not done"
     if state.recovering:
         what += f"; {len(state.recovering)} failed or were lost and are tried again"
-    if due is not None and due < world.now - 10:
-        what += f"; it was due {format_duration(world.now - due)} ago and nobody looks: is a coordinator running?"
     since = job.started_at or job.submitted_at
     gives_up = "when its groups do"
     if job.timed_out is not None:
-        what, gives_up = f"{what}; {job.timed_out.text}", "at once"
+        what, gives_up, given_up_at = f"{what}; {job.timed_out.text}", "when it is looked at next", next_at
     elif given_up_at:
-        gives_up += f"; or FAILED by its {_timeout(state.plan.timeout)}"
+        gives_up += f"; or FAILED by its {timeout_of(state.plan.timeout)}"
     elif state.plan.timeout is not None:
-        gives_up += f"; or FAILED by its {_timeout(state.plan.timeout)} from its first claimed attempt"
-    return Explanation(job.id, job.status, what, since, "", due or 0.0, next_what, gives_up, given_up_at)
+        gives_up += f"; or FAILED by its {timeout_of(state.plan.timeout)} from its first claimed attempt"
+    helps = ways_to_end(job)
+    return Explanation(job.id, job.status, what, since, "", next_at, next_what, gives_up, given_up_at, helps)
 
 
-def _timeout(seconds: float | None) -> str:
-    return "" if seconds is None else f"timeout of {format_duration(seconds)}"
-
-
-def _publishing(state: JobState, world: World) -> Explanation:
+def _publishing(state: JobState, world: World, due: float | None) -> Explanation:
     job = state.job
     what = "all groups are done; the package is being published"
     if job.aborting:
@@ -160,12 +136,12 @@ def _publishing(state: JobState, world: World) -> Explanation:
         job.id,
         job.status,
         what,
-        0.0,
+        max((record.since for record in state.groups.values()), default=0.0),  # when the last group was done
         tried,
-        publish_at(job, world),
+        ahead(publish_at(job, world), world, due),
         "publishing is tried again",
         "never by itself: what is done is not thrown away because the warehouse is away",
-        help=(f"unstuck cancel {job.id}",),
+        help=("unstuck doctor", *(() if job.aborting else ways_to_end(job))),
     )
 
 
@@ -180,9 +156,8 @@ def _because(job: JobRecord) -> str:
 _URGENT = {state: n for n, state in enumerate((S.BACKOFF, S.RUNNING, S.CANCELING, S.QUEUED, S.WAITING))}
 
 
-def _planned(
-    state: JobState, world: World, name: str, planned: PlannedGroup, room: Room, shown: int | None
-) -> Iterator[Explanation]:
+def _planned(seen: Seen, name: str, planned: PlannedGroup, shown: int | None) -> Iterator[Explanation]:
+    state = seen.state
     open_members = [
         member
         for member in (state.members(name) if len(state.census[name]) else ())
@@ -190,44 +165,72 @@ def _planned(
     ]
     open_members.sort(key=lambda member: _URGENT[state.record(member).state])
     for member in open_members[:shown]:
-        yield _timed(_group(state, world, member, planned), state.record(member))
+        yield _group(seen, member, planned)
     if shown is not None and len(open_members) > shown:
         yield Explanation(name, "", f"and {len(open_members) - shown} more of its members that are not done")
     # Those that a pause took back among them: why they wait is asked of what holds now, not of what was noted then.
-    waiting = Draft(state, world).waiting_members(name)
+    waiting = Draft(state, seen.world).waiting_members(name)
     whole = state.record(name)
     if whole.state is S.SKIPPED and whole.reason is not None and whole.reason.code == "CONDITION_FALSE":
         yield Explanation(name, whole.state, whole.reason.text, whole.since, gives_up="it was skipped; this is final")
     if waiting > 0:
-        yield _waiting(state, world, name, planned, waiting, room)
+        yield _waiting(seen, name, planned, waiting)
 
 
-def _waiting(state: JobState, world: World, name: str, planned: PlannedGroup, members: int, room: Room) -> Explanation:
+def _waiting(seen: Seen, name: str, planned: PlannedGroup, members: int) -> Explanation:
+    state, job = seen.state, seen.state.job
     found = judge(planned.spec.join, state.needs[name])
     many = f"{members} members: " if planned.spec.for_each is not None and members > 1 else ""
+    gives_up, given_up_at = (A_PERSON, 0.0) if held(job) else seen.gives_up("never by itself: it goes when it has room")
+    helps, short, since = seen.help, "", job.submitted_at
+    if seen.ends:
+        return _canceled(seen, name, S.WAITING, since, many)
     if found.verdict is Verdict.WAIT:
         open_needs = [need for need in planned.spec.needs if not state.done(need)]
-        shown = ", ".join(_need(state, need) for need in open_needs[:5])
+        listed = ", ".join(_need(state, need) for need in open_needs[:5])
         more = f" and {len(open_needs) - 5} more" if len(open_needs) > 5 else ""
         if planned.spec.when is not None:
             more += f"; then its condition decides: {quoted(planned.spec.when)}"
-        return Explanation(
-            name,
-            S.WAITING,
-            f"{many}{found.reason.text}; waits for {shown}{more}",
-            short=f"waits for {shown}{more}",
-            gives_up="when these can no longer satisfy it",
-        )
-    if state.job.intent is not Intent.RUN:
-        return Explanation(name, S.WAITING, f"{many}it may go, but {state.job.intent} was asked for")
-    if not room.in_parallel:
-        text = f"{many}it may go; max_parallel: {state.plan.max_parallel} are running"
-    elif not room.for_(planned.spec.queue_name):
-        queue = planned.spec.queue_name
-        text = f"{many}it may go; {world.window(queue)} hints on queue {queue} are unclaimed"
+        text, short = f"{found.reason.text}; waits for {listed}{more}", f"waits for {listed}{more}"
+        next_what = "what it needs is looked at again"
+        if not held(job):
+            gives_up, given_up_at = seen.gives_up("when these can no longer satisfy it")
     else:
-        text = f"{many}it may go, and is queued when the job is looked at next"
-    return Explanation(name, S.WAITING, text, next_what="it is queued as soon as one of them ends or is claimed")
+        since = max((seen.done[need] for need in planned.spec.needs if need in seen.done), default=since)
+        queue, next_what = planned.spec.queue_name, "it is queued as soon as one of them ends or is claimed"
+        if held(job):
+            text = f"it may go, but {'pause was asked for' if job.intent is Intent.PAUSE else 'the job is halted'}"
+            next_what = "it is queued when the job is resumed"
+        elif not seen.room.for_(queue):
+            text = f"it may go; {_no_room(seen, queue)}"
+            if seen.room.in_parallel and not seen.world.slots.get(queue):
+                helps = (_worker(queue), *helps)
+        else:
+            text, next_what = "it may go, and is queued when the job is looked at next", "it is queued"
+    next_at = 0.0 if held(job) and found.verdict is not Verdict.WAIT else seen.next_at
+    what = f"{many}{text}"
+    return Explanation(name, S.WAITING, what, since, "", next_at, next_what, gives_up, given_up_at, helps, short=short)
+
+
+def _no_room(seen: Seen, queue: str) -> str:
+    if not seen.room.in_parallel:
+        return f"max_parallel: {seen.state.plan.max_parallel} are running"
+    return f"{seen.world.window(queue)} hints on queue {queue} are unclaimed"
+
+
+def _worker(queue: str) -> str:
+    return f"celery -A tasks worker -Q {queue}"
+
+
+def _canceled(
+    seen: Seen, subject: str, state: GroupState, since: float, many: str = "", tried: str = ""
+) -> Explanation:
+    """A group that nobody holds, of a job that ends: at once, or as soon as it is resumed."""
+    when, at, ends = "when the job is looked at next", seen.next_at, "when the job is looked at next"
+    if held(seen.state.job):
+        when, at, ends = "when the job is resumed", 0.0, A_PERSON
+    what = f"{many}{seen.ends}; it is canceled {when}"
+    return Explanation(subject, state, what, since, tried, at, f"it is canceled, {when}", ends, at, seen.help)
 
 
 def _need(state: JobState, need: str) -> str:
@@ -239,48 +242,42 @@ def _need(state: JobState, need: str) -> str:
     return f"{need} ({state.record(need).state})"
 
 
-def _group(state: JobState, world: World, group_id: str, planned: PlannedGroup) -> Explanation:
-    record, attempt = state.record(group_id), state.attempts.get(group_id)
-    if record.state is S.QUEUED:
-        return _queued(state, world, group_id, planned, record)
+def _group(seen: Seen, group_id: str, planned: PlannedGroup) -> Explanation:
+    """One that is QUEUED, RUNNING, CANCELING or in BACKOFF."""
+    record = seen.state.record(group_id)
     if record.state in (S.RUNNING, S.CANCELING):
-        return _running(state, world, group_id, planned, record, attempt)
-    if record.state is S.BACKOFF:
-        what = record.reason.text if record.reason else "it is to be tried again"
-        at = retry_at(record, planned.retry, world)
-        gives_up = f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost in a row"
-        helps = (f"unstuck logs {state.job.id} {group_id}", f"unstuck cancel {state.job.id}")
-        tried = _tried(record)
+        return _running(seen, group_id, planned, record)
+    if seen.ends:
+        return _canceled(seen, group_id, record.state, record.since, tried=_tried(record))
+    if record.state is S.QUEUED:
+        return _queued(seen, group_id, planned, record)
+    return _backoff(seen, group_id, planned, record)
+
+
+def _backoff(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
+    """It waits for a time, and its line says which; but while it is held, or has no room, for no time."""
+    job, attempt, queue = seen.state.job, f"attempt {record.epoch + 1}", planned.spec.queue_name
+    code, what = (record.reason.code, record.reason.text) if record.reason else ("", "it is to be tried again")
+    tried, helps = _tried(record), (f"unstuck logs {job.id} {group_id}", *seen.help)
+    if held(job):
+        if record.last_error is not None and record.last_error.code == code:
+            what = record.last_error.text  # without the time of the attempt, which was noted with the reason
+        short = f"{attempt} when the job is resumed: {code}: {what}" if code else f"{attempt} when the job is resumed"
+        text = f"{what}; it is tried again when the job is resumed"
+        next_what = f"{attempt}, when the job is resumed"
         return Explanation(
-            group_id, record.state, what, record.since, tried, at, f"attempt {record.epoch + 1}", gives_up, help=helps
+            group_id, record.state, text, record.since, tried, 0.0, next_what, A_PERSON, 0.0, helps, short=short
         )
-    return Explanation(
-        group_id, record.state, record.reason.text if record.reason else "it waits for its turn", record.since
-    )
-
-
-def _timed(one: Explanation, record: GroupRecord) -> Explanation:
-    """A group in BACKOFF waits for a time; its line says which, and the code of what went wrong."""
-    if record.state is not S.BACKOFF:
-        return one
-    return replace(one, short=f"{record.reason.code}: {record.reason.text}" if record.reason else "", timed=True)
-
-
-def _queued(state: JobState, world: World, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
-    queue = planned.spec.queue_name
-    slots = world.slots.get(queue, 0)
-    if slots:
-        what = f"queue {queue}: {slots} runner{'s' if slots > 1 else ''} listen, and none has taken it yet"
-        helps: tuple[str, ...] = ()
-    else:
-        what = f"queue {queue}: no worker listens on it"
-        helps = (f"celery -A tasks worker -Q {queue}",)
-    tried = f"its hint was sent {record.hints} times" if record.hints > 1 else ""
-    at = overdue_at(record, world)
-    gives_up = "never by itself: a worker may come at any time"
-    given_up_at = queue_timeout_at(state.job, record, planned.spec.queue_timeout, world) or 0.0
-    if given_up_at:
-        gives_up = f"FAILED by its queue_{_timeout(planned.spec.queue_timeout)}"
+    short = f"{code}: {what}" if code else ""
+    at = retry_at(record, planned.retry, seen.world)
+    timed = at > seen.world.now or seen.room.for_(queue)
+    next_what = attempt
+    if not timed:
+        short = f"its time has come; {_no_room(seen, queue)}: {short or what}"
+        what, next_what = f"{what}; its time has come; {_no_room(seen, queue)}", f"{attempt}, if there is room"
+    own = f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost in a row"
+    gives_up, given_up_at = seen.gives_up(own)
+    at = ahead(at, seen.world, seen.due)
     return Explanation(
         group_id,
         record.state,
@@ -288,34 +285,68 @@ def _queued(state: JobState, world: World, group_id: str, planned: PlannedGroup,
         record.since,
         tried,
         at,
-        "the hint is sent again if it may be lost",
+        next_what,
         gives_up,
         given_up_at,
         helps,
+        short=short,
+        timed=timed,
     )
 
 
-def _running(
-    state: JobState, world: World, group_id: str, planned: PlannedGroup, record: GroupRecord, attempt: Attempt | None
-) -> Explanation:
-    lease = held_until(record, attempt, world) if attempt is not None else 0.0
+def _queued(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
+    job, world, queue = seen.state.job, seen.world, planned.spec.queue_name
+    tried = f"its hint was sent {record.hints} times" if record.hints > 1 else ""
+    if held(job):
+        what, next_at = "nobody may take it before a resume: the job is halted", 0.0
+        next_what = "it may be taken again, when the job is resumed"
+        if job.halted is None:
+            what, next_at = f"{job.intent} was asked for", seen.next_at
+            next_what = "its hint is taken back, if nobody has taken it"
+        return Explanation(
+            group_id, record.state, what, record.since, tried, next_at, next_what, A_PERSON, 0.0, seen.help
+        )
+    slots, helps = world.slots.get(queue, 0), seen.help
+    if slots:
+        what = f"queue {queue}: {slots} runner{'s' if slots > 1 else ''} listen, and none has taken it yet"
+    else:
+        what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
+    at = ahead(resend_at(record, queue, world), world, seen.due)
+    given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, world) or 0.0
+    own = "never by itself: a worker may come at any time"
+    if given_up_at:
+        own = f"FAILED by its queue_{timeout_of(planned.spec.queue_timeout)}"
+    gives_up, given_up_at = seen.gives_up(own, given_up_at)
+    next_what = "the hint is sent again if it may be lost"
+    return Explanation(group_id, record.state, what, record.since, tried, at, next_what, gives_up, given_up_at, helps)
+
+
+def _running(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
+    state, world, attempt = seen.state, seen.world, seen.state.attempts.get(group_id)
+    job = state.job
+    lease = min(held_until(record, attempt, world), world.now + world.lease_ttl) if attempt is not None else 0.0
     silent = max(0.0, world.now - (lease - world.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
-    given_up_at = job_timeout_at(state.job, state.plan.timeout, world) or 0.0
+    given_up_at = job_timeout_at(job, state.plan.timeout, world) or 0.0
     timeouts = _step_timeout(planned, attempt)
     if planned.spec.timeout is not None:
         timeouts.append(f"timeout: {format_duration(planned.spec.timeout)} from its first step")
     if given_up_at:
-        timeouts.append(f"the job's {_timeout(state.plan.timeout)}")
+        timeouts.append(f"the job's {timeout_of(state.plan.timeout)}")
     gives_up = "; ".join(timeouts) or "no timeout is set"
-    if record.state is S.CANCELING:
-        what += ", and was told to end"
+    next_at, next_what = ahead(lease, world, seen.due), "it is taken for lost if it was not heard of by then"
+    if job.halted is not None and held(job):
+        next_at, next_what = 0.0, "how it ends is taken in when the job is resumed"
+    elif seen.cut:
+        what, next_what = f"{what}; {seen.ends}, and it may change nothing any more", "it is ended"
+        gives_up, next_at, given_up_at = "when the job is looked at next", seen.next_at, seen.next_at
+    elif record.state is S.CANCELING or job.intent is Intent.CANCEL:
+        what += ", and was told to end" if record.state is S.CANCELING else ", and is told to end"
         gives_up = f"at the deadline, {format_duration(world.cancel_deadline)} after the cancel was asked for"
-        given_up_at = 0.0
-    helps = (f"unstuck logs {state.job.id} {group_id} -f", f"unstuck cancel {state.job.id}")
-    next_what = "it is taken for lost if it was not heard of by then"
+        given_up_at = max(cancel_at(job, world), world.now)
+    helps = (f"unstuck logs {job.id} {group_id} -f", *seen.help)
     return Explanation(
-        group_id, record.state, what, record.since, _tried(record), lease, next_what, gives_up, given_up_at, helps
+        group_id, record.state, what, record.since, _tried(record), next_at, next_what, gives_up, given_up_at, helps
     )
 
 
@@ -326,7 +357,7 @@ def _step_timeout(planned: PlannedGroup, attempt: Attempt | None) -> list[str]:
     if not 0 < number <= len(planned.spec.steps) or (seconds := planned.spec.steps[number - 1].timeout) is None:
         return []
     step = planned.spec.steps[number - 1]
-    return [f"step {number} ({step.label}): {_timeout(seconds)}"]
+    return [f"step {number} ({step.label}): {timeout_of(seconds)}"]
 
 
 def _tried(record: GroupRecord) -> str:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import redis
 
-from coordinator.explain import Explanation
+from coordinator.explanation import Explanation
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import plan_of
 from coordinator.state import JobState

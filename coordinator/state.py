@@ -101,6 +101,11 @@ class JobState:
         states = (GroupState.QUEUED, GroupState.RUNNING, GroupState.CANCELING)
         return [group_id for state in states for group_id in self.by_state[state]]
 
+    @property
+    def offered_on(self) -> set[str]:
+        """Queues that hold, or lost, a hint that nobody has claimed."""
+        return {self.planned(group_id).spec.queue_name for group_id in self.by_state[GroupState.QUEUED]}
+
     # ---- changing ------------------------------------------------------------------------------------
 
     def collect(self, fork: str, values: tuple[Scalar, ...]) -> None:

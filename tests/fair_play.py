@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 
 from coordinator.decision import Decision, World
 from coordinator.explain import explain
+from coordinator.explanation import Explanation
 from coordinator.job import GroupRecord
 from coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
 from coordinator.state import JobState
-from coordinator.status import GroupState, Intent, Status, derive
+from coordinator.status import GROUP_TERMINAL, TERMINAL, GroupState, Intent, Status, derive
 
 S = GroupState
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
+ENDED = {*TERMINAL, *GROUP_TERMINAL}
 LONGEST_WAIT = 60.0  # seconds to the next due, whatever the job waits for
 
 
@@ -116,11 +118,15 @@ def _judge_records(state: JobState) -> None:
 
 
 def judge_words(state: JobState, world: World, due: float | None) -> None:
-    """Everything that is not done is explained."""
+    """Everything that is not done is explained; nothing is promised for a time that has gone, or under a pause."""
     told = explain(state, world, due)
     for one in told:
         if not one.what.strip() or "unknown" in one.what.lower():
             raise Broken(f"{one.subject} is {one.state}, and all that is said is {one.what!r}")
+        if one.next_at and one.next_at < world.now:
+            raise Broken(f"{one.subject} is {one.state}, and what comes next was {world.now - one.next_at}s ago: {one}")
+        if one.state and one.state not in ENDED:
+            _judge_wait(state, one, world)
     if told[0].subject != state.job.id or told[0].state != state.job.status:
         raise Broken(f"the job comes first, and here it is {told[0]}")
     spoken = {one.subject for one in told}
@@ -128,3 +134,19 @@ def judge_words(state: JobState, world: World, due: float | None) -> None:
         for each in state.members(name):
             if not state.record(each).state.terminal and not spoken & {each, name}:
                 raise Broken(f"{each} is {state.record(each).state}, and nothing is said of it")
+
+
+def _judge_wait(state: JobState, one: Explanation, world: World) -> None:
+    """Of what waits it is said what is next, when it gives up, what helps; and no more than a decision would do."""
+    job = state.job
+    if not one.next_what or not one.gives_up:
+        raise Broken(f"{one.subject} is {one.state}, and what comes next, or when it gives up, is not said: {one}")
+    if not one.help and job.intent is not Intent.FORCE_STOP:
+        raise Broken(f"{one.subject} is {one.state}, and nothing is said that would help: {one}")
+    waits = job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
+    if one.state != S.BACKOFF or (job.intent is Intent.RUN and not waits):
+        return
+    if one.timed:
+        raise Broken(f"{one.subject} is in BACKOFF of a job told to {job.intent}, and an attempt is promised: {one}")
+    if waits and (one.next_at or f"unstuck resume {job.id}" not in one.help):
+        raise Broken(f"{one.subject} is in BACKOFF and goes on when the job is resumed, and that is not said: {one}")

@@ -11,7 +11,7 @@ from rich.text import Text
 from coordinator.cli.connection import connected
 from coordinator.cli.job_name import resolve
 from coordinator.cli.terminal import clock, emit, iso, stdout
-from coordinator.explain import Explanation
+from coordinator.explanation import Explanation
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]
 

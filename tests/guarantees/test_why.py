@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from guarantees.test_every_wait_ends import listening
 from guarantees.test_the_users_word import STATES, backoff, half_a_fork, running
 from head import SUCCEEDED, Head, failed, group, join
@@ -12,8 +13,9 @@ from head import SUCCEEDED, Head, failed, group, join
 from coordinator.commands import Command
 from coordinator.decide import decide
 from coordinator.decision import World
-from coordinator.explain import Explanation
-from coordinator.status import Status
+from coordinator.explanation import Explanation
+from coordinator.job import Reason
+from coordinator.status import Intent, Status
 
 
 def why(head: Head, job: str) -> dict[str, Explanation]:
@@ -87,6 +89,95 @@ def test_a_paused_job_says_who_paused_it_and_how_to_go_on(head: Head) -> None:
     assert why(head, job)["w"].what.endswith("it may go, but pause was asked for")
 
 
+def halted(head: Head, job: str) -> None:
+    """As a coordinator leaves a job that it cannot decide."""
+    head.store.halt(job, Reason("UNDECIDABLE", "it could not be decided"), "halted", head.show(job).at)
+
+
+@pytest.mark.parametrize("held", ["paused", "halted"])
+def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(head: Head, held: str) -> None:
+    job = backoff(head)
+    if held == "paused":
+        head.client.pause(job, by="ada")
+        head.read()
+    else:
+        halted(head, job)
+    view = head.client.show(job, why=True)
+    assert view.job.status is Status.PAUSED
+    for at in (view.at, view.at + 86_400):
+        assert view.why_line("a", at) == "attempt 2 when the job is resumed: STEP_FAILED: it broke"
+    found = view.why["a"]
+    assert (found.next_at, found.next_what) == (0.0, "attempt 2, when the job is resumed")
+    assert (found.gives_up, found.gives_up_at) == ("a person decides", 0.0)
+    assert f"unstuck resume {job}" in found.help
+    assert f"unstuck resume {job}" in view.why["b"].help, "what waits for it"
+    assert view.why[job].since, "who looks at it later sees how long it has stood"
+    head.client.resume(job)
+    head.read()
+    assert head.show(job).groups[0].census == {"QUEUED": 1}, "as was said"
+
+
+def test_a_hint_of_a_halted_job_is_not_said_to_be_sent_again_or_to_want_a_worker(head: Head) -> None:
+    job = head.submit(group("a"))
+    head.read()
+    halted(head, job)
+    found = why(head, job)
+    assert found["a"].what == "nobody may take it before a resume: the job is halted"
+    assert (found["a"].next_at, found["a"].next_what) == (0.0, "it may be taken again, when the job is resumed")
+    assert found["a"].help == (f"unstuck resume {job}", f"unstuck cancel {job}")
+    assert head.claim(head.hints()[0]).answer == "HELD", "as was said"
+
+
+def test_a_hint_that_was_sent_again_says_when_it_is_sent_again_next(make_head: Callable[..., Head]) -> None:
+    """The wait doubles where messages lie on the queue; on an empty one it does not."""
+    head = make_head(dispatch_timeout=600)
+    job = head.submit(group("a", queue="heavy"))
+    head.read()
+    wait, key = head.settings.dispatch_timeout, head.keys.of(job).groups
+    head.redis.rpush("heavy", "somebody's message")
+    record = head.show(job).groups[0].members[0].record
+    for hints in (2, 3):
+        hinted_at = head.show(job).at - wait - 1  # overdue, and not yet to be sent again
+        head.redis.hset(key, "a", replace(record, hints=hints, hinted_at=hinted_at).to_json())
+        assert why(head, job)["a"].next_at == pytest.approx(hinted_at + wait * 2 ** (hints - 1), abs=0.01)
+        head.redis.zadd(head.keys.due, {job: 0})
+        head.sweep.run()
+        assert head.show(job).groups[0].members[0].record.hints == hints, "as was said"
+    head.redis.delete("heavy")
+    view = head.client.show(job, why=True)
+    assert view.due is not None
+    assert view.why["a"].next_at == pytest.approx(max(view.due, view.at), abs=0.01), "its hint is lost for sure"
+
+
+def test_what_waits_says_since_when_and_by_when_it_is_looked_at(head: Head) -> None:
+    job = head.submit(group("a"), group("b", "a"), group("c"), group("d", "a"), max_parallel=1, timeout="1h")
+    head.read()
+    view = head.client.show(job, why=True)
+    assert view.why[job].since == view.why["b"].since == view.job.submitted_at > 0
+    assert view.why["b"].next_at == view.due
+    assert view.why["b"].help == (f"unstuck cancel {job}",)
+    head.work(head.hints()[0])
+    head.read()
+    view = head.client.show(job, why=True)
+    ended = view.groups[0].members[0].record.since
+    room = view.why["d"]
+    assert room.what == "it may go; max_parallel: 1 are running"
+    assert room.since == ended, "since then it could have gone"
+    assert room.next_at == view.due
+    assert room.gives_up.endswith("by the job's timeout of 1h00m")
+    assert room.gives_up_at == view.job.counted_from + 3600
+
+
+def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(head: Head) -> None:
+    job = running(head)
+    head.client.cancel(job, by="ada")
+    head.read()
+    view = head.client.show(job, why=True)
+    deadline = view.job.intent_at + head.settings.cancel_deadline
+    assert view.why[job].gives_up_at == view.why["a"].gives_up_at == pytest.approx(deadline, abs=0.01)
+    assert view.why["a"].help == (f"unstuck logs {job} a -f", f"unstuck force-stop {job}")
+
+
 def test_an_ended_job_tells_how_it_came_to_end_so(head: Head) -> None:
     job = head.submit(group("a", retry={"max": 0}))
     head.read()
@@ -115,6 +206,14 @@ def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_comman
                 head.read()
             view, found = head.client.show(job, why=True), why(head, job)
             assert found[job].what
+            for one in found.values():
+                assert not one.next_at or one.next_at >= view.at, f"{one.subject} of a job in {view.job.status}: {one}"
+                if view.job.status.terminal or (one.state != view.job.status and _done(one.state)):
+                    continue
+                assert one.since, f"{one.subject} of a job in {view.job.status}: {one}"
+                assert one.next_what, f"{one.subject} of a job in {view.job.status}: {one}"
+                assert one.gives_up, f"{one.subject} of a job in {view.job.status}: {one}"
+                assert one.help or view.job.intent is Intent.FORCE_STOP, f"{one.subject}: {one}"
             assert "\n" not in view.why_line(job)
             assert view.why_line(job)
             assert "unknown" not in str(found)

@@ -9,7 +9,8 @@ from typing import Any
 from coordinator.commands import Command, command
 from coordinator.decide import decide
 from coordinator.decision import Decision, World
-from coordinator.explain import Explanation, explain
+from coordinator.explain import explain
+from coordinator.explanation import Explanation
 from coordinator.job import GroupRecord, JobRecord, Reason
 from coordinator.plan import compile_plan
 from coordinator.spec import JobSpec

@@ -1,0 +1,114 @@
+"""Explanation: what is said of one job or group, and what all explanations of a job are made from. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.decision import World
+from coordinator.draft import Draft
+from coordinator.due import job_timeout_at
+from coordinator.job import JobRecord
+from coordinator.queueing import Room
+from coordinator.state import JobState
+from coordinator.status import Intent
+from tasks.duration import format_duration
+from tasks.token import split_member
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why something is where it is. Times are seconds by the clock of Redis; 0 where there is none.
+
+    Attributes:
+        subject: the group, or the job's id.
+        state: its state or status.
+        what: what it waits for, or how it came to end so, in a sentence.
+        short: the same in a few words, where ``what`` is longer than that.
+        timed: it waits for a time, ``next_at``, more than for anything else.
+        since: when it came there; of what waits with nothing on record, since when it could have gone or waits.
+        tried: what has been tried so far; empty if nothing had to be.
+        next_at: when it is looked at next, never earlier than now, and ``next_what`` what happens then.
+        gives_up: when it stops waiting, in words; ``gives_up_at`` is the time of what is named last, if that is known.
+        help: commands that would help.
+    """
+
+    subject: str
+    state: str
+    what: str
+    short: str = field(default="", kw_only=True)
+    timed: bool = field(default=False, kw_only=True)
+    since: float = 0.0
+    tried: str = ""
+    next_at: float = 0.0
+    next_what: str = ""
+    gives_up: str = ""
+    gives_up_at: float = 0.0
+    help: tuple[str, ...] = ()
+
+    def line(self, at: float) -> str:
+        """What it waits for in one line, as it reads at the time ``at``: ``attempt 3 in 12s: STEP_FAILED: …``."""
+        text = " ".join((self.short or self.what).split())
+        if not self.timed:
+            return text
+        wait = self.next_at - at
+        return f"{self.next_what} {f'in {format_duration(wait)}' if wait > 0 else 'now'}: {text}"
+
+
+def ahead(at: float, world: World, due: float | None) -> float:
+    """``at``; or, where that has come, when the job is looked at next: nothing happens before that."""
+    if at > world.now or due is None:
+        return at if at > world.now else 0.0
+    return max(due, world.now)
+
+
+def held(job: JobRecord) -> bool:
+    """Nothing of it is started before a resume: it is paused, or halted and not asked to end."""
+    return job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
+
+
+class Seen:
+    """One job as it is explained, with what is asked of all its groups together and worked out once."""
+
+    def __init__(self, state: JobState, world: World, due: float | None) -> None:
+        self.state, self.world, self.due = state, world, due
+        draft = Draft(state, world)
+        self.room = Room(draft)
+        job = state.job
+        self.next_at = ahead(0.0, world, due)
+        self.help = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}") if held(job) else ways_to_end(job)
+        self.ends = ""  # why whatever is not done and not at work is canceled, if so
+        if job.intent not in (Intent.RUN, Intent.PAUSE):
+            self.ends = f"{job.intent} was asked for"
+        elif job.timed_out is not None:
+            self.ends = job.timed_out.text
+        elif draft.doomed:
+            self.ends = f"group {next(iter(state.fatal))} failed, and on_failure is cancel_others"
+        at_once = job.intent in (Intent.RUN, Intent.FORCE_STOP)
+        at_once |= job.intent is Intent.STOP and job.timed_out is not None
+        self.cut = bool(self.ends) and at_once and not held(job)  # and what is at work is ended, too
+        self.done: dict[str, float] = {}  # planned group → when the last of its members that ended did so
+        for group_id, record in state.groups.items():
+            if record.state.terminal:
+                name, _ = split_member(group_id)
+                self.done[name] = max(self.done.get(name, 0.0), record.since)
+
+    def gives_up(self, own: str, at: float = 0.0) -> tuple[str, float]:
+        """When a group of a job that is to run gives up: by its ``own`` rule, or by the timeout of the job."""
+        over = job_timeout_at(self.state.job, self.state.plan.timeout, self.world) or 0.0
+        if not over or 0 < at <= over:
+            return own, at
+        return f"{own}; or by the job's {timeout_of(self.state.plan.timeout)}", over
+
+
+def ways_to_end(job: JobRecord) -> tuple[str, ...]:
+    """Commands that end a job sooner than it does by itself."""
+    if job.intent is Intent.FORCE_STOP:
+        return ()
+    cancel, force = f"unstuck cancel {job.id}", f"unstuck force-stop {job.id}"
+    if job.intent is Intent.CANCEL:
+        return (force,)
+    return (cancel, force) if job.intent is Intent.STOP else (cancel,)
+
+
+def timeout_of(seconds: float | None) -> str:
+    return "" if seconds is None else f"timeout of {format_duration(seconds)}"

@@ -1,0 +1,110 @@
+"""``unstuck why``, as people and as scripts read it: all that is said of a wait, each with its line."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+
+import redis
+
+from coordinator.cli.terminal import clock
+from coordinator.job import GroupRecord
+from tasks.keys import Keys
+from tests.cli.conftest import ByHand, Cli
+
+
+def blocks(out: str) -> dict[str, list[tuple[str, str]]]:
+    """What is said of each subject: its first line, then the label and the text of each line."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    subject = ""
+    for line in out.splitlines():
+        if line.startswith("  "):
+            label, _, text = line.strip().partition(" ")
+            found[subject].append((label, text.strip()))
+        else:
+            subject, _, state = line.partition("  ")
+            found[subject] = [("state", state)]
+    return found
+
+
+def record_of(hand: ByHand, job: str, name: str) -> GroupRecord:
+    return next(m.record for g in hand.view(job).groups for m in g.members if m.id == name)
+
+
+def test_every_part_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit(
+        {"name": "flaky", "retry": {"max": 3, "backoff": "1h"}},
+        {"name": "heavy", "queue": "heavy", "queue_timeout": "2h"},
+        {"name": "report", "needs": ["flaky"]},
+    )
+    hand.decide(job)
+    hand.fail(job, "flaky", "no network", recoverable=True)
+    told, view = blocks(cli("why", job).stdout), hand.view(job)
+    assert list(told) == [job, "flaky", "heavy", "report"]
+
+    flaky, heavy = record_of(hand, job, "flaky"), record_of(hand, job, "heavy")
+    assert told["flaky"] == [
+        ("state", "BACKOFF"),
+        ("why", flaky.reason.text if flaky.reason else ""),
+        ("since", clock(flaky.since)),
+        ("tried", "failed 1 time; first error: USER_ERROR: no network"),
+        ("next", f"{clock(flaky.next_at)}: attempt 2"),
+        ("ends", "after 3 retries, or 3 workers lost in a row"),
+        ("try", f"unstuck logs {job} flaky"),
+        ("try", f"unstuck cancel {job}"),
+    ]
+    assert told["heavy"] == [
+        ("state", "QUEUED"),
+        ("why", "queue heavy: no worker listens on it"),
+        ("since", clock(heavy.since)),
+        ("next", f"{clock(heavy.hinted_at + 10)}: the hint is sent again if it may be lost"),
+        ("ends", f"FAILED by its queue_timeout of 2h00m, at {clock(heavy.since + 7200)}"),
+        ("try", "celery -A tasks worker -Q heavy"),
+    ]
+    assert view.due is not None
+    assert told["report"] == [
+        ("state", "WAITING"),
+        ("why", "all_succeeded: 1 of 1 not done; waits for flaky (BACKOFF)"),
+        ("since", clock(view.job.submitted_at)),
+        ("next", f"{clock(view.due)}: what it needs is looked at again"),
+        ("ends", "when these can no longer satisfy it"),
+        ("try", f"unstuck cancel {job}"),
+    ]
+    assert told[job][2] == ("since", clock(view.job.started_at))
+
+
+def test_of_a_paused_job_no_attempt_is_promised_and_the_resume_is_offered(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
+    hand.decide(job)
+    hand.fail(job, "flaky", "no network", recoverable=True)
+    assert cli("pause", job).returncode == 0
+    hand.decide(job)
+    told = blocks(cli("why", job).stdout)
+    assert ("next", "attempt 2, when the job is resumed") in told["flaky"]
+    assert ("ends", "a person decides") in told["flaky"]
+    for subject in (job, "flaky"):
+        assert ("try", f"unstuck resume {job}") in told[subject]
+    assert "attempt 2 when the job is resumed: USER_ERROR: no network" in cli("show", job).stdout
+    assert "attempt 2 in" not in cli("show", job).stdout
+
+
+def test_in_json_every_time_has_an_offset_and_what_is_not_known_is_null(
+    cli: Cli, hand: ByHand, client: redis.Redis
+) -> None:
+    job = hand.submit({"name": "heavy", "queue": "heavy"})
+    hand.decide(job)
+    record = replace(record_of(hand, job, "heavy"), hints=2)
+    client.hset(Keys(hand.settings.prefix).of(job).groups, "heavy", record.to_json())
+    about, heavy = cli.json("why", job)
+    assert (about["subject"], about["state"]) == (job, "PENDING")
+    assert (heavy["subject"], heavy["state"]) == ("heavy", "QUEUED")
+    assert heavy["what"] == "queue heavy: no worker listens on it"
+    for name, at in (("since", record.since), ("next_at", record.hinted_at + 10)):
+        read = datetime.datetime.fromisoformat(heavy[name])
+        assert read.utcoffset() is not None
+        assert abs(read.timestamp() - at) < 1
+    assert datetime.datetime.fromisoformat(about["since"]).timestamp() > 0
+    assert heavy["tried"] == "its hint was sent 2 times"
+    assert heavy["gives_up"] == "never by itself: a worker may come at any time"
+    assert heavy["gives_up_at"] is None
+    assert heavy["help"] == ["celery -A tasks worker -Q heavy"]
