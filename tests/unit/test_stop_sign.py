@@ -31,5 +31,6 @@ def test_a_sign_whose_worker_has_died_says_nothing() -> None:
 
 
 def test_a_runner_whose_worker_stops_leaves_the_hint_to_others() -> None:
-    """It has neither a store nor a watchdog: any try to claim would raise."""
-    assert run(cast(Any, SimpleNamespace(stopping=True)), "job/group/1/nonce") == "STOPPING"
+    """It has no store: any try to claim would raise."""
+    leash = SimpleNamespace(taken=lambda: None)
+    assert run(cast(Any, SimpleNamespace(stopping=True, leash=leash)), "job/group/1/nonce") == "STOPPING"
