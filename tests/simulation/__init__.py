@@ -26,12 +26,14 @@ worst moments. After every step the promises are checked. What is left paused in
 ``line``        the connection of such a thread: where it dies, freezes, does not hear
 ``hands``       hints, packages and aborts, call by call
 ``user``        commands, by the real client
+``retries``     the jobs that a retry makes
 ``wishes``      which commands, when; and what is asked of single groups
 ``jobs``        random job specs, and how their steps will behave
 ``promises``    what is checked after every step
 ``broken``      their names, and what is raised
 ``ends``        of these: how a job is shown, and how it ended
 ``packages``    of these: what is written to the warehouse log
+``adopted``     of these: retries, and whose work counts as theirs
 ``said``        of these: who claimed which attempt, and what it said
 ``word``        of these: the rules of the user's word
 ``rules``       of these: join rules, conditions and explanations

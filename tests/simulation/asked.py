@@ -21,6 +21,7 @@ from coordinator.status import GroupState, Status
 from tasks.group import FrozenInputs, GroupSpec
 from tasks.token import Token, split_member
 
+from .adopted import kin
 from .depot import Depot
 from .model import ModelStore
 from .stored import StoredJob
@@ -178,9 +179,13 @@ class Asked:
         return f"{key} is to run again, and there is still something of {left}" if left else ""
 
     def counts(self, job: str, staging: str) -> str:
-        """What an attempt made may count: nobody has asked for its group to run again since it was claimed."""
+        """What an attempt made may count: nobody has asked for its group to run again since it was claimed.
+
+        Neither of ``job``, nor of a job that it retries.
+        """
         token = self._depot.markers[staging].token
-        asked = max(self._rerun_at.get((job, name), 0.0) for name in (token.group, split_member(token.group)[0]))
+        names = (token.group, split_member(token.group)[0])
+        asked = max(self._rerun_at.get((one, name), 0.0) for one in kin(self._core, job) for name in names)
         if self._claimed_at.get(token, 0.0) >= asked:
             return ""
         return f"{job}: the output of {token} counts, and its group was asked to run again after that"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from coordinator.decision import Decision
+from coordinator.plan import plan_of
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent, Status, derive
 
@@ -34,6 +36,16 @@ def status(after: StoredJob) -> Iterator[Lie]:
     )
     if job.status is not expected:
         yield SHOWN, f"{job.id} is shown {job.status}; its groups say {expected}"
+
+
+def limits(after: StoredJob, decision: Decision) -> Iterator[Lie]:
+    """No more groups are active than the job allows."""
+    plan = plan_of(after.record.spec)
+    if not any(event["kind"] == S.QUEUED for event in decision.events):
+        return  # an alter may have lowered the limit since
+    active = sum(1 for record in after.groups.values() if record.state in ACTIVE)
+    if plan.max_parallel is not None and active > plan.max_parallel:
+        yield WORD, f"{after.record.id}: {active} groups are active, max_parallel is {plan.max_parallel}"
 
 
 def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) -> Iterator[Lie]:

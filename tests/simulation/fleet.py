@@ -227,9 +227,12 @@ class Host:
         stage, job = self._stage, self._jobs[token.job]
         name, _ = split_member(token.group)
         yield from self._boundary("at the start")
-        standing = self._depot.standing(token.job, token.group, order.fingerprint)
-        if standing is not None:
-            return _success(standing, self._depot.markers[standing], adopted=True)
+        for maker in (token.job, *order.plan.adopts):
+            standing = self._depot.standing(maker, token.group, order.fingerprint)
+            if standing is not None:
+                whose = f" of {maker}" if maker != token.job else ""
+                stage.log(self.name, f"{token} takes over {standing}{whose}")
+                return _success(standing, self._depot.markers[standing], adopted=True)
         self._read(token, order.frozen)
         behaviour = job.behaviour(name).with_params(order.params)
         runs = job.runs.get(token.group, 0)

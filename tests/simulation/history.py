@@ -18,12 +18,13 @@ from .head import Office
 from .jobs import QUEUES, SimulatedJob, random_job
 from .model import ModelStore
 from .promises import Promises
+from .retries import Retries
 from .stage import Life, Routine, Stage, on_one_cpu
 from .stream import ReportStream
 from .trouble import Trouble
 from .user import User
 from .weather import CALM, NEWER, Sky, random_weather
-from .wishes import random_demands, random_wishes
+from .wishes import random_demands, random_retries, random_wishes
 
 SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
 # Virtual seconds from the end of all trouble by which every job has ended. A storm leaves at most a lease, a grace and
@@ -159,13 +160,16 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     wishes = random_wishes(dice, every, stage.now, trouble.ends) if commands else []
     if commands and not plain:
         wishes += random_demands(random.Random(f"demands {seed}"), planned, stage.now, trouble.ends)
+        wishes += random_retries(random.Random(f"retries {seed}"), planned, stage.now, trouble.ends)
     verdict.wishes = len(wishes)
     wishes = [w for n, w in enumerate(wishes, 1) if w.job in jobs and (part.wishes is None or n in part.wishes)]
-    user = User(stage, trouble, core, broker, settings, wishes, weather.knows(stage, "user"))
+    retries = Retries(stage, jobs, random.Random(f"retried {seed}"), sky.forget)
+    user = User(stage, trouble, core, broker, settings, wishes, weather.knows(stage, "user"), depot, retries)
     promises.happened = user.happened
 
     try:
-        _run(stage, trouble, core, jobs, promises, user, sky)
+        with user.at_hand():
+            _run(stage, trouble, core, jobs, promises, user, sky, retries)
     except Broken as broken:
         verdict.promise, verdict.text = broken.promise, str(broken)
     finally:
@@ -194,6 +198,7 @@ def _run(
     promises: Promises,
     user: User,
     sky: Sky,
+    retries: Retries,
 ) -> None:
     # From when on leases and graces from the storm are over.
     calm = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_ttl
@@ -212,8 +217,10 @@ def _run(
         return not user.busy and not sky.pending and all(promises.waits_for_a_person(job_id) for job_id in open_jobs)
 
     while True:
-        bound = max(stage.now, trouble.ends) + BOUND
-        if not stage.run(done, until=bound):
+        began = stage.now
+        while not stage.run(done, until=max(began, trouble.ends, retries.last_at) + BOUND):
+            if stage.now <= max(began, trouble.ends, retries.last_at) + BOUND:
+                continue  # a job was retried meanwhile, and has as long as any other
             left = {job_id: str(job.record.status) for job_id, job in core.jobs.items() if not job.record.terminal}
             promises.broken(FORGOTTEN, f"{BOUND:.0f}s after the last trouble these jobs have not ended: {left}")
         if not left_paused:

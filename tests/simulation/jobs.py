@@ -46,6 +46,7 @@ class SimulatedJob:
     behaviours: dict[str, Behaviour]
     submit_at: float
     runs: dict[str, int] = field(default_factory=dict)  # group id → times that user code was run
+    root: str = ""  # of a retry: the job that was submitted first
 
     def behaviour(self, group: str) -> Behaviour:
         return self.behaviours[group]
@@ -71,9 +72,7 @@ def random_job(rng: random.Random, number: int, more: random.Random | None) -> S
     text = JobSpec.model_validate(spec).to_json()
     plan = plan_of(text)
     record = JobRecord(f"job{number}", f"job{number}", text, "new", warehouse="model", warehouse_id="w")
-    calm = rng.random() < 0.3
-    behaviours = {name: _behaviour(rng, planned, calm) for name, planned in plan.groups.items()}
-    return SimulatedJob(record, plan, behaviours, submit_at=rng.uniform(0.0, 15.0))
+    return SimulatedJob(record, plan, random_behaviours(rng, plan), submit_at=rng.uniform(0.0, 15.0))
 
 
 def _add_more(rng: random.Random, spec: dict[str, Any]) -> None:
@@ -127,6 +126,12 @@ def _group(rng: random.Random, index: int, before: list[dict[str, Any]]) -> dict
     elif drawn < 0.45 and makers:
         group["for_each"] = {"part": {"from": f"{rng.choice(makers)}.part"}}
     return group
+
+
+def random_behaviours(rng: random.Random, plan: Plan) -> dict[str, Behaviour]:
+    """Of each group of one job."""
+    calm = rng.random() < 0.3
+    return {name: _behaviour(rng, planned, calm) for name, planned in plan.groups.items()}
 
 
 def _behaviour(rng: random.Random, planned: PlannedGroup, calm: bool) -> Behaviour:

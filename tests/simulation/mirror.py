@@ -175,11 +175,20 @@ class Mirrored(ModelStore):
 
     # ---- coordinator/lua -----------------------------------------------------------------------------
 
-    def submit(self, record: JobRecord) -> None:
+    def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
         plan = plan_of(record.spec)
         plans = plan.group_plans(record.warehouse, record.warehouse_id, record.reruns, record.adopts)
-        submission = Submission(record, plans, plan.params, "f")
-        self._both(record.id, lambda: super(Mirrored, self).submit(record), lambda: self._real.submit(submission, "{}"))
+        submission = Submission(record, plans, plan.params, fingerprint)
+        model, real = self._both(
+            record.id,
+            lambda: super(Mirrored, self).submit(record, fingerprint, reason),
+            lambda: self._real.submit(submission, "{}", reason),
+        )
+        self._same(f"submit{' a retry' if record.retry_of else ''}", record.id, model, real)
+        for job_id in (model[0], record.retry_of):
+            if job_id:
+                self.compare(job_id)
+        return model  # type: ignore[no-any-return]
 
     def begin(self, job_id: str, owner: str) -> Begun:
         model, real = self._both(

@@ -16,7 +16,7 @@ from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import plan_of
 from coordinator.state import JobState
 from coordinator.status import Intent, Status
-from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
+from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken
 from tasks.lease import ClaimAnswer, FinishAnswer, RenewAnswer
 from tasks.report import Outcome
 from tasks.token import Hint, Token, split_member
@@ -35,6 +35,7 @@ class ModelStore:
         self.lease_ttl = lease_ttl
         self.jobs: dict[str, StoredJob] = {}
         self.due: dict[str, float] = {}
+        self.keys: dict[str, tuple[str, str]] = {}  # submit key → job, and the fingerprint of its spec
         self.alive_at = 0.0
         self.grace_until = 0.0
         self.period = 1.0
@@ -65,11 +66,11 @@ class ModelStore:
     def remember(self) -> Callable[[], None]:
         """A snapshot of all keys; answers how to go back to it."""
         jobs = {job_id: job.copy() for job_id, job in self.jobs.items()}
-        due, resent, said = dict(self.due), dict(self.resent), dict(self.said)
+        due, keys, resent, said = dict(self.due), dict(self.keys), dict(self.resent), dict(self.said)
         alive_at, grace_until, period = self.alive_at, self.grace_until, self.period
 
         def restore() -> None:
-            self.jobs, self.due, self.resent, self.said = jobs, due, resent, said
+            self.jobs, self.due, self.keys, self.resent, self.said = jobs, due, keys, resent, said
             self.alive_at, self.grace_until, self.period = alive_at, grace_until, period
 
         return restore
@@ -93,7 +94,10 @@ class ModelStore:
         if plan is None or (inputs is None and member is None):
             return Claimed(ClaimAnswer.STALE)
         answer = Claimed(ClaimAnswer.CLAIMED, plan, inputs or "{}", member or "{}", job.params)
+        token = hint.held_by(claimant)
         if attempt.claimant == claimant:
+            if self.watching:
+                self.watching.handed_out(token, answer.order)
             return answer
         if self._held(job.record):
             return Claimed(ClaimAnswer.HELD)
@@ -106,11 +110,11 @@ class ModelStore:
             lease=now + self.lease_ttl,
             revision=job.record.revision,
         )
-        token = hint.held_by(claimant)
         self._report(event, token, "claimed")
         self._due_earlier(hint.job, now)
         if self.watching:
             self.watching.claimed(token)
+            self.watching.handed_out(token, answer.order)
         return answer
 
     def _anothers(self, attempt: Attempt, claimant: str) -> bool:
@@ -169,13 +173,29 @@ class ModelStore:
 
     # ---- coordinator/lua -----------------------------------------------------------------------------
 
-    def submit(self, record: JobRecord) -> None:
+    def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
+        """As ``Store.submit``: the job that stands, and whether it is this one. Raises: KeyTaken."""
+        if record.id in self.jobs:
+            return record.id, True
+        standing, same = self.keys.get(record.key, ("", fingerprint))
+        if same != fingerprint:
+            raise KeyTaken(standing)
+        if standing:
+            return standing, False
+        if record.key:
+            self.keys[record.key] = (record.id, fingerprint)
         now = self.now
         plan = plan_of(record.spec)
         plans = plan.group_plans(record.warehouse, record.warehouse_id, record.reruns, record.adopts)
         self.jobs[record.id] = StoredJob(replace(record, submitted_at=now), plans=plans, params=dict(plan.params))
+        if record.retry_of in self.jobs:
+            told = {"kind": "RETRIED", "at": now, "by": record.submitted_by, "text": f"as job {record.id}"}
+            self.jobs[record.retry_of].events.append(told)
         self.due[record.id] = now
         self._stream.add({"v": "1", "kind": "due", "job": record.id})
+        if self.watching:
+            self.watching.submitted(self.jobs[record.id].record)
+        return record.id, True
 
     def begin(self, job_id: str, owner: str) -> Begun:
         job, now = self.jobs.get(job_id), self.now

@@ -24,8 +24,9 @@ from coordinator.job import Ask, Attempt, GroupRecord, JobRecord, Reason
 from coordinator.join import Judgement, Verdict, judge
 from coordinator.queueing import queue_ready
 from coordinator.state import JobState
-from coordinator.status import GroupState, Intent
+from coordinator.status import GroupState, Intent, Status
 from coordinator.store import BeginAnswer, Begun
+from tasks.group import WorkOrder
 from tasks.lease import FinishAnswer
 from tasks.report import Outcome
 from tasks.token import Token, split_member
@@ -138,6 +139,23 @@ class ReportIsAll(ModelStore):
         if begun.answer is BeginAnswer.BUSY:
             self.jobs[job_id].dirty_until = 0.0
         return begun
+
+
+class KeysForgotten(ModelStore):
+    """Whoever did not hear the answer, and asks again, gets a second job."""
+
+    def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
+        return super().submit(replace(record, key=""), fingerprint, reason)
+
+
+def _adopts_by_name() -> Patches:
+    """A retry that takes over whatever stands under the name of a group, though it now is to do something else."""
+    return [(WorkOrder, "fingerprint", property(lambda order: order.group.name))]
+
+
+def _retries_what_runs() -> Patches:
+    """A retry that does not ask whether its job has ended: the same work runs twice at once."""
+    return [(client, "RETRY_LEGAL", frozenset(Status))]
 
 
 def _acked_when_busy() -> Patches:
@@ -303,15 +321,18 @@ PLANTED = (
     Planted("publish without reading the log first", 0, 400, patches=_publishes_without_looking),
     Planted("a late failure writes the intent", 0, 400, patches=_failure_writes_the_intent, commands=True),
     Planted("a retry is queued under a pause", 0, 400, patches=_retries_under_a_pause, commands=True),
-    Planted("claim ignores what the user wants", 43, 400, ClaimsWhateverIsWanted, commands=True),
+    Planted("claim ignores what the user wants", 48, 400, ClaimsWhateverIsWanted, commands=True),
     Planted("canceling until a worker that is gone confirms", 22, 400, patches=_waits_for_confirmation, commands=True),
-    Planted("no deadline for a worker that never lets go", 241, 400, patches=_never_past_the_deadline, commands=True),
-    Planted("abort without asking the slot", 440, 400, patches=_aborts_without_the_slot, commands=True),
+    Planted("no deadline for a worker that never lets go", 417, 400, patches=_never_past_the_deadline, commands=True),
+    Planted("abort without asking the slot", 500, 400, patches=_aborts_without_the_slot, commands=True),
     Planted("an alter restarts healthy attempts", 96, 400, patches=_restarts_what_runs_well, commands=True),
-    Planted("a rerun keeps frozen inputs of what comes after", 21, 400, patches=_keeps_what_was_frozen, commands=True),
+    Planted("a rerun keeps frozen inputs of what comes after", 45, 400, patches=_keeps_what_was_frozen, commands=True),
     Planted("passes that look only at what reports speak of", 88, 400, patches=_looks_only_at_reports),
     Planted("not found is taken for success", 17, 400, NotFoundIsSuccess, _waits_for_confirmation, commands=True),
     Planted("the outcome before the marker", 0, 400, patches=_outcome_before_the_marker),
     Planted("a retry starts twice", 0, 400, ClaimedTwice),
     Planted("a lock that outlives a clock set back", 103, 400, LocksForever, commands=True),
+    Planted("a job that is retried twice becomes two", 12, 400, KeysForgotten, commands=True),
+    Planted("a retry takes over what is not its work", 43, 400, patches=_adopts_by_name, commands=True),
+    Planted("a retry of a job that has not ended", 12, 400, patches=_retries_what_runs, commands=True),
 )

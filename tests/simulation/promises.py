@@ -16,12 +16,13 @@ from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import PlannedGroup, plan_of
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent, Status
-from tasks.group import FrozenInputs
+from tasks.group import FrozenInputs, WorkOrder
 from tasks.report import Outcome, OutcomeKind
 from tasks.settings import Settings
 from tasks.token import Token, split_member
 
 from . import ends, word
+from .adopted import Adopted
 from .asked import RERUN, Asked, asked_for
 from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD, Broken
 from .budgets import Budgets
@@ -37,8 +38,7 @@ from .stored import StoredJob
 
 S = GroupState
 _CONDITIONS: dict[Any, bool | None] = {"CONDITION_FALSE": False, "WHEN_FAILED": None}
-_NEVER_GO_BACK = ("_nonces", "_claimed_at", "_outcomes", "_ever_claimed")
-ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
+_NEVER_GO_BACK = ("_nonces", "_claimed_at", "_outcomes", "_ever_claimed", "_handed_out")
 
 
 class Promises:
@@ -58,6 +58,7 @@ class Promises:
         self._budgets, self._asked, self._clocks = Budgets(core), Asked(core, depot), Clocks()
         self._locks = Locks(core)
         self._packages = Packages(depot)
+        self._adopted = Adopted(core, depot)
         self._said = Said()
         self._commanded_at: dict[str, float] = {}  # when the intent was last written, by the clock of the stage
         self.claims = 0
@@ -124,7 +125,7 @@ class Promises:
     def remember(self) -> Callable[[], None]:
         """A snapshot of what was seen; answers how to go back to it with the store. The warehouse does not go back."""
         kept: list[tuple[Any, str, Any]] = []
-        for watcher in (self, self._budgets, self._asked, self._clocks, self._said):
+        for watcher in (self, self._budgets, self._asked, self._adopted, self._clocks, self._said):
             for name, value in vars(watcher).items():
                 if isinstance(value, dict | set) and name not in _NEVER_GO_BACK:
                     kept.append((watcher, name, copy(value)))
@@ -142,6 +143,9 @@ class Promises:
         self._clocks.set_back(now)
 
     # ---- the user's writes ---------------------------------------------------------------------------
+
+    def submitted(self, record: JobRecord) -> None:
+        self._hold(WORD, self._adopted.submitted(record))
 
     def commanded(self, before: JobRecord, after: JobRecord, event: Mapping[str, Any]) -> None:
         self.commands += 1
@@ -182,12 +186,16 @@ class Promises:
         self._asked.claimed(token)
         self.happened("claimed", token.job)
 
+    def handed_out(self, token: Token, order: WorkOrder) -> None:
+        self._adopted.handed_out(token, order)
+
     def finished(self, token: Token, outcome: Outcome) -> None:
         record = self._core.jobs[token.job].groups.get(token.group)
         if record is None or (record.epoch, record.nonce) != (token.epoch, token.nonce):
             self.broken(ONE, f"{token} put its outcome on the record, and is not the group's current attempt")
         if outcome.kind is OutcomeKind.SUCCEEDED and outcome.staging not in self._depot.markers:
             self.broken(WHOLE, f"{token} succeeded, and {outcome.staging} has no marker")
+        self._hold(WHOLE, self._adopted.finished(token, outcome))
         self._said.finished(token, outcome)
         self.happened("ended", token.job)
 
@@ -230,12 +238,14 @@ class Promises:
         self._moved(before, after, decision)
         self._hold(WORD, self._asked.committed(before, after, decision))
         self._froze(before, after, decision)
-        self._limits(after, decision)
+        self._hold_lies(ends.limits(after, decision))
         self._hold_lies(ends.status(after))
         if job.renewed and not after.record.renewed:
             self._budgets.renewed(before, after)
         if after.record.terminal:
             self._hold_lies(ends.ended(after, self._state(after), self._depot, self._packages.outlasted))
+            if after.record.status is not Status.FINISHED:
+                self.happened("over", job.id)
         if self.commits % 4 == 0:
             self.told_why(job.id)
         if after.record.phase and not job.phase:
@@ -320,7 +330,7 @@ class Promises:
             if not believed and (attempt is None or not attempt.claimant):
                 self.broken(SHOWN, f"{where} is shown RUNNING, and nobody has claimed it")
         elif target is S.SUCCEEDED:
-            self._may_succeed(where, group, attempt)
+            self._may_succeed(before.record.id, group, attempt)
             self._hold(WORD, self._asked.reads(before, group))
             self._budgets.forget([key])
         elif target is S.WAITING:
@@ -342,14 +352,15 @@ class Promises:
         if lie:
             self.broken(WORD, f"{where} {lie}")
 
-    def _may_succeed(self, where: str, group: str, attempt: Attempt | None) -> None:
+    def _may_succeed(self, job: str, group: str, attempt: Attempt | None) -> None:
+        where = f"{job}/{group}"
         outcome = None if attempt is None else attempt.outcome
         if attempt is None or outcome is None or outcome.kind is not OutcomeKind.SUCCEEDED:
             self.broken(ONE, f"{where} is shown SUCCEEDED, and no attempt on record says so")
         marker = self._depot.markers.get(outcome.staging)
         if marker is None or marker.token.group != group:
             self.broken(WHOLE, f"{where} is shown SUCCEEDED with {outcome.staging}, which has no marker of this group")
-        self._hold(WORD, self._asked.counts(marker.token.job, outcome.staging))
+        self._hold(WORD, self._asked.counts(job, outcome.staging))
         mine = (attempt.epoch, attempt.nonce, attempt.claimant)
         token = marker.token
         if not outcome.adopted and (token.epoch, token.nonce, token.claimant) != mine:
@@ -392,11 +403,3 @@ class Promises:
         return job.record.timed_out is not None or any(
             record.state is S.FAILED and not self._plan(job, group).absorbed for group, record in job.groups.items()
         )
-
-    def _limits(self, after: StoredJob, decision: Decision) -> None:
-        plan = plan_of(after.record.spec)
-        if not any(event["kind"] == S.QUEUED for event in decision.events):
-            return  # an alter may have lowered the limit since
-        active = sum(1 for record in after.groups.values() if record.state in ACTIVE)
-        if plan.max_parallel is not None and active > plan.max_parallel:
-            self.broken(WORD, f"{after.record.id}: {active} groups are active, max_parallel is {plan.max_parallel}")

@@ -7,26 +7,33 @@ itself (the same command id) and those that the user repeats (another one).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
 
 import redis
 
+import coordinator.client
 from coordinator.asking import NoSuchGroup
-from coordinator.client import Client, NoSuchJob
-from coordinator.commands import Command, Commanded
+from coordinator.client import Client, NoSuchJob, Refused
+from coordinator.commands import Command
 from coordinator.giving import Giving
 from coordinator.job import NewerJob
 from coordinator.problem import SpecError
 from coordinator.queries import Queries
 from coordinator.state import JobState
-from coordinator.store import Store
+from coordinator.store import Store, Submission
 from tasks.settings import Settings
 
+from .adopted import RETRIED
+from .broken import WORD, Broken
 from .broker import Broker
+from .depot import Depot
 from .head import StoreAtHand, readable
 from .line import Line, current, life_of
 from .model import ModelStore
+from .retries import Retries
 from .stage import Stage, Turn
 from .trouble import Trouble
 from .wishes import Wish
@@ -48,6 +55,38 @@ class _QueriesAtHand:
         return self._line.call(f"read all of {job}", read)
 
 
+class _ClientStore(StoreAtHand):
+    """The store as a client sees it, which makes new jobs."""
+
+    retries: Retries
+
+    def submit(self, submission: Submission, summary: str, reason: str = "") -> tuple[str, bool]:
+        assert summary
+        job = submission.job
+
+        def effect() -> tuple[str, bool]:
+            answer = self._core.submit(job, submission.fingerprint, reason)
+            if answer[1]:
+                self.retries.stored(job)
+            self._line.note(f"submit {job.id} as a retry of {job.retry_of}: {answer}")
+            return answer
+
+        return self._call(f"submit {job.id}", effect)
+
+
+class _WarehouseAtHand:
+    """As much of ``Warehouse`` as a client asks of it."""
+
+    def __init__(self, line: Line, depot: Depot) -> None:
+        self._line, self._depot = line, depot
+
+    def ensure_id(self) -> str:
+        return "w"
+
+    def head(self) -> int:
+        return self._line.call("head of the log", self._depot.head, lost=OSError, of_store=False)
+
+
 class _ClientAtHand(Client):
     """The client, on a store of ours."""
 
@@ -59,9 +98,11 @@ class _ClientAtHand(Client):
         broker: Broker,
         stage: Stage,
         knows: Callable[[int], bool],
+        retries: Retries,
     ) -> None:
         self.settings = settings
-        store = StoreAtHand(line, core, broker, dict, knows)
+        store = _ClientStore(line, core, broker, dict, knows)
+        store.retries = retries
         self._store = cast(Store, store)
         self.queries = cast(Queries, _QueriesAtHand(line, core, knows))
         self._giving = Giving(store, stage.mint, lambda: stage.now, lambda seconds: current().pause(seconds))
@@ -79,10 +120,13 @@ class User:
         settings: Settings,
         wishes: Iterable[Wish],
         knows: Callable[[int], bool],
+        depot: Depot,
+        retries: Retries,
     ) -> None:
-        self._stage, self._trouble = stage, trouble
+        self._stage, self._trouble, self._core, self._retries = stage, trouble, core, retries
         line = Line(stage, trouble, self._killed)
-        self._client = _ClientAtHand(settings, line, core, broker, stage, knows)
+        self._warehouse = _WarehouseAtHand(line, depot)
+        self._client = _ClientAtHand(settings, line, core, broker, stage, knows, retries)
         self._wishes = sorted((wish for wish in wishes if not wish.moment), key=lambda wish: wish.at)
         self._shell: Turn | None = None
         self._soon: list[Turn] = []
@@ -94,14 +138,26 @@ class User:
         """There are commands to come."""
         return bool(self._wishes) or any(not turn.dead for turn in self._soon)
 
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """While it lasts, the client finds the warehouse of the history, and ids of new jobs that are its own."""
+        module: Any = coordinator.client
+        before = module.Warehouse, module.new_job_id
+        module.Warehouse, module.new_job_id = lambda uri: self._warehouse, self._retries.new_id
+        try:
+            yield
+        finally:
+            module.Warehouse, module.new_job_id = before
+
     def happened(self, moment: str, job: str) -> None:
         """Strike now, if that was wished for."""
-        wish = next((wish for wish in self._strikes if (wish.moment, wish.job) == (moment, job)), None)
+        root = self._retries.root(job)
+        wish = next((wish for wish in self._strikes if (wish.moment, wish.job) == (moment, root)), None)
         if wish is None or (moment != "publishing" and self._stage.rng.random() < 0.4):
             return
         self._strikes.remove(wish)
         delay = self._stage.rng.uniform(0.0, self._stage.rng.choice((0.005, 0.03, 0.5, 2.0)))
-        self._give_soon(wish, delay)
+        self._give_soon(replace(wish, job=job), delay)
         if wish.given is Command.PAUSE and not wish.then and self._stage.rng.random() < 0.6:
             self._give_soon(Wish(0.0, job, Command.RESUME), delay + self._stage.rng.choice((0.1, 3.0, 20.0)))
 
@@ -124,40 +180,64 @@ class User:
             self._wishes.pop(0)
 
     def _give_all(self, wish: Wish) -> None:
-        self._give(wish)
+        job = self._give(wish)
         for delay, given in wish.then:
             current().pause(delay)
-            self._give(Wish(0.0, wish.job, given, twice=wish.twice))
+            job = self._give(Wish(0.0, job, given, twice=wish.twice))
 
-    def _give(self, wish: Wish) -> None:
+    def _give(self, wish: Wish) -> str:
+        """Answers the job that is spoken of from now on: after a retry, the new one."""
+        job = wish.job
         for _ in range(2 if wish.twice else 1):
             # A user whose shell says that the store is away asks again, up to a point.
             for _ in range(self._stage.rng.randint(1, 3)):
                 try:
-                    said = self._said(wish)
-                except redis.ConnectionError as error:
+                    said, job = self._said(wish)
+                except (redis.ConnectionError, OSError) as error:
                     self._stage.log("user", f"{wish.given} {wish.job}: {error}")
                 except NoSuchJob:
-                    return
+                    return job
                 except NewerJob as error:
                     self._stage.log("user", f"{wish.given} {wish.job}: NEWER, {error}")
                     break
                 except (NoSuchGroup, SpecError) as error:
                     self._stage.log("user", f"{wish.given} {wish.job}: WRONG, {error}")
                     break
-                else:
-                    self._stage.log("user", f"{wish.given} {wish.job}: {said.answer}, {said.text}")
+                except Refused as error:
+                    self._stage.log("user", f"{wish.given} {wish.job}: RETRY REFUSED, {error}")
                     break
+                else:
+                    self._stage.log("user", f"{wish.given} {wish.job}: {said}")
+                    break
+        return job
 
-    def _said(self, wish: Wish) -> Commanded:
+    def _said(self, wish: Wish) -> tuple[str, str]:
+        """What was answered, and the job that is spoken of from now on."""
         client, job, given = self._client, wish.job, wish.given
+        if not isinstance(given, Command) and given.word == "retry":
+            return self._retried(job, given.values)
         if isinstance(given, Command):
-            return client.command(job, given, now=wish.now, by="user")
-        if given.word == "alter":
+            said = client.command(job, given, now=wish.now, by="user")
+        elif given.word == "alter":
             # The reason says what was asked for, so that what was written can be held against it.
-            return client.alter(job, given.values, reason=json.dumps(dict(given.values)), by="user")
-        ask = client.skip if given.word == "skip" else client.rerun
-        return ask(job, given.group, by="user")
+            said = client.alter(job, given.values, reason=json.dumps(dict(given.values)), by="user")
+        else:
+            ask = client.skip if given.word == "skip" else client.rerun
+            said = ask(job, given.group, by="user")
+        return f"{said.answer}, {said.text}", job
+
+    def _retried(self, job: str, params: Mapping[str, Any]) -> tuple[str, str]:
+        may_be = self._may_be_retried(job)
+        try:
+            made = self._client.retry(job, params=params, reason="once more", by="user")
+        except Refused as error:
+            if may_be and self._may_be_retried(job):  # a rollback may have come between
+                raise Broken(WORD, f"a retry of {job} was refused, and it has ended: {error}") from None
+            raise
+        return f"{'RETRIED' if made.new else 'RETRIED BEFORE'} as {made.id}", made.id
+
+    def _may_be_retried(self, job: str) -> bool:
+        return job in self._core.jobs and self._core.jobs[job].record.status in RETRIED
 
     def _killed(self) -> None:
         self._stage.log("user", "the shell is KILLED")

@@ -16,6 +16,8 @@ from .jobs import QUEUES, WHEN, SimulatedJob
 MOMENTS = ("claimed", "claimed", "ended", "publishing", "publishing")
 # Of what is asked of single groups, also: a group begins to recover.
 ASK_MOMENTS = ("claimed", "ended", "recovering", "recovering", "recovering")
+# Of a retry: the job has ended, and is not FINISHED.
+OVER = "over"
 # The commands after which a job can still do something come most often.
 _COMMANDS = (
     *(Command.PAUSE, Command.PAUSE, Command.PAUSE, Command.RESUME, Command.RESUME, Command.RESUME, Command.RESUME),
@@ -25,9 +27,9 @@ _COMMANDS = (
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Something that is asked of a ``group``, or an ``alter`` with these ``values``."""
+    """Something that is asked of a ``group``, or an ``alter`` or a ``retry`` with these ``values``."""
 
-    word: Literal["alter", "skip", "rerun"]
+    word: Literal["alter", "skip", "rerun", "retry"]
     group: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
 
@@ -40,7 +42,9 @@ class Wish:
     """One command that will be given, at a time or at a moment, and to be repeated at once if ``twice``.
 
     Attributes:
-        then: what the same user gives after it, each so many seconds after the one before.
+        job: and, at a moment, also every retry of it.
+        then: what the same user gives after it, each so many seconds after the one before. After a retry it is given to
+            the new job.
     """
 
     at: float
@@ -81,6 +85,31 @@ def random_demands(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: 
         at, now, twice = rng.uniform(begin, end), rng.random() < 0.4, rng.random() < 0.2
         wishes.append(Wish(at, job, first, now and first is Command.PAUSE, twice, moment, tuple(then)))
     return wishes
+
+
+def random_retries(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float) -> list[Wish]:
+    """Retries: most often of what has just ended, now and then of what has not, or is FINISHED; twice, and in a row."""
+    wishes = []
+    for _ in range(rng.choice((0, 0, 1, 2, 4))):
+        job = rng.choice(list(jobs))
+        moment = OVER if rng.random() < 0.8 else rng.choice(("", "", *MOMENTS))
+        then: list[tuple[float, Command | Demand]] = []
+        if rng.random() < 0.4:
+            ending = rng.choice((Command.STOP, Command.CANCEL, Command.FORCE_STOP, Command.FORCE_STOP))
+            then = [(rng.choice((0.1, 1.0, 5.0)), ending), (rng.choice((0.1, 2.0, 20.0)), _retry(rng, jobs[job].plan))]
+        at, twice = rng.uniform(begin, end), rng.random() < 0.3
+        wishes.append(Wish(at, job, _retry(rng, jobs[job].plan), False, twice, moment, tuple(then)))
+    return wishes
+
+
+def _retry(rng: random.Random, plan: Plan) -> Demand:
+    """With the parameters as they were; with others; with one that the spec does not name."""
+    drawn = rng.random()
+    if drawn > 0.95:
+        return Demand("retry", values={"nobody": 1})
+    if drawn > 0.5 and plan.params:
+        return Demand("retry", values=rng.choice(({"full": True}, {"full": False}, {"level": rng.randint(0, 9)})))
+    return Demand("retry")
 
 
 def _demand(rng: random.Random, plan: Plan, group: str) -> Demand:
