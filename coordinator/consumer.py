@@ -102,9 +102,7 @@ class Consumer:
             held = {entry.id for busy in self._busy.values() for entry in busy.entries}
             idle = self._inbox.claim_idle(self._settings.report_idle, BATCH)
             self.apply(self._without_killers([entry for entry in idle if entry.id not in held]))
-        for job in [job for job, busy in self._busy.items() if busy.next_at <= now]:
-            busy = self._busy.pop(job)
-            self._try(job, busy.entries, busy.tries)
+        self.again(now)
         if now >= self._next_look:
             self._next_look = now + self._settings.sweep_every / 2
             self._sweep.run_if_overdue()
@@ -119,6 +117,14 @@ class Consumer:
             self._next_note = now + EVERY
             now = self._clock()
             self._presence.note(_ago(self._read_at, now), _ago(self._sweep.ended_at, now))
+
+    def again(self, now: float) -> bool:
+        """Try the jobs once more whose time has come. Returns whether there were any."""
+        come = [job for job, busy in self._busy.items() if busy.next_at <= now]
+        for job in come:
+            busy = self._busy.pop(job)
+            self._try(job, busy.entries, busy.tries)
+        return bool(come)
 
     def apply(self, entries: Iterable[Entry]) -> None:
         """Sort entries by job, park what nobody can apply, and hand the rest over."""

@@ -6,6 +6,7 @@ is played with the real lease scripts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,9 +109,11 @@ class Head:
         ]
 
     def read(self) -> None:
-        """Apply every report that is in the stream, without sweeping."""
+        """Apply every report that is in the stream, and all that they lead to, without sweeping."""
         while entries := self.inbox.read(500, 0.001):
             self.consumer.apply(entries)
+        while self.consumer.again(time.monotonic()):
+            pass
 
     def hints(self, job: str | None = None) -> list[Hint]:
         """Take the hints that were sent, as the broker would hand them out."""

@@ -146,6 +146,8 @@ def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_head: Callable[.
         while entries := head.inbox.read(500, 0.001):
             with lines:
                 head.consumer.apply(entries)
+                while head.consumer.again(time.monotonic()):
+                    pass
         assert sum(h.group.startswith("f") for h in set(head.hints())) == width
         return lines.count / width
 
