@@ -176,8 +176,9 @@ class FleetWorker:
         for jvm in jvms:
             with suppress(psutil.NoSuchProcess):
                 jvm.send_signal(signal.SIGQUIT)  # it writes down its threads
-        if jvms:
-            time.sleep(1)  # nothing says when it has done so
+        end = time.monotonic() + 3
+        while self.text()[len(said) :].count("JNI global refs") < len(jvms) and time.monotonic() < end:
+            time.sleep(0.05)  # that is the last thing it writes
         threads = self.text()[len(said) :].split("\n\n")
         return "\n".join(
             [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -54,26 +55,30 @@ def test_hints_that_cannot_be_sent_do_not_stop_the_sweep(caplog: pytest.LogCaptu
     assert "1 hints could not be sent" in caplog.text
 
 
-def test_a_pass_that_stood_still_takes_its_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what others wrote meanwhile would read as written before the clock was set back, and count from before."""
-    calm = Calm(1)
+def stands_still(calm: Calm, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
+    """The next pass stands still behind its lock, for so long that the lock lapses and another coordinator goes on."""
     begin = calm.coordinator._store.begin
-    stood_still: list[float] = []
 
     def late(job: str, owner: str) -> Begun:
         begun = begin(job, owner)
-        if not stood_still:
-            stood_still.append(begun.now)
-            calm.now += 20.0  # its lock has lapsed
-            calm.claim(calm.hands.sent[0])
-            calm.deliver()
+        monkeypatch.setattr(calm.coordinator._store, "begin", begin)
+        calm.now += 20.0
+        meanwhile()
+        calm.deliver()
         return begun
 
     monkeypatch.setattr(calm.coordinator._store, "begin", late)
+
+
+def test_a_pass_that_stood_still_takes_its_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what others wrote meanwhile would read as written before the clock was set back, and count from before."""
+    calm = Calm(1)
+    began = calm.now
+    stands_still(calm, monkeypatch, partial(calm.claim, calm.hands.sent[0]))
     calm.coordinator.handle("j")
     record = calm.core.jobs["j"].record
-    assert record.started_at == calm.now
-    assert record.counted_from == calm.now, f"the pass began at {stood_still[0]}"
+    assert record.started_at == calm.now == began + 20
+    assert record.counted_from == calm.now
 
 
 def test_a_pass_that_stood_still_starts_no_retry_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,21 +86,11 @@ def test_a_pass_that_stood_still_starts_no_retry_early(monkeypatch: pytest.Monke
     calm = Calm(1, retry={"max": 3, "backoff": "5s", "max_backoff": "5s"})
     token = calm.claim(calm.hands.sent[0])
     calm.deliver()
-    begin = calm.coordinator._store.begin
-    stood_still: list[float] = []
-
-    def late(job: str, owner: str) -> Begun:
-        begun = begin(job, owner)
-        if not stood_still:
-            stood_still.append(begun.now)
-            calm.now += 20.0  # its lock has lapsed, and another coordinator goes on
-            calm.finish(token, Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "boom", True, "")))
-            calm.deliver()
-        return begun
-
-    monkeypatch.setattr(calm.coordinator._store, "begin", late)
+    failed = Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "boom", True, ""))
+    stands_still(calm, monkeypatch, lambda: calm.finish(token, failed))
+    began = calm.now
     calm.coordinator.handle("j")
-    assert stood_still
+    assert calm.now == began + 20
     record = calm.core.jobs["j"].groups["g[0]"]
     assert record.state is GroupState.BACKOFF
     assert record.next_at > calm.now
