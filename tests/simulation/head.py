@@ -27,7 +27,7 @@ from tasks.settings import Settings
 from .broker import Broker
 from .depot import Depot, LogEntry
 from .hands import HandsAtHand
-from .line import Line, current, life_of
+from .line import Line
 from .model import ModelStore
 from .stage import Stage, Turn
 from .stream import ReportStream
@@ -170,7 +170,7 @@ class InboxAtHand:
         self._call("open the inbox", lambda: None)
 
     def read(self, count: int, block: float) -> list[Entry]:
-        actor, stage = current(), self._line.stage
+        actor, stage = Turn.current(), self._line.stage
         at = self._stream.next_at()
         if at is None or at > stage.now:
             actor.pause(min(block, block if at is None else max(0.0, at - stage.now)))
@@ -191,7 +191,7 @@ class InboxAtHand:
 
     def ack(self, entries: Sequence[Entry]) -> None:
         if entries:
-            self._call("ack", lambda: self._stream.ack([entry.id for entry in entries]))
+            self._call("ack", lambda: self._stream.drop(entries))
 
     def trim(self) -> int:
         return 0
@@ -207,7 +207,7 @@ class _Stopping:
         return False
 
     def wait(self, seconds: float) -> bool:
-        current().pause(seconds)
+        Turn.current().pause(seconds)
         return False
 
 
@@ -247,7 +247,7 @@ class Office:
         store = StoreAtHand(line, self._core, self._broker, self._slots, self._knows)
         hands = HandsAtHand(line, self._broker, self._depot, self._wrote)
         coordinator = Coordinator(
-            *(store, hands, self._settings, self._stage.mint, lambda seconds: current().pause(seconds)),
+            *(store, hands, self._settings, self._stage.mint, lambda seconds: Turn.current().pause(seconds)),
             **({"background": self._publish} if self._behind else {}),
             clock=lambda: self._stage.now,
         )
@@ -255,19 +255,19 @@ class Office:
         inbox = InboxAtHand(line, self._stream, f"{self.name}.{self._lives}", self._knows)
         consumer = Consumer(cast(Inbox, inbox), coordinator, sweep, self._settings, clock=lambda: self._stage.now)
         consumer.stopping = cast(Any, _Stopping())
-        self._threads = [Turn(self._stage, self.name, life_of(consumer.run), delay)]
+        self._threads = [Turn(self._stage, self.name, consumer.run, delay)]
         if self._beaten:
-            self._threads.append(Turn(self._stage, f"{self.name}/beat", life_of(self._beat(sweep)), delay))
+            self._threads.append(Turn(self._stage, f"{self.name}/beat", self._beat(sweep), delay))
 
     def _publish(self, work: Callable[[], None]) -> None:
-        self._threads.append(Turn(self._stage, f"{self.name}/publisher", life_of(work)))
+        self._threads.append(Turn(self._stage, f"{self.name}/publisher", work))
 
     def _beat(self, sweep: Sweep) -> Callable[[], None]:
         def life() -> None:
             while True:
                 with suppress(redis.ConnectionError):  # the task fails; beat fires the next
                     sweep.run()
-                current().pause(self._settings.sweep_every)
+                Turn.current().pause(self._settings.sweep_every)
 
         return life
 
@@ -279,7 +279,7 @@ class Office:
 
     def _die(self) -> None:
         """The process is gone with all its threads; another is started."""
-        mine = current()
+        mine = Turn.current()
         for thread in self._threads:
             thread.dead = True
             if thread is not mine:

@@ -19,7 +19,7 @@ from .jobs import QUEUES, SimulatedJob, random_job
 from .model import ModelStore
 from .promises import Promises
 from .retries import Retries
-from .stage import Life, Routine, Stage, on_one_cpu
+from .stage import Life, Routine, Stage
 from .stream import ReportStream
 from .trouble import Trouble
 from .user import User
@@ -84,8 +84,7 @@ def simulate(
     random.seed(seed)  # the pauses of the real consumer are drawn from the global dice
     logging.disable(logging.CRITICAL)
     try:
-        with on_one_cpu():
-            return _play(seed, store, commands, keep_all, part)
+        return _play(seed, store, commands, keep_all, part)
     finally:
         logging.disable(logging.NOTSET)
         random.setstate(global_dice)
@@ -150,7 +149,7 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
         for office in offices:
             office.report_added(at)
 
-    broker.pushed, stream.added = pushed, added
+    broker.pushed, stream.added, stream.dropped = pushed, added, promises.dropped
     sky = Sky(stage, trouble, core, weather, [core.remember, stream.remember, broker.remember, promises.remember])
     if weather.blows:
         Routine(stage, "store", sky.life())

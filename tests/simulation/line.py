@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,26 +11,6 @@ from .stage import Killed, Stage, Turn
 from .trouble import Fault, Trouble
 
 T = TypeVar("T")
-
-_turns: dict[int, Turn] = {}
-
-
-def current() -> Turn:
-    """Whose turn it is: the actor of the calling thread."""
-    return _turns[threading.get_ident()]
-
-
-def life_of(body: Callable[[], None]) -> Callable[[Turn], None]:
-    """A life for a ``Turn``: ``body``, in whose thread ``current`` is that turn."""
-
-    def life(turn: Turn) -> None:
-        _turns[threading.get_ident()] = turn
-        try:
-            body()
-        finally:
-            del _turns[threading.get_ident()]
-
-    return life
 
 
 class Line:
@@ -54,7 +33,7 @@ class Line:
             Killed: its process died here.
             Exception: of type ``lost``; the request or the reply was lost.
         """
-        rng, actor = self.stage.rng, current()
+        rng, actor = self.stage.rng, Turn.current()
         actor.check()
         if of_store and self.trouble.away:
             actor.pause(rng.uniform(0.01, 1.0))
@@ -90,14 +69,14 @@ class Line:
     def stall(self, what: str) -> None:
         """Perhaps a publisher stands still before ``what``."""
         if self.trouble.chance_of_more(self.trouble.publisher_freezes):
-            actor, until = current(), self.trouble.freeze_of_publisher()
+            actor, until = Turn.current(), self.trouble.freeze_of_publisher()
             self.stage.log(actor.name, f"its publisher FREEZES before {what} for {until - self.stage.now:.1f}s")
             actor.freeze(until)
             actor.pause(0.0)
 
     def note(self, what: str) -> None:
         """For the trace."""
-        self.stage.log(current().name, what)
+        self.stage.log(Turn.current().name, what)
 
     def _freeze(self, actor: Turn) -> None:
         actor.freeze(self.trouble.freeze_until())

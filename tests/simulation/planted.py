@@ -27,8 +27,6 @@ from coordinator.state import JobState
 from coordinator.status import GroupState, Intent, Status
 from coordinator.store import BeginAnswer, Begun
 from tasks.group import WorkOrder
-from tasks.lease import FinishAnswer
-from tasks.report import Outcome
 from tasks.token import Token, split_member
 
 from .depot import Depot
@@ -86,15 +84,6 @@ class ClaimedTwice(ModelStore):
 
     def _anothers(self, attempt: Attempt, claimant: str) -> bool:
         return False
-
-
-class NotFoundIsSuccess(ModelStore):
-    """SeaTunnel: a job's last report meets a master that has not reloaded the job, and "not found" ends the worker."""
-
-    def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
-        if self.jobs[token.job].record.intent is Intent.CANCEL:
-            return FinishAnswer.UNKNOWN_JOB
-        return super()._finish(token, outcome, event)
 
 
 class CommitsBlindly(ModelStore):
@@ -156,6 +145,19 @@ def _adopts_by_name() -> Patches:
 def _retries_what_runs() -> Patches:
     """A retry that does not ask whether its job has ended: the same work runs twice at once."""
     return [(client, "RETRY_LEGAL", frozenset(Status))]
+
+
+def _not_found_is_success() -> Patches:
+    """SeaTunnel: a report meets a master that has not reloaded its job; "not found" is taken for success."""
+    hand_over = Consumer._hand_over
+
+    def from_memory(self: Consumer, job: str, entries: list[Entry], tries: int) -> None:
+        if job in self._coordinator._cache:
+            hand_over(self, job, entries, tries)
+        else:
+            self._inbox.ack(entries)
+
+    return [(Consumer, "_hand_over", from_memory)]
 
 
 def _acked_when_busy() -> Patches:
@@ -328,7 +330,7 @@ PLANTED = (
     Planted("an alter restarts healthy attempts", 96, 400, patches=_restarts_what_runs_well, commands=True),
     Planted("a rerun keeps frozen inputs of what comes after", 45, 400, patches=_keeps_what_was_frozen, commands=True),
     Planted("passes that look only at what reports speak of", 88, 400, patches=_looks_only_at_reports),
-    Planted("not found is taken for success", 17, 400, NotFoundIsSuccess, _waits_for_confirmation, commands=True),
+    Planted("not found is taken for success", 0, 400, patches=_not_found_is_success),
     Planted("the outcome before the marker", 0, 400, patches=_outcome_before_the_marker),
     Planted("a retry starts twice", 0, 400, ClaimedTwice),
     Planted("a lock that outlives a clock set back", 103, 400, LocksForever, commands=True),

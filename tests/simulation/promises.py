@@ -12,6 +12,7 @@ from copy import copy
 from typing import Any, NoReturn
 
 from coordinator.decision import Decision, World
+from coordinator.inbox import Entry
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import PlannedGroup, plan_of
 from coordinator.state import JobState
@@ -105,6 +106,8 @@ class Promises:
         A job that the user canceled has ended by the deadline, a forced one at once.
         """
         for job in self._core.jobs.values():
+            if job.record.terminal:
+                continue
             now, skew, deadline = self._stage.now, self._core.skew, self._settings.cancel_deadline
             asked_at, free_at = self._commanded_at.get(job.record.id, 0.0), max(calm_since, self._locks.free_at(job))
             self._hold(WAIT, word.overdue(job, now, deadline, free_at, asked_at, set_back=self._core.set_back))
@@ -222,6 +225,11 @@ class Promises:
             if attempt.outcome is not None and (due is None or due > latest):
                 when = "never" if due is None else f"in {due - self._stage.now:.1f}s"
                 self.broken(FORGOTTEN, f"{job_id}/{group} has ended, but the job is due {when}: its wake-up was lost")
+
+    def dropped(self, entry: Entry) -> None:
+        """A wake-up may go when it has woken; a report goes with the commit that takes it in, or is parked."""
+        if entry.fields["kind"] != "due":
+            self.broken(FORGOTTEN, f"the report {entry.fields} was acked, and nobody has taken it in")
 
     def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
         self.commits += 1

@@ -1,36 +1,17 @@
 """The stage: a virtual clock, the actors, and the one place that says who goes next.
 
-Exactly one actor runs at any time. An actor is a generator that yields seconds (workers), or a thread that hands its
+Exactly one actor runs at any time. An actor is a generator that yields seconds (workers), or a greenlet that hands its
 turn back at every call to the store (coordinators, whose code is ordinary and knows nothing of this). The choice among
 those who are ready is drawn from the seed, so a seed is a history.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Generator
 
-
-@contextmanager
-def on_one_cpu() -> Iterator[None]:
-    """Threads that take turns do so twice as fast on one CPU: the one we are on, where that can be told."""
-    try:
-        before = os.sched_getaffinity(0)
-        fields = Path("/proc/thread-self/stat").read_text().rpartition(")")[2].split()
-        os.sched_setaffinity(0, {int(fields[36])})
-    except (AttributeError, OSError, ValueError):
-        yield  # not on Linux
-        return
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
+from greenlet import getcurrent, greenlet
 
 STEP = 0.0002  # virtual seconds that any step costs, so that no two things happen at the same time
 TRACE = 60
@@ -144,57 +125,53 @@ class Routine(Actor):
 
 
 class Turn(Actor):
-    """An actor whose life is ordinary code in a thread of its own; it gives its turn back by ``pause``."""
+    """An actor whose life is ordinary code on a stack of its own; it gives its turn back by ``pause``."""
 
-    def __init__(self, stage: Stage, name: str, life: Callable[[Turn], None], delay: float = 0.0) -> None:
+    def __init__(self, stage: Stage, name: str, life: Callable[[], None], delay: float = 0.0) -> None:
         super().__init__(stage, name, delay)
-        self._go, self._back = threading.Lock(), threading.Lock()
-        self._go.acquire()
-        self._back.acquire()
-        self._error: BaseException | None = None
         self._life = life
-        self._thread = threading.Thread(target=self._run, name=f"simulated {name}", daemon=True)
-        self._thread.start()
+        self._stack = greenlet(self._run)
+        self._stack.turn = self
+
+    @staticmethod
+    def current() -> Turn:
+        """Whose turn it is: the actor on whose stack this is called."""
+        turn: Turn = getcurrent().turn
+        return turn
 
     def _run(self) -> None:
-        self._go.acquire()
         try:
             self.check()
-            self._life(self)
+            self._life()
         except Killed:
             pass
-        except BaseException as error:  # noqa: BLE001 - it is raised again, in the scheduler's thread
-            self._error = error
         finally:
             self.dead = True
-            self._back.release()
 
     def step(self) -> None:
-        self._go.release()
-        self._back.acquire()
+        self._go()
         if self.dead:
-            self._thread.join()
             self.leave()
-        if self._error is not None:
-            raise self._error
+
+    def _go(self) -> None:
+        """Until it pauses, dies or raises: then whoever called goes on."""
+        self._stack.parent = getcurrent()
+        self._stack.switch()
 
     def check(self) -> None:
-        """In its own thread: the dead do nothing more, not even in a ``finally``."""
+        """On its own stack: the dead do nothing more, not even in a ``finally``."""
         if self.dead:
             raise Killed
 
     def pause(self, seconds: float) -> None:
-        """In its own thread: let others act."""
+        """On its own stack: let others act."""
         self.check()
         self.wait(seconds)
-        self._back.release()
-        self._go.acquire()
+        self._stack.parent.switch()
         self.check()
 
     def kill(self) -> None:
-        """From outside its thread."""
+        """From outside its stack."""
         self.leave()
-        if self._thread.is_alive():
-            self._go.release()
-            self._back.acquire()
-            self._thread.join()
+        if not self._stack.dead:
+            self._go()

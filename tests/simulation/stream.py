@@ -31,6 +31,7 @@ class ReportStream:
         self.left: list[Entry] = []  # for a newer coordinator
         self.counters: dict[str, int] = {}
         self.added: Callable[[float], None] = lambda at: None
+        self.dropped: Callable[[Entry], None] = lambda entry: None
 
     def add(self, fields: dict[str, str]) -> None:
         """A report comes in; on the way to us it may be lost, doubled, delayed or overtaken."""
@@ -78,6 +79,12 @@ class ReportStream:
     def ack(self, ids: Iterable[str]) -> list[str]:
         """Those that were pending until now."""
         return [entry_id for entry_id in ids if self.pending.pop(entry_id, None) is not None]
+
+    def drop(self, entries: Iterable[Entry]) -> None:
+        """Ack by itself, not with the commit that took them in."""
+        for entry in entries:
+            if self.ack([entry.id]):
+                self.dropped(entry)
 
     def park(self, entries: Iterable[Entry], reason: str) -> int:
         parked = 0

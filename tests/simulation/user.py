@@ -31,7 +31,7 @@ from .broken import WORD, Broken
 from .broker import Broker
 from .depot import Depot
 from .head import StoreAtHand, readable
-from .line import Line, current, life_of
+from .line import Line
 from .model import ModelStore
 from .retries import Retries
 from .stage import Stage, Turn
@@ -105,7 +105,7 @@ class _ClientAtHand(Client):
         store.retries = retries
         self._store = cast(Store, store)
         self.queries = cast(Queries, _QueriesAtHand(line, core, knows))
-        self._giving = Giving(store, stage.mint, lambda: stage.now, lambda seconds: current().pause(seconds))
+        self._giving = Giving(store, stage.mint, lambda: stage.now, lambda seconds: Turn.current().pause(seconds))
 
 
 class User:
@@ -162,7 +162,7 @@ class User:
             self._give_soon(Wish(0.0, job, Command.RESUME), delay + self._stage.rng.choice((0.1, 3.0, 20.0)))
 
     def _give_soon(self, wish: Wish, delay: float) -> None:
-        self._soon.append(Turn(self._stage, "user", life_of(lambda: self._give_all(wish)), delay))
+        self._soon.append(Turn(self._stage, "user", lambda: self._give_all(wish), delay))
 
     def resume(self, jobs: Iterable[str]) -> None:
         """At the end of all trouble."""
@@ -171,18 +171,18 @@ class User:
     def _open(self, wishes: list[Wish]) -> None:
         self._wishes = wishes
         if wishes:
-            self._shell = Turn(self._stage, "user", life_of(self._life), max(0.0, wishes[0].at - self._stage.now))
+            self._shell = Turn(self._stage, "user", self._life, max(0.0, wishes[0].at - self._stage.now))
 
     def _life(self) -> None:
         while self._wishes:
-            current().pause(max(0.0, self._wishes[0].at - self._stage.now))
+            Turn.current().pause(max(0.0, self._wishes[0].at - self._stage.now))
             self._give_all(self._wishes[0])
             self._wishes.pop(0)
 
     def _give_all(self, wish: Wish) -> None:
         job = self._give(wish)
         for delay, given in wish.then:
-            current().pause(delay)
+            Turn.current().pause(delay)
             job = self._give(Wish(0.0, job, given, twice=wish.twice))
 
     def _give(self, wish: Wish) -> str:
@@ -241,5 +241,5 @@ class User:
 
     def _killed(self) -> None:
         self._stage.log("user", "the shell is KILLED")
-        if current() is self._shell:
+        if Turn.current() is self._shell:
             self._open(self._wishes[1:])
