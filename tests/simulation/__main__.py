@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from .history import BOUND, Verdict, simulate
+from .planted import PLANTED
 from .short import explained, shortened
 from .twins import twins
 
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--mirror", action="store_true", help="play on the real store too, and compare every answer")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay one seed and print all of its steps")
     parser.add_argument("--shorten", type=int, metavar="SEED", help="replay one failing seed with as little as needed")
+    parser.add_argument("--planted", action="store_true", help="the first seed that finds each bug put in on purpose")
     arguments = parser.parse_args()
     if arguments.trace is not None:
         verdict = simulate(arguments.trace, keep_all=True)
@@ -33,6 +35,8 @@ def main() -> int:
         return 0 if verdict.kept else 1
     if arguments.shorten is not None:
         return shorten(arguments.shorten)
+    if arguments.planted:
+        return planted(arguments.start, arguments.processes)
     began = time.perf_counter()
     verdicts = []
     histories = mirrored if arguments.mirror else play
@@ -71,6 +75,22 @@ def mirrored(start: int, seeds: int, processes: int) -> Iterator[Verdict]:
         yield from map(both.play, range(start, start + seeds))
         answers = len(both.seen)
     print(f"the model and the real store gave the same answers, of {answers} kinds", file=sys.stderr)
+
+
+def planted(start: int, processes: int) -> int:
+    """A line for each bug that was put in on purpose: the promise that it breaks, and the first seed that shows it."""
+    with _pool(processes) as pool:
+        searches = [pool.submit(_first_seed, number, start) for number in range(len(PLANTED))]
+        seeds = [search.result() for search in searches]
+    for bug, seed in zip(PLANTED, seeds, strict=True):
+        found = f"not in {bug.within} seeds" if seed is None else f"seed {seed}"
+        print(f"{found:<18} {bug.name:<52} {bug.breaks}")
+    return 1 if None in seeds else 0
+
+
+def _first_seed(number: int, start: int) -> int | None:
+    history = PLANTED[number].search(start)
+    return None if history is None else history.seed
 
 
 @contextmanager

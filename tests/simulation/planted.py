@@ -29,6 +29,7 @@ from coordinator.store import BeginAnswer, Begun
 from tasks.group import WorkOrder
 from tasks.token import Token, split_member
 
+from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
 from .depot import Depot
 from .fleet import Host
 from .hands import HandsAtHand
@@ -42,25 +43,28 @@ Patches = list[tuple[Any, str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A bug, and within how many seeds from ``start`` on it must be found; by a user's ``commands``, or without any.
+    """A bug, the promise that it breaks, and within how many seeds it must be seen to break it.
 
-    ``start`` is near a seed that finds it, so that the suite does not play hundreds of histories for each bug. A change
-    of the code changes all histories; then the search takes longer, and ``start`` can be set anew.
+    ``start`` is near a seed that finds it, so that the suite does not play hundreds of histories for each bug;
+    ``python -m tests.simulation --planted`` begins at seed 0. A change of the code changes all histories; then the
+    search takes longer, and ``start`` can be set anew. ``commands``: the user does more than submit.
     """
 
     name: str
+    breaks: str
     start: int
-    within: int
     store: type[ModelStore] = ModelStore
     patches: Callable[[], Patches] = list
     commands: bool = False
+    within: int = 400
 
-    def search(self) -> History | None:
-        """The first history that it breaks."""
+    def search(self, start: int | None = None) -> History | None:
+        """The first history, from ``start`` on, in which it breaks its promise. It may break others before."""
+        first = self.start if start is None else start
         with self.planted():
-            for seed in range(self.start, self.start + self.within):
+            for seed in range(first, first + self.within):
                 history = simulate(seed, store=self.store, commands=self.commands)
-                if not history.kept:
+                if history.promise == self.breaks:
                     return history
         return None
 
@@ -314,27 +318,27 @@ def _outcome_before_the_marker() -> Patches:
 
 
 PLANTED = (
-    Planted("commit without compare-and-set", 41, 400, CommitsBlindly),
-    Planted("join fired by a counter", 25, 400, patches=_joins_by_counter),
-    Planted("finish without a fence", 25, 400, NoFence),
-    Planted("takeover without guard or grace", 0, 400, NoGuards, _takes_over_on_sight),
-    Planted("due moved later blindly", 30, 400, DueBlindly),
-    Planted("report acked on a busy lock, and nothing else wakes", 179, 400, ReportIsAll, _acked_when_busy),
-    Planted("publish without reading the log first", 0, 400, patches=_publishes_without_looking),
-    Planted("a late failure writes the intent", 0, 400, patches=_failure_writes_the_intent, commands=True),
-    Planted("a retry is queued under a pause", 0, 400, patches=_retries_under_a_pause, commands=True),
-    Planted("claim ignores what the user wants", 48, 400, ClaimsWhateverIsWanted, commands=True),
-    Planted("canceling until a worker that is gone confirms", 22, 400, patches=_waits_for_confirmation, commands=True),
-    Planted("no deadline for a worker that never lets go", 417, 400, patches=_never_past_the_deadline, commands=True),
-    Planted("abort without asking the slot", 500, 400, patches=_aborts_without_the_slot, commands=True),
-    Planted("an alter restarts healthy attempts", 96, 400, patches=_restarts_what_runs_well, commands=True),
-    Planted("a rerun keeps frozen inputs of what comes after", 45, 400, patches=_keeps_what_was_frozen, commands=True),
-    Planted("passes that look only at what reports speak of", 88, 400, patches=_looks_only_at_reports),
-    Planted("not found is taken for success", 0, 400, patches=_not_found_is_success),
-    Planted("the outcome before the marker", 0, 400, patches=_outcome_before_the_marker),
-    Planted("a retry starts twice", 0, 400, ClaimedTwice),
-    Planted("a lock that outlives a clock set back", 103, 400, LocksForever, commands=True),
-    Planted("a job that is retried twice becomes two", 12, 400, KeysForgotten, commands=True),
-    Planted("a retry takes over what is not its work", 43, 400, patches=_adopts_by_name, commands=True),
-    Planted("a retry of a job that has not ended", 12, 400, patches=_retries_what_runs, commands=True),
+    Planted("commit without compare-and-set", SHOWN, 124, CommitsBlindly),
+    Planted("join fired by a counter", SHOWN, 28, patches=_joins_by_counter),
+    Planted("finish without a fence", ONE, 40, NoFence),
+    Planted("takeover without guard or grace", ONE, 0, NoGuards, _takes_over_on_sight),
+    Planted("due moved later blindly", FORGOTTEN, 34, DueBlindly),
+    Planted("report acked on a busy lock, and nothing else wakes", FORGOTTEN, 4, ReportIsAll, _acked_when_busy),
+    Planted("publish without reading the log first", WHOLE, 28, patches=_publishes_without_looking),
+    Planted("a late failure writes the intent", WORD, 0, patches=_failure_writes_the_intent, commands=True),
+    Planted("a retry is queued under a pause", WORD, 0, patches=_retries_under_a_pause, commands=True),
+    Planted("claim ignores what the user wants", WORD, 31, ClaimsWhateverIsWanted, commands=True),
+    Planted("canceling until a worker that is gone confirms", WAIT, 25, patches=_waits_for_confirmation, commands=True),
+    Planted("no deadline for a worker that never lets go", WAIT, 30, patches=_never_past_the_deadline, commands=True),
+    Planted("abort without asking the slot", WHOLE, 103, patches=_aborts_without_the_slot, commands=True),
+    Planted("an alter restarts healthy attempts", SHOWN, 40, patches=_restarts_what_runs_well, commands=True),
+    Planted("a rerun keeps frozen inputs of what comes after", WORD, 46, patches=_keeps_what_was_frozen, commands=True),
+    Planted("passes that look only at what reports speak of", FORGOTTEN, 108, patches=_looks_only_at_reports),
+    Planted("not found is taken for success", FORGOTTEN, 0, patches=_not_found_is_success),
+    Planted("the outcome before the marker", WHOLE, 0, patches=_outcome_before_the_marker),
+    Planted("a retry starts twice", ONE, 1, ClaimedTwice),
+    Planted("a lock that outlives a clock set back", FORGOTTEN, 79, LocksForever, commands=True),
+    Planted("a job that is retried twice becomes two", WORD, 12, KeysForgotten, commands=True),
+    Planted("a retry takes over what is not its work", WHOLE, 43, patches=_adopts_by_name, commands=True),
+    Planted("a retry of a job that has not ended", WORD, 12, patches=_retries_what_runs, commands=True),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .__main__ import play, total
+from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
 from .history import simulate
 from .planted import PLANTED, Planted
 from .short import explained, shortened
@@ -19,12 +20,16 @@ def test_every_promise_is_kept_whatever_is_lost_killed_or_frozen(first: int) -> 
     assert not broken, "\n".join(explained(history) for history in broken)
 
 
+def test_every_promise_is_broken_by_some_bug() -> None:
+    assert {bug.breaks for bug in PLANTED} == {FORGOTTEN, ONE, WORD, WAIT, SHOWN, WHOLE}
+
+
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
 def test_a_bug_put_in_on_purpose_is_found(bug: Planted) -> None:
     found = bug.search()
-    assert found is not None, f"{bug.name!r} broke no promise in {bug.within} seeds"
+    assert found is not None, f"{bug.name!r} did not break {bug.breaks!r} in {bug.within} seeds"
     said = explained(found)
-    assert found.promise in said
+    assert bug.breaks in said
     assert f"--trace {found.seed}" in said
 
 
