@@ -238,7 +238,7 @@ class Client:
         Raises: NoSuchJob.
         """
         state, now, due = self._state(job)
-        return explain(state, self._world(now, state), due)
+        return explain(state, self._world(now, state), due, took=self.queries.took(state))
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""

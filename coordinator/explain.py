@@ -7,7 +7,7 @@ so that an explanation cannot disagree with the decision.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from coordinator.attempts import held_until
@@ -35,19 +35,28 @@ from tasks.duration import format_duration
 S = GroupState
 SHOWN = 20  # groups of one planned group that are explained one by one
 A_PERSON = "a person decides"
+LONG = 4.0  # times what a group took when it last succeeded: from then on its line says so
+SHORT = 10.0  # seconds within which nobody wonders
 
 
-def explain(state: JobState, world: World, due: float | None, members: int | None = SHOWN) -> list[Explanation]:
+def explain(
+    state: JobState,
+    world: World,
+    due: float | None,
+    members: int | None = SHOWN,
+    took: Mapping[str, float] | None = None,
+) -> list[Explanation]:
     """The job first, then every group that is not done or that its condition skipped, in the order of the spec.
 
     Args:
         due: when the job is decided again at the latest; None if it has ended.
         members: of each fork, at most so many are explained one by one; None: all.
+        took: seconds that groups took when they last succeeded, in an earlier job; see `Queries.took`.
     """
     job = _job(state, world, due)
     if state.job.terminal:
         return [job]
-    seen = Seen(state, world, due)
+    seen = Seen(state, world, due, took or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(_planned(seen, name, planned, members))
@@ -327,6 +336,9 @@ def _running(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupReco
     lease = min(held_until(record, attempt, world), world.now + world.lease_ttl) if attempt is not None else 0.0
     silent = max(0.0, world.now - (lease - world.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
+    took, ran = seen.took.get(group_id, 0.0), world.now - attempt.claimed_at if attempt is not None else 0.0
+    if took and ran > max(LONG * took, SHORT):
+        what += f"; it has run for {format_duration(ran)}, and took {format_duration(took)} when it last succeeded"
     given_up_at = job_timeout_at(job, state.plan.timeout, world) or 0.0
     timeouts = _step_timeout(planned, attempt)
     if planned.spec.timeout is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.decision import World
@@ -69,8 +70,9 @@ def held(job: JobRecord) -> bool:
 class Seen:
     """One job as it is explained, with what is asked of all its groups together and worked out once."""
 
-    def __init__(self, state: JobState, world: World, due: float | None) -> None:
-        self.state, self.world, self.due = state, world, due
+    def __init__(self, state: JobState, world: World, due: float | None, took: Mapping[str, float]) -> None:
+        """``took``: seconds that groups took when they last succeeded."""
+        self.state, self.world, self.due, self.took = state, world, due, took
         draft = Draft(state, world)
         self.room = Room(draft)
         job = state.job

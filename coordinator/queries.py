@@ -104,6 +104,10 @@ class ListedJob:
         return sum(n for state, n in self.groups.items() if GroupState(state).terminal)
 
 
+EARLIER = 500  # jobs, of any name, among which one is looked for that ran before
+SAME_NAME = 20  # of these, how many are looked into
+
+
 class Queries:
     """Read-only views on one Redis. ``client`` must decode responses."""
 
@@ -189,6 +193,30 @@ class Queries:
             list[tuple[str, dict[str, str]]], self._redis.xrange(self._keys.of(job).events, min=low, count=count)
         )
         return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
+
+    def took(self, state: JobState) -> dict[str, float]:
+        """Seconds that groups which run now took when they last succeeded, in an earlier job of the same name.
+
+        Without those of which the last ``EARLIER`` jobs before this one do not tell, and beyond the first 500.
+        """
+        groups = [group for group in state.active if state.record(group).state is GroupState.RUNNING][:500]
+        if not groups:
+            return {}
+        low = f"({state.job.submitted_at!r}"
+        ids = cast(list[str], self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER))
+        summaries = cast(list[str | None], self._redis.hmget(self._keys.summary, ids)) if ids else []
+        name = state.job.name
+        same = [other for other, text in zip(ids, summaries, strict=True) if text and _listed(text).name == name]
+        pipe = self._redis.pipeline(transaction=False)
+        for other in same[:SAME_NAME]:
+            pipe.hmget(self._keys.of(other).groups, groups)
+        took: dict[str, float] = {}
+        for texts in pipe.execute():
+            for group_id, text in zip(groups, texts, strict=True):
+                record = GroupRecord.from_json(text) if text and group_id not in took else None
+                if record is not None and record.state is GroupState.SUCCEEDED and not record.adopted:
+                    took[group_id] = max(0.0, record.since - record.started_at)
+        return took
 
     def runners(self) -> list[dict[str, Any]]:
         """Runners as their watchdogs last described them, with ``seen`` (seconds since the epoch)."""

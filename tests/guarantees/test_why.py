@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -75,6 +76,54 @@ def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(he
     assert found[job].help == (f"unstuck force-stop {job}",)
     assert "was told to end" in found["a"].what
     assert "1m00s after the cancel" in found["a"].gives_up
+
+
+def test_a_group_that_runs_far_longer_than_when_it_last_succeeded_says_so(head: Head) -> None:
+    """Of the jobs of the same name that came before; one that failed, was adopted, or has another name says nothing."""
+
+    def ran(job: str, seconds: float) -> None:
+        """It began so many seconds before it ended, or before now."""
+        keys = head.keys.of(job)
+        record = json.loads(head.redis.hget(keys.groups, "a"))
+        if record["state"] == "RUNNING":
+            attempt = json.loads(head.redis.hget(keys.attempts, "a"))
+            attempt["claimed_at"] = head.show(job).at - seconds
+            head.redis.hset(keys.attempts, "a", json.dumps(attempt))
+        else:
+            record["started_at"] = record["since"] - seconds
+            head.redis.hset(keys.groups, "a", json.dumps(record))
+
+    def began(name: str) -> str:
+        job = head.submit(group("a"), name=name)
+        head.read()
+        assert head.claim(head.hints(job)[0]).answer == "CLAIMED"
+        head.read()
+        return job
+
+    other = head.submit(group("a"), name="weekly")
+    head.drive(other)
+    ran(other, 1.0)
+    job = began("nightly")
+    ran(job, 86_400.0)
+    assert "succeeded" not in why(head, job)["a"].what, "it never ran before"
+
+    for seconds in (1.0, 600.0):
+        earlier = head.submit(group("a"), name="nightly")
+        head.drive(earlier)
+        ran(earlier, seconds)
+    broken = head.submit(group("a", retry={"max": 0}), name="nightly")
+    head.read()
+    head.work(head.hints(broken)[0], failed())
+    head.read()
+    ran(broken, 1.0)
+
+    job = began("nightly")
+    ran(job, 2_390.0)
+    assert "succeeded" not in why(head, job)["a"].what, "not four times as long yet"
+    ran(job, 2_500.0)
+    said = "it has run for 41m40s, and took 10m00s when it last succeeded"
+    assert said in why(head, job)["a"].what
+    assert "attempt 1" in why(head, job)["a"].what
 
 
 def test_a_paused_job_says_who_paused_it_and_how_to_go_on(head: Head) -> None:
