@@ -246,7 +246,8 @@ def test_the_users_word_stands_against_every_failure_in_both_orders(step: Step, 
     for before in worlds_at_hand:
         world = before.fork()
         if never_claimed:
-            fails = Step("unserved", world.timed()[0])
+            name = world.timed()[0]
+            fails = Step("unserved", name)
         else:
             name = world.running()[0]
             fails = Step("lapse", name) if failure == "lapse" else Step("finish", name, failure)
@@ -259,5 +260,6 @@ def test_the_users_word_stands_against_every_failure_in_both_orders(step: Step, 
         assert world.hints == hints, f"an attempt was started after the {step.to}: {world}"
         if world.job.status is Status.PAUSED:
             assert canceled(world) == canceled(before), f"a pause cancels nothing: {world}"
+            assert not never_claimed or world.states()[name] == S.WAITING, f"its hint was taken back: {world}"
             world.give(Command.RESUME)
             assert world.go_on().job.status in (Status.FINISHED, Status.FAILED), f"{world}"
