@@ -16,6 +16,7 @@ from typing import Protocol
 
 import redis
 
+from coordinator.background import AtOnce, Runs
 from coordinator.backoff import BUSY_WAIT, random_wait
 from coordinator.decide import decide
 from coordinator.decision import Decision, PublishResult, World
@@ -99,13 +100,13 @@ class Coordinator:
         settings: Settings,
         ids: Callable[[], str],
         sleep: Callable[[float], None] = time.sleep,
-        background: Callable[[Callable[[], None]], None] = lambda work: work(),
+        background: Runs | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             ids: mints fresh random words; they become commit ids, lock owners and nonces.
-            background: runs what may take long, such as publishing, off the caller's thread; here, at once.
+            background: runs what may take long, such as publishing, off the caller's thread; by default, on it.
             clock: monotonic seconds, by which a pass finds that it stood still.
         """
         self._store = store
@@ -113,9 +114,8 @@ class Coordinator:
         self._settings = settings
         self._ids = ids
         self._sleep = sleep
-        self._background = background
+        self._background = background or AtOnce()
         self._clock = clock
-        self._publishing: set[tuple[str, bool]] = set()
         self._cache: dict[str, tuple[float, JobState]] = {}
         self._mutex = threading.Lock()
         self._slots: tuple[float, dict[str, int]] = (0.0, {})
@@ -142,12 +142,13 @@ class Coordinator:
 
         A warehouse that hangs must hold up nobody else.
         """
-        work = (state.job.id, abort is not None)
-        with self._mutex:
-            if work in self._publishing:
-                return
-            self._publishing.add(work)
-        self._background(lambda: self._publish_and_tell(state, abort))
+        key = (state.job.id, "publish" if abort is None else "abort")
+        self._background(key, state.job.warehouse, lambda: self._publish_and_tell(state, abort))
+
+    @property
+    def exhausted(self) -> bool:
+        """So many publishers hang that only another process would help."""
+        return self._background.exhausted
 
     def _publish_and_tell(self, state: JobState, abort: Reason | None) -> None:
         job = state.job.id
@@ -165,9 +166,6 @@ class Coordinator:
                 self._sleep(random_wait(BUSY_WAIT, tries))
         except redis.RedisError as error:
             log.warning("job %s was published, which could not be recorded; it will be found out: %s", job, error)
-        finally:
-            with self._mutex:
-                self._publishing.discard((job, abort is not None))
 
     def _publish(self, state: JobState, abort: Reason | None) -> PublishResult:
         try:

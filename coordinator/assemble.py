@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import redis
 
 from coordinator.act import Coordinator
+from coordinator.background import Background
 from coordinator.consumer import Consumer
 from coordinator.inbox import Inbox
 from coordinator.outside import Hands
@@ -26,23 +26,7 @@ from tasks.keys import Keys
 from tasks.lookout import Lookout
 from tasks.settings import Settings
 
-PUBLISHERS = 8  # jobs that one coordinator publishes at a time
-VACUUMS = 2  # warehouses whose staging it sweeps at a time
-
-
-class Background:
-    """Runs work in daemon threads, a few at a time: one that hangs in a warehouse must not keep the process alive."""
-
-    def __init__(self, at_once: int, name: str = "publisher") -> None:
-        self._name = name
-        self._room = threading.BoundedSemaphore(at_once)
-
-    def __call__(self, work: Callable[[], None]) -> None:
-        threading.Thread(target=self._run, args=(work,), name=self._name, daemon=True).start()
-
-    def _run(self, work: Callable[[], None]) -> None:
-        with self._room:
-            work()
+PUBLISHERS = 8  # jobs that one coordinator publishes at a time, in each warehouse
 
 
 def mint() -> str:
@@ -69,7 +53,7 @@ def assemble(settings: Settings) -> Parts:
     store = Store.of(settings, client)
     coordinator = Coordinator(store, Hands(fleet), settings, mint, background=Background(PUBLISHERS))
     keys = Keys(settings.prefix)
-    vacuum = Vacuum(Sweepable(client, keys), store, Background(VACUUMS, "vacuum"))
+    vacuum = Vacuum(Sweepable(client, keys), store, Background(1, "vacuum", term=math.inf))
     sweep = Sweep(store, coordinator, settings, vacuum=vacuum)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     inbox = Inbox(client, keys, name)

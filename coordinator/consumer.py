@@ -43,6 +43,10 @@ class _Busy:
     next_at: float = 0.0
 
 
+class AllHang(Exception):
+    """This process can publish no more, whatever a warehouse that hung answers now."""
+
+
 class Consumer:
     """One consumer of the report stream. ``clock`` is monotonic seconds."""
 
@@ -108,6 +112,8 @@ class Consumer:
             self._sweep.run_if_overdue()
         if now >= self._next_trim:
             self._next_trim = now + 30.0
+            if self._coordinator.exhausted:
+                raise AllHang("too many publishers hang in a warehouse; another process may find it well")
             self._inbox.trim()
             self._inbox.readmit()
             if self._presence is not None:

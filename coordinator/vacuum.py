@@ -9,12 +9,13 @@ doubt.
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import redis
 
+from coordinator.background import Runs
 from coordinator.staging import Kept, folder_of, named_by, owner, remains, stale
 from coordinator.store import Store
 from coordinator.sweepable import MARGIN, Staged, Sweepable
@@ -45,13 +46,11 @@ class _Naming:
 class Vacuum:
     """Sweeps staging, one warehouse at a time. Several coordinators may do so at once."""
 
-    def __init__(self, index: Sweepable, store: Store, background: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, index: Sweepable, store: Store, background: Runs) -> None:
         """``background`` runs what may take long off the caller's thread."""
         self._index = index
         self._store = store
         self._background = background
-        self._mutex = threading.Lock()
-        self._busy: set[str] = set()
         self._named: dict[str, _Naming] = {}
 
     def start(self, now: float) -> None:
@@ -65,20 +64,13 @@ class Vacuum:
             log.warning("the index of staging could not be read, staging is swept later: %s", error)
             return
         for place in {(staged.warehouse, staged.warehouse_id) for staged in taken}:
-            with self._mutex:
-                if place[0] in self._busy:
-                    continue  # they are given out again after their term
-                self._busy.add(place[0])
             batch = [staged for staged in taken if (staged.warehouse, staged.warehouse_id) == place]
-            self._background(lambda batch=batch: self._sweep(batch, now))  # type: ignore[misc]
+            # Those of a warehouse that is being swept are given out again after their term.
+            self._background(place[0], place[0], partial(self._sweep, batch, now))
 
     def _sweep(self, batch: Sequence[Staged], now: float) -> None:
-        try:
-            for staged in batch:
-                self._look_or_leave(staged, now)
-        finally:
-            with self._mutex:
-                self._busy.discard(batch[0].warehouse)
+        for staged in batch:
+            self._look_or_leave(staged, now)
 
     def _look_or_leave(self, staged: Staged, now: float) -> None:
         try:

@@ -16,6 +16,7 @@ from servers import wait_until
 
 from coordinator.act import Coordinator
 from coordinator.assemble import mint
+from coordinator.background import AtOnce, Runs
 from coordinator.client import Client
 from coordinator.consumer import Consumer
 from coordinator.inbox import Inbox
@@ -63,7 +64,7 @@ class Head:
         url: str,
         warehouse: Path,
         client: redis.Redis | None = None,
-        background: Callable[[Callable[[], None]], None] = lambda work: work(),
+        background: Runs | None = None,
         **settings: Any,
     ) -> None:
         self.settings = Settings(redis_url=url, warehouse=str(warehouse), **settings)
@@ -72,7 +73,7 @@ class Head:
         self.store = Store.of(self.settings, self.redis)
         self.hands = HandsOfTheTest()
         self.coordinator = Coordinator(self.store, self.hands, self.settings, mint, background=background)
-        self.vacuum = Vacuum(Sweepable(self.redis, self.keys), self.store, background)
+        self.vacuum = Vacuum(Sweepable(self.redis, self.keys), self.store, background or AtOnce())
         self.sweep = Sweep(self.store, self.coordinator, self.settings, vacuum=self.vacuum)
         name = f"host:1:{mint()}"
         self.inbox = Inbox(self.redis, self.keys, name)

@@ -16,7 +16,7 @@ from guarantees.test_shown_is_true import staged
 from head import Head, group
 from servers import RedisServer, wait_until
 
-from coordinator.assemble import Background
+from coordinator.background import Background
 from coordinator.commands import Command
 from coordinator.spec import SpecError
 from coordinator.status import Status

@@ -15,7 +15,7 @@ from head import Head, failed, group
 from servers import RedisServer, wait_until
 
 from coordinator import vacuum
-from coordinator.assemble import Background
+from coordinator.background import Background
 from coordinator.status import Status
 from coordinator.store import Submission
 from tasks.filesystem import Files

@@ -6,7 +6,7 @@ and replies. It is started again a little later, with nothing of what it knew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -211,6 +211,29 @@ class _Stopping:
         return False
 
 
+class Behind:
+    """Runs work in turns of its own: as ``Background``, but for a process that never hangs for longer than its term."""
+
+    exhausted = False
+
+    def __init__(self, begin: Callable[[Callable[[], None]], None]) -> None:
+        self._begin = begin
+        self._keys: set[Hashable] = set()
+
+    def __call__(self, key: Hashable, place: str, work: Callable[[], None]) -> None:
+        if key in self._keys:
+            return
+        self._keys.add(key)
+
+        def whole() -> None:
+            try:
+                work()
+            finally:
+                self._keys.discard(key)
+
+        self._begin(whole)
+
+
 class Office:
     """One coordinator process: a consumer thread and, where beat fires, a sweeping thread. It is always restarted."""
 
@@ -248,7 +271,7 @@ class Office:
         hands = HandsAtHand(line, self._broker, self._depot, self._wrote)
         coordinator = Coordinator(
             *(store, hands, self._settings, self._stage.mint, lambda seconds: Turn.current().pause(seconds)),
-            **({"background": self._publish} if self._behind else {}),
+            background=Behind(self._publish) if self._behind else None,
             clock=lambda: self._stage.now,
         )
         sweep = Sweep(cast(Store, store), coordinator, self._settings)

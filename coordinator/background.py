@@ -1,0 +1,135 @@
+"""Background: what may take long in a warehouse, off the threads that decide. What hangs there holds up only itself.
+
+A thread that waits on a dead mount or connection cannot be ended. After a term it counts as hanging: its room is given
+to others, and its work may be tried again beside it, each time after twice as long. So only what may be done twice, and
+twice at once, is done here: publishing (the slot of the warehouse log decides) and the sweep of staging.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+TERM = 120.0  # seconds after which a piece of work counts as hanging
+LONGEST = 3600.0  # seconds between two tries of what hangs, at the most
+MOST = 64  # threads that hang before the process had better be replaced
+
+Work = Callable[[], None]
+
+
+class Runs(Protocol):
+    """Runs work off, or on, the caller's thread."""
+
+    def __call__(self, key: Hashable, place: str, work: Work) -> None:
+        """Run ``work``, in the room of ``place``; not while ``key`` is being worked on. It is asked for again then."""
+
+    @property
+    def exhausted(self) -> bool:
+        """So much hangs that only another process would help."""
+
+
+class AtOnce:
+    """Runs work on the caller's thread."""
+
+    exhausted = False
+
+    def __init__(self) -> None:
+        self._keys: set[Hashable] = set()
+        self._mutex = threading.Lock()
+
+    def __call__(self, key: Hashable, place: str, work: Work) -> None:
+        with self._mutex:
+            if key in self._keys:
+                return
+            self._keys.add(key)
+        try:
+            work()
+        finally:
+            with self._mutex:
+                self._keys.discard(key)
+
+
+@dataclass(slots=True)
+class _Run:
+    key: Hashable
+    place: str
+    began: float
+    hangs: bool = False
+
+
+class Background:
+    """Runs work in daemon threads, which do not keep a process alive that is to end; a few at a time in each place."""
+
+    def __init__(
+        self,
+        at_once: int,
+        name: str = "publisher",
+        *,
+        term: float = TERM,
+        most: int = MOST,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            at_once: pieces of work in one place; those that hang are not counted.
+            term: seconds.
+        """
+        self._at_once, self._name, self._term, self._most, self._clock = at_once, name, term, most, clock
+        self._waiting: dict[str, dict[Hashable, Work]] = {}
+        self._runs: list[_Run] = []
+        self._mutex = threading.Lock()
+
+    def __call__(self, key: Hashable, place: str, work: Work) -> None:
+        with self._mutex:
+            now = self._clock()
+            self._notice(now)
+            if self._may_be_tried(key, now):
+                self._waiting.setdefault(place, {})[key] = work
+            self._fill(place, now)
+
+    @property
+    def exhausted(self) -> bool:
+        with self._mutex:
+            self._notice(self._clock())
+            return sum(run.hangs for run in self._runs) >= self._most
+
+    def _notice(self, now: float) -> None:
+        for run in self._runs:
+            if not run.hangs and now - run.began >= self._term:
+                run.hangs = True
+                log.warning(
+                    "%s %s in %s has taken %.0fs and counts as hanging: others have its room, and it is tried again",
+                    *(self._name, run.key, run.place, now - run.began),
+                )
+
+    def _may_be_tried(self, key: Hashable, now: float) -> bool:
+        tries = [run for run in self._runs if run.key == key]
+        if not all(run.hangs for run in tries):
+            return False
+        wait = min(LONGEST, self._term * 2 ** (len(tries) - 1))
+        return not tries or now >= max(run.began for run in tries) + wait
+
+    def _fill(self, place: str, now: float) -> None:
+        """Begin what waits, as far as there is room."""
+        waiting = self._waiting.get(place, {})
+        room = self._at_once - sum(run.place == place and not run.hangs for run in self._runs)
+        for key in list(waiting)[: max(0, room)]:
+            run = _Run(key, place, now)
+            self._runs.append(run)
+            thread = threading.Thread(target=self._run, args=(run, waiting.pop(key)), name=self._name, daemon=True)
+            thread.start()
+        if not waiting:
+            self._waiting.pop(place, None)
+
+    def _run(self, run: _Run, work: Work) -> None:
+        try:
+            work()
+        finally:
+            with self._mutex:
+                self._runs.remove(run)
+                self._fill(run.place, self._clock())
