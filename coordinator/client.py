@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries, view_of
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
-from coordinator.store import KeyTaken, Store, Submission
+from coordinator.store import KeyTaken, NotEnded, Store, Submission
 from coordinator.summary import summary_of
 from tasks.connect import connect
 from tasks.errors import UnstuckError
@@ -199,6 +199,8 @@ class Client:
                 f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
                 f"use another key, or submit that spec unchanged"
             ) from None
+        except NotEnded as error:
+            raise Refused(against_retry(replace(retried or job, status=error.status))) from None
         self._make_durable(job_id)
         return Submitted(job_id, new)
 

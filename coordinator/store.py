@@ -90,6 +90,14 @@ class KeyTaken(Exception):
     """The key belongs to a job with another spec."""
 
 
+class NotEnded(Exception):
+    """The job that was to be retried has not ended badly."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 class Store:
     """Jobs in one Redis. ``client`` must decode responses."""
 
@@ -327,8 +335,9 @@ class Store:
     def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next."""
         change = {"due": _stamp(due), "due_seen": due_seen, **acks.to_dict()}
+        keys = self._keys.of(job)
         self._settle(
-            keys=[self._keys.due, self._keys.reports, self._keys.counters, self._keys.of(job).events],
+            keys=[self._keys.due, self._keys.reports, self._keys.counters, keys.events, keys.job],
             args=[job, json.dumps(change), REPORT_GROUP, EVENT_BOUND],
         )
 
@@ -370,9 +379,10 @@ class Store:
 
         Raises:
             KeyTaken: its key belongs to a job with another spec.
+            NotEnded: it retries a job that has not ended badly.
         """
         job = submission.job
-        keys = self._keys.of(job.id)
+        keys, retried = self._keys.of(job.id), self._keys.of(job.retry_of)
         change = {
             # Once for all groups: claim.lua hands them to runners beside the plan of the group.
             "fields": {**job.to_fields(), "params": json.dumps(dict(submission.params))},
@@ -382,19 +392,21 @@ class Store:
             "key": job.key,
             "reason": reason,
         }
-        answer, job_id = self._submit(
+        answer, said = self._submit(
             keys=[
                 *(keys.job, keys.plans, keys.events, self._keys.due, self._keys.jobs),
                 *(self._keys.status(Status.PENDING), self._keys.summary),
                 *(self._keys.submit_key(job.key), self._keys.reports, self._keys.retries),
-                self._keys.of(job.retry_of).events,
+                *(retried.events, retried.job),
             ],
             args=[job.id, json.dumps(change)],
         )
         reach(Point.AFTER_SUBMIT, job.id)
         if answer == "KEY_TAKEN":
-            raise KeyTaken(job_id)
-        return str(job_id), answer == "SUBMITTED"
+            raise KeyTaken(said)
+        if answer == "NOT_ENDED":
+            raise NotEnded(Status(said))
+        return str(said), answer == "SUBMITTED"
 
     # ---- the fleet -----------------------------------------------------------------------------------
 

@@ -21,6 +21,6 @@ for name, plan in pairs(change.plans) do redis.call('HSET', KEYS[5], name, plan)
 local event = cjson.decode(change.event)
 event.at = now
 redis.call('XADD', KEYS[2], '*', 'event', cjson.encode(event))
-redis.call('ZADD', KEYS[3], string.format('%.6f', now), ARGV[1])
+redis.call('ZADD', KEYS[3], 'LT', string.format('%.6f', now), ARGV[1])
 redis.call('XADD', KEYS[4], '*', 'v', '1', 'kind', 'due', 'job', ARGV[1])
 return 'APPLIED'

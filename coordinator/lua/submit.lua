@@ -1,9 +1,9 @@
 -- submit: a job's record, its runners' plans, its place in the indexes and its first due, together.
 --
 -- KEYS  1 job  2 plans  3 events  4 due  5 jobs  6 status index of PENDING  7 summary  8 submit key  9 reports
---       10 retries  11 events of the job that this one retries
+--       10 retries  11 events of the job that this one retries  12 that job
 -- ARGV  1 job id  2 {fields: {}, plans: {}, summary, fingerprint, key, reason} (JSON)
--- Answers {SUBMITTED, id} | {EXISTS, id} | {KEY_TAKEN, id}
+-- Answers {SUBMITTED, id} | {EXISTS, id} | {KEY_TAKEN, id} | {NOT_ENDED, status of the job that was to be retried}
 --
 -- Repeating it with the same id changes nothing (its first reply was lost). The same key with the same spec is the
 -- same job; with another spec it is an error.
@@ -15,8 +15,14 @@ if change.key ~= '' then
         if standing[2] == change.fingerprint then return {'EXISTS', standing[1]} end
         return {'KEY_TAKEN', standing[1]}
     end
-    redis.call('HSET', KEYS[8], 'job', ARGV[1], 'fingerprint', change.fingerprint)
 end
+if change.fields.retry_of ~= '' then
+    -- It had ended when it was read; a store that was rolled back since may hold one that runs.
+    -- (tests/guarantees/test_rolled_back.py)
+    local status = redis.call('HGET', KEYS[12], 'status')
+    if status and not ({FAILED = true, CANCELED = true, STOPPED = true})[status] then return {'NOT_ENDED', status} end
+end
+if change.key ~= '' then redis.call('HSET', KEYS[8], 'job', ARGV[1], 'fingerprint', change.fingerprint) end
 local time = redis.call('TIME')
 local now = string.format('%.6f', tonumber(time[1]) + tonumber(time[2]) / 1000000)
 for field, value in pairs(change.fields) do redis.call('HSET', KEYS[1], field, value) end

@@ -16,7 +16,8 @@ import redis
 from coordinator.decision import Decision
 from coordinator.job import JobRecord, Reason
 from coordinator.plan import plan_of
-from coordinator.store import REPORT_GROUP, Acks, Begun, CommitAnswer, EndAnswer, Store, Submission
+from coordinator.status import Status
+from coordinator.store import REPORT_GROUP, Acks, Begun, CommitAnswer, EndAnswer, NotEnded, Store, Submission
 from tasks.keys import Keys
 from tasks.lease import FinishAnswer, Lease, RenewAnswer
 from tasks.report import Outcome
@@ -181,10 +182,12 @@ class Mirrored(ModelStore):
         submission = Submission(record, plans, plan.params, fingerprint)
         model, real = self._both(
             record.id,
-            lambda: super(Mirrored, self).submit(record, fingerprint, reason),
-            lambda: self._real.submit(submission, "{}", reason),
+            lambda: _or_refused(lambda: super(Mirrored, self).submit(record, fingerprint, reason)),
+            lambda: _or_refused(lambda: self._real.submit(submission, "{}", reason)),
         )
         self._same(f"submit{' a retry' if record.retry_of else ''}", record.id, model, real)
+        if isinstance(model, Status):
+            raise NotEnded(model)
         for job_id in (model[0], record.retry_of):
             if job_id:
                 self.compare(job_id)
@@ -247,6 +250,8 @@ class Mirrored(ModelStore):
             lambda: super(Mirrored, self).settle(job_id, due, due_seen, acks),
             lambda: self._real.settle(job_id, due, self._due_seen[due_seen], self._acks(acks)),
         )
+        if due is None:
+            self.compare(job_id)
 
     def halt(self, job_id: str, reason: Reason, commit_id: str, now: float) -> None:
         arguments = (job_id, reason, commit_id, now)
@@ -265,3 +270,11 @@ def _rounded(record: Any) -> Any:
     """A record with its times to the tenth of a millisecond: JSON in Lua keeps 14 digits."""
     values: Iterable[tuple[str, Any]] = ((item.name, getattr(record, item.name)) for item in fields(record))
     return replace(record, **{name: round(value, 4) for name, value in values if isinstance(value, float)})
+
+
+def _or_refused(submit: Callable[[], Any]) -> Any:
+    """What it answers; or the status of a job that may not be retried."""
+    try:
+        return submit()
+    except NotEnded as error:
+        return error.status

@@ -16,7 +16,7 @@ from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import plan_of
 from coordinator.state import JobState
 from coordinator.status import Intent, Status
-from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken
+from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
 from tasks.lease import ClaimAnswer, FinishAnswer, RenewAnswer
 from tasks.report import Outcome
 from tasks.token import Hint, Token, split_member
@@ -174,7 +174,7 @@ class ModelStore:
     # ---- coordinator/lua -----------------------------------------------------------------------------
 
     def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
-        """As ``Store.submit``: the job that stands, and whether it is this one. Raises: KeyTaken."""
+        """As ``Store.submit``: the job that stands, and whether it is this one. Raises: KeyTaken, NotEnded."""
         if record.id in self.jobs:
             return record.id, True
         standing, same = self.keys.get(record.key, ("", fingerprint))
@@ -182,6 +182,8 @@ class ModelStore:
             raise KeyTaken(standing)
         if standing:
             return standing, False
+        if record.retry_of in self.jobs and not self._ended_badly(self.jobs[record.retry_of].record):
+            raise NotEnded(self.jobs[record.retry_of].record.status)
         if record.key:
             self.keys[record.key] = (record.id, fingerprint)
         now = self.now
@@ -196,6 +198,9 @@ class ModelStore:
         if self.watching:
             self.watching.submitted(self.jobs[record.id].record)
         return record.id, True
+
+    def _ended_badly(self, record: JobRecord) -> bool:
+        return record.status in (Status.FAILED, Status.CANCELED, Status.STOPPED)
 
     def begin(self, job_id: str, owner: str) -> Begun:
         job, now = self.jobs.get(job_id), self.now
@@ -331,7 +336,7 @@ class ModelStore:
             job.params = dict(params)
         job.commanded = command_id
         job.events.append({**event, "at": now})
-        self.due[old.id] = now
+        self.due[old.id] = min(now, self.due.get(old.id, now))
         self._stream.add({"v": "1", "kind": "due", "job": old.id})
         if self.watching:
             self.watching.commanded(before, job.record, event)
@@ -339,7 +344,7 @@ class ModelStore:
 
     def settle(self, job_id: str, due: float | None, due_seen: str, acks: Acks) -> None:
         self._acked(self.jobs[job_id], acks)
-        if due is None or job_id in self.due:
+        if self.jobs[job_id].record.terminal if due is None else job_id in self.due:
             self._set_due(job_id, due, due_seen)
         if self.watching:
             self.watching.due_set(job_id)

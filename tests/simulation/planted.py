@@ -146,8 +146,15 @@ def _adopts_by_name() -> Patches:
     return [(WorkOrder, "fingerprint", property(lambda order: order.group.name))]
 
 
-def _retries_what_runs() -> Patches:
+class RetriesWhatRuns(ModelStore):
     """A retry that does not ask whether its job has ended: the same work runs twice at once."""
+
+    def _ended_badly(self, record: JobRecord) -> bool:
+        return True
+
+
+def _retries_all() -> Patches:
+    """The other half of it, where the record is read."""
     return [(client, "RETRY_LEGAL", frozenset(Status))]
 
 
@@ -340,5 +347,5 @@ PLANTED = (
     Planted("a lock that outlives a clock set back", FORGOTTEN, 79, LocksForever, commands=True),
     Planted("a job that is retried twice becomes two", WORD, 12, KeysForgotten, commands=True),
     Planted("a retry takes over what is not its work", WHOLE, 43, patches=_adopts_by_name, commands=True),
-    Planted("a retry of a job that has not ended", WORD, 12, patches=_retries_what_runs, commands=True),
+    Planted("a retry of a job that has not ended", WORD, 12, RetriesWhatRuns, patches=_retries_all, commands=True),
 )
