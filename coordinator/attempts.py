@@ -50,8 +50,20 @@ def lapsed(attempt: Attempt, world: World) -> bool:
     return world.takeover and not world.now <= attempt.lease <= world.now + world.lease_ttl + CLOCK_SLACK
 
 
-def fold(planned: PlannedGroup, group_id: str, record: GroupRecord, outcome: Outcome | None, world: World) -> Folded:
-    """The group's record after ``outcome``; None stands for a lease that lapsed without a word."""
+def fold(
+    planned: PlannedGroup,
+    group_id: str,
+    record: GroupRecord,
+    outcome: Outcome | None,
+    world: World,
+    *,
+    interrupted: bool = False,
+) -> Folded:
+    """The group's record after ``outcome``; None stands for a lease that lapsed without a word.
+
+    Args:
+        interrupted: its runner was told to hand it back, by a pause that did not wait.
+    """
     if record.state is GroupState.CANCELING and (outcome is None or outcome.kind is not OutcomeKind.SUCCEEDED):
         # However an attempt ends that was told to end, it is not tried again.
         reason = Reason("CANCELED", "canceled while running")
@@ -65,7 +77,7 @@ def fold(planned: PlannedGroup, group_id: str, record: GroupRecord, outcome: Out
     if outcome.kind is OutcomeKind.SUCCEEDED:
         return _succeeded(record, outcome)
     if outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
-        return _released(record, outcome, world)
+        return _released(record, outcome, world, interrupted)
     failure = outcome.failure or Failure("NO_REASON", "the worker gave no reason")
     if outcome.kind is OutcomeKind.LOST:
         return _lost(planned, group_id, record, failure, world)
@@ -120,17 +132,20 @@ def _lost(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Fa
     record = _remembered(record, failure)
     losses = record.losses + 1
     if losses >= planned.spec.worker_losses:
-        text = f"{losses} workers in a row were lost under this group, so it may be what kills them: {failure.text}"
+        many = "1 worker was" if losses == 1 else f"{losses} workers in a row were"
+        text = f"{many} lost under this group, so it may be what kills them: {failure.text}"
         return Folded(replace(record, state=GroupState.FAILED, losses=losses, reason=Reason("POISON", text)))
     wait = loss_backoff(losses)
-    reason = Reason(failure.code, f"{failure.text} (loss {losses} of at most {planned.spec.worker_losses - 1})")
+    reason = Reason(failure.code, f"{failure.text} (loss {losses}; {planned.spec.worker_losses} in a row end it)")
     waiting = replace(record, state=GroupState.BACKOFF, losses=losses, next_at=world.now + wait, reason=reason)
     return Folded(waiting, event={"next_at": waiting.next_at})
 
 
-def _released(record: GroupRecord, outcome: Outcome, world: World) -> Folded:
+def _released(record: GroupRecord, outcome: Outcome, world: World, interrupted: bool) -> Folded:
     releases = record.releases + 1
     said = outcome.failure.text if outcome.failure else "handed back by a worker that was told to stop"
+    if interrupted:
+        said = "interrupted and handed back, since its job was paused"
     if releases > MAX_RELEASES:
         text = f"handed back {releases} times without an end: {said}"
         return Folded(replace(record, state=GroupState.FAILED, releases=releases, reason=Reason("RELEASED", text)))

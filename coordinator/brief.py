@@ -17,10 +17,11 @@ PATIENCE = 10.0  # seconds after its due at which a job counts as looked at by n
 NAMED = 3  # groups that a job's line names
 
 
-def job_brief(state: JobState, world: World, due: float | None, groups: Sequence[Explanation]) -> str:
+def job_brief(state: JobState, world: World, alone: str, groups: Sequence[Explanation]) -> str:
     """What a job that has not ended waits for; empty where its explanation is short enough.
 
     Args:
+        alone: that nobody looks, if so; see ``nobody_looks``.
         groups: the explanations of its groups, with their lines.
     """
     job = state.job
@@ -32,8 +33,8 @@ def job_brief(state: JobState, world: World, due: float | None, groups: Sequence
         return ""
     if job.commit == "new" and world.now - job.submitted_at > LONELY:
         return "no coordinator has looked at this job yet; start a fleet with `unstuck up`"
-    if due is not None and due < world.now - PATIENCE:
-        return nobody_looks(world.now - due)
+    if alone:
+        return alone
     if state.recovering:
         return _recovering(state)
     stuck = next((one for one in groups if one.state == S.QUEUED and world.now - one.since > LONELY), None)
@@ -42,9 +43,18 @@ def job_brief(state: JobState, world: World, due: float | None, groups: Sequence
     return _at_work(state)
 
 
-def nobody_looks(late: float) -> str:
-    """Of a job that is not decided, ``late`` seconds after its due."""
-    return f"it was due {format_duration(late)} ago and nobody looks: is a coordinator running?"
+def nobody_looks(world: World, due: float | None, idle: float) -> str:
+    """That a job is looked at by nobody, if so.
+
+    Args:
+        due: when it is to be looked at; None if it has ended.
+        idle: seconds in which no coordinator has looked at any job.
+    """
+    if due is not None and due < world.now - PATIENCE:
+        return f"it was due {format_duration(world.now - due)} ago and nobody looks: is a coordinator running?"
+    if due is not None and idle > PATIENCE:
+        return f"no coordinator has looked at any job for {format_duration(idle)}: is one running?"
+    return ""
 
 
 def _recovering(state: JobState) -> str:

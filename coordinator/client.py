@@ -21,7 +21,7 @@ from coordinator.alter import alter
 from coordinator.asking import rerun, skip
 from coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_retry, command
 from coordinator.decision import World
-from coordinator.explain import explain
+from coordinator.explain import SHOWN, explain
 from coordinator.explanation import Explanation
 from coordinator.fleet import FleetView, fleet_of
 from coordinator.giving import Giving, Judge
@@ -222,7 +222,11 @@ class Client:
         Raises: NoSuchJob.
         """
         state, now, due = self._state(job)
-        return view_of(state, now, due, explain(state, self._world(now, state), due, members) if why else ())
+        if not why:
+            return view_of(state, now, due)
+        return view_of(
+            state, now, due, explain(state, self._world(now, state), due, members, {}, self.queries.idle(now))
+        )
 
     def _record(self, job: str) -> JobRecord:
         """Raises: NoSuchJob."""
@@ -240,7 +244,8 @@ class Client:
         Raises: NoSuchJob.
         """
         state, now, due = self._state(job)
-        return explain(state, self._world(now, state), due, took=self.queries.took(state))
+        took, idle = self.queries.took(state), self.queries.idle(now)
+        return explain(state, self._world(now, state), due, SHOWN, took, idle)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""
@@ -298,7 +303,8 @@ class Client:
             old = self._record(job)
             return old, command(old, given, now=now, by=who, why=reason)
 
-        return self._give(job, given, judge, reason, who)
+        said = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
+        return self._give(job, given, judge, said, who)
 
     def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
         """Change values of a job's spec, all or none. See `command`, and `coordinator.alter` for what may change when.

@@ -80,6 +80,10 @@ def end(draft: Draft) -> None:
         if error is None or (reason is not None and reason.code == "QUEUE_TIMEOUT"):
             # It never ran, or not this time: an earlier error is not why it failed.
             said = reason.text if reason else "no reason"
+        elif reason is not None and reason.code == "POISON":
+            said = f"POISON: {reason.text}"
+            if record.failures:  # a lost worker never hides the user's own error
+                said += f"; its first error: {error.code}: {error.text}"
         else:
             said = f"{error.code}: {error.text}"
         others = len(draft.state.fatal) - 1

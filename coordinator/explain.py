@@ -6,12 +6,11 @@ so that an explanation cannot disagree with the decision.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from coordinator.attempts import held_until
-from coordinator.brief import PATIENCE, job_brief, nobody_looks
+from coordinator.brief import job_brief, nobody_looks
 from coordinator.condition import quoted
 from coordinator.decision import World
 from coordinator.draft import Draft
@@ -24,8 +23,18 @@ from coordinator.due import (
     resend_at,
     retry_at,
 )
-from coordinator.explanation import Explanation, Seen, ahead, held, timeout_of, ways_to_end
-from coordinator.job import Attempt, GroupRecord, JobRecord
+from coordinator.explanation import (
+    Explanation,
+    Seen,
+    ahead,
+    attempts_told,
+    held,
+    step_timeout,
+    timeout_of,
+    tried_so_far,
+    ways_to_end,
+)
+from coordinator.job import GroupRecord, JobRecord
 from coordinator.join import Verdict, judge
 from coordinator.plan import PlannedGroup
 from coordinator.state import JobState
@@ -45,6 +54,7 @@ def explain(
     due: float | None,
     members: int | None = SHOWN,
     took: Mapping[str, float] | None = None,
+    idle: float = 0.0,
 ) -> list[Explanation]:
     """The job first, then every group that is not done or that its condition skipped, in the order of the spec.
 
@@ -52,6 +62,7 @@ def explain(
         due: when the job is decided again at the latest; None if it has ended.
         members: of each fork, at most so many are explained one by one; None: all.
         took: seconds that groups took when they last succeeded, in an earlier job; see `Queries.took`.
+        idle: seconds in which no coordinator has looked at any job; see `Queries.idle`.
     """
     job = _job(state, world, due)
     if state.job.terminal:
@@ -60,14 +71,22 @@ def explain(
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(_planned(seen, name, planned, members))
-    brief = job_brief(state, world, due, found)
-    if due is not None and due < world.now - PATIENCE:
-        late = f"{job.what}; {nobody_looks(world.now - due)}"
+    alone = nobody_looks(world, due, idle)
+    brief = job_brief(state, world, alone, found)
+    if alone:
         helps = ("celery -A coordinator worker -P threads", *job.help)
-        next_what = f"as soon as a coordinator looks: {job.next_what}"
-        return [replace(job, what=late, short=brief, next_at=0.0, next_what=next_what, help=helps), *found]
+        told = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
+        return [_without_a_coordinator(each) for each in (told, *found)]
     timed = state.job.phase == PUBLISHING and state.job.publish_tries > 0 and state.job.halted is None
     return [replace(job, short=brief, timed=timed), *found]
+
+
+def _without_a_coordinator(explained: Explanation) -> Explanation:
+    """Nothing of it comes at its time while nobody looks."""
+    if not explained.next_what:
+        return explained
+    next_what = f"as soon as a coordinator looks: {explained.next_what}"
+    return replace(explained, next_at=0.0, next_what=next_what, gives_up_at=0.0, timed=False)
 
 
 # ---- the job -----------------------------------------------------------------------------------------------------
@@ -96,7 +115,8 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
     if job.intent is Intent.PAUSE:
         what = f"{job.intent_by} paused it{_because(job)}"
         if job.status is Status.PAUSING:
-            what += f"; {len(state.active)} attempts are still running and may end"
+            told = "are being interrupted" if job.pause_now else "are still running and may end"
+            what += f"; {attempts_told(len(state.active), told)}"
         ends = A_PERSON
         if state.plan.timeout is not None:
             ends += f"; the time that it stands PAUSED does not count towards its {timeout_of(state.plan.timeout)}"
@@ -104,7 +124,8 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
         return Explanation(job.id, job.status, what, job.intent_at, "", next_at, next_what, ends, help=resume)
     given_up_at = job_timeout_at(job, state.plan.timeout, world) or 0.0
     if job.intent is not Intent.RUN:
-        what = f"{job.intent_by} asked for {job.intent}{_because(job)}; {len(state.active)} attempts have not ended yet"
+        open_attempts = attempts_told(len(state.active), "have not ended yet")
+        what = f"{job.intent_by} asked for {job.intent}{_because(job)}; {open_attempts}"
         if job.halted is not None:
             what += f"; before that: {job.halted.text}"
         if job.intent is Intent.STOP:
@@ -120,7 +141,7 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
         return Explanation(
             job.id, job.status, what, job.intent_at, "", next_at, next_what, gives_up, given_up_at, helps
         )
-    what = f"{left} of {state.size} groups are not done"
+    what = f"{left} of {state.size} groups {'is' if left == 1 else 'are'} not done"
     if state.recovering:
         what += f"; {len(state.recovering)} failed or were lost and are tried again"
     since = job.started_at or job.submitted_at
@@ -257,7 +278,7 @@ def _group(seen: Seen, group_id: str, planned: PlannedGroup) -> Explanation:
     if record.state in (S.RUNNING, S.CANCELING):
         return _running(seen, group_id, planned, record)
     if seen.ends:
-        return _canceled(seen, group_id, record.state, record.since, tried=_tried(record))
+        return _canceled(seen, group_id, record.state, record.since, tried=tried_so_far(record))
     if record.state is S.QUEUED:
         return _queued(seen, group_id, planned, record)
     return _backoff(seen, group_id, planned, record)
@@ -267,7 +288,7 @@ def _backoff(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupReco
     """It waits for a time, and its line says which; but while it is held, or has no room, for no time."""
     job, attempt, queue = seen.state.job, f"attempt {record.epoch + 1}", planned.spec.queue_name
     code, what = (record.reason.code, record.reason.text) if record.reason else ("", "it is to be tried again")
-    tried, helps = _tried(record), (f"unstuck logs {job.id} {group_id}", *seen.help)
+    tried, helps = tried_so_far(record), (f"unstuck logs {job.id} {group_id}", *seen.help)
     if held(job):
         if record.last_error is not None and record.last_error.code == code:
             what = record.last_error.text  # without the time of the attempt, which was noted with the reason
@@ -305,7 +326,8 @@ def _backoff(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupReco
 
 def _queued(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
     job, world, queue = seen.state.job, seen.world, planned.spec.queue_name
-    tried = f"its hint was sent {record.hints} times" if record.hints > 1 else ""
+    sent = f"its hint was sent {record.hints} times" if record.hints > 1 else ""
+    tried = "; ".join(filter(None, (tried_so_far(record), sent)))
     if held(job):
         what, next_at = "nobody may take it before a resume: the job is halted", 0.0
         next_what = "it may be taken again, when the job is resumed"
@@ -317,7 +339,9 @@ def _queued(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecor
         )
     slots, helps = world.slots.get(queue, 0), seen.help
     if slots:
-        what = f"queue {queue}: {slots} runner{'s' if slots > 1 else ''} listen, and none has taken it yet"
+        what = (
+            f"queue {queue}: {slots} {'runners listen' if slots > 1 else 'runner listens'}, and none has taken it yet"
+        )
     else:
         what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
     at = ahead(resend_at(record, queue, world), world, seen.due)
@@ -340,7 +364,7 @@ def _running(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupReco
     if took and ran > max(LONG * took, SHORT):
         what += f"; it has run for {format_duration(ran)}, and took {format_duration(took)} when it last succeeded"
     given_up_at = job_timeout_at(job, state.plan.timeout, world) or 0.0
-    timeouts = _step_timeout(planned, attempt)
+    timeouts = step_timeout(planned, attempt)
     if planned.spec.timeout is not None:
         timeouts.append(f"timeout: {format_duration(planned.spec.timeout)} from its first step")
     if given_up_at:
@@ -352,34 +376,23 @@ def _running(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupReco
     elif seen.cut:
         what, next_what = f"{what}; {seen.ends}, and it may change nothing any more", "it is ended"
         gives_up, next_at, given_up_at = "when the job is looked at next", seen.next_at, seen.next_at
+    elif job.intent is Intent.PAUSE and job.pause_now:
+        what, next_what = f"{what}; it is told to hand it back, since the job is paused", "it is handed back, or killed"
+        gives_up = "it is tried again when the job is resumed"
     elif record.state is S.CANCELING or job.intent is Intent.CANCEL:
         what += ", and was told to end" if record.state is S.CANCELING else ", and is told to end"
         gives_up = f"at the deadline, {format_duration(world.cancel_deadline)} after the cancel was asked for"
         given_up_at = max(cancel_at(job, world), world.now)
     helps = (f"unstuck logs {job.id} {group_id} -f", *seen.help)
     return Explanation(
-        group_id, record.state, what, record.since, _tried(record), next_at, next_what, gives_up, given_up_at, helps
+        group_id,
+        record.state,
+        what,
+        record.since,
+        tried_so_far(record),
+        next_at,
+        next_what,
+        gives_up,
+        given_up_at,
+        helps,
     )
-
-
-def _step_timeout(planned: PlannedGroup, attempt: Attempt | None) -> list[str]:
-    """What the step that runs now may take, as far as the runner has said which one that is."""
-    progress = json.loads(attempt.progress) if attempt is not None and attempt.progress else {}
-    number = int(progress.get("step", 0))
-    if not 0 < number <= len(planned.spec.steps) or (seconds := planned.spec.steps[number - 1].timeout) is None:
-        return []
-    step = planned.spec.steps[number - 1]
-    return [f"step {number} ({step.label}): {timeout_of(seconds)}"]
-
-
-def _tried(record: GroupRecord) -> str:
-    parts = []
-    if record.failures:
-        parts.append(f"failed {record.failures} time{'s' if record.failures > 1 else ''}")
-    if record.losses:
-        parts.append(f"lost {record.losses} worker{'s in a row' if record.losses > 1 else ''}")
-    if record.first_error is not None:
-        parts.append(f"first error: {record.first_error.code}: {record.first_error.text}")
-    if record.last_error is not None and record.last_error != record.first_error:
-        parts.append(f"last error: {record.last_error.code}: {record.last_error.text}")
-    return "; ".join(parts)

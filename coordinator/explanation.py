@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.decision import World
 from coordinator.draft import Draft
 from coordinator.due import job_timeout_at
-from coordinator.job import JobRecord
+from coordinator.job import Attempt, GroupRecord, JobRecord
+from coordinator.plan import PlannedGroup
 from coordinator.queueing import Room
 from coordinator.state import JobState
-from coordinator.status import Intent
+from coordinator.status import GroupState, Intent
 from tasks.duration import format_duration
 from tasks.token import split_member
 
@@ -114,3 +116,38 @@ def ways_to_end(job: JobRecord) -> tuple[str, ...]:
 
 def timeout_of(seconds: float | None) -> str:
     return "" if seconds is None else f"timeout of {format_duration(seconds)}"
+
+
+def attempts_told(number: int, told: str) -> str:
+    """``2 attempts are still running``, also of one."""
+    one = {"are": "is", "have": "has"}
+    verb, _, rest = told.partition(" ")
+    return f"{number} attempts {told}" if number != 1 else f"1 attempt {one[verb]} {rest}"
+
+
+def step_timeout(planned: PlannedGroup, attempt: Attempt | None) -> list[str]:
+    """What the step that runs now may take, as far as the runner has said which one that is."""
+    progress = json.loads(attempt.progress) if attempt is not None and attempt.progress else {}
+    number = int(progress.get("step", 0))
+    if not 0 < number <= len(planned.spec.steps) or (seconds := planned.spec.steps[number - 1].timeout) is None:
+        return []
+    step = planned.spec.steps[number - 1]
+    return [f"step {number} ({step.label}): {timeout_of(seconds)}"]
+
+
+def tried_so_far(record: GroupRecord) -> str:
+    """What became of earlier attempts; empty if there is nothing to tell."""
+    parts = []
+    if record.epoch > 1 and record.state is GroupState.QUEUED:
+        parts.append(f"this is attempt {record.epoch}")
+    if record.failures:
+        parts.append(f"failed {record.failures} time{'s' if record.failures > 1 else ''}")
+    if record.losses:
+        parts.append(f"lost {record.losses} worker{'s in a row' if record.losses > 1 else ''}")
+    if record.releases:
+        parts.append(f"was handed back {record.releases} time{'s' if record.releases > 1 else ''}")
+    if record.first_error is not None:
+        parts.append(f"first error: {record.first_error.code}: {record.first_error.text}")
+    if record.last_error is not None and record.last_error != record.first_error:
+        parts.append(f"last error: {record.last_error.code}: {record.last_error.text}")
+    return "; ".join(parts)

@@ -33,7 +33,9 @@ def look_at(draft: Draft, group_id: str) -> None:
         start(draft, group_id, record, attempt)
         record = draft.state.record(group_id)
     if attempt.outcome is not None:
-        settle(draft, group_id, fold(draft.planned(group_id), group_id, record, attempt.outcome, draft.world))
+        interrupted = attempt.order == "DRAIN"
+        planned = draft.planned(group_id)
+        settle(draft, group_id, fold(planned, group_id, record, attempt.outcome, draft.world, interrupted=interrupted))
     elif record.state is not S.QUEUED:
         held = replace(attempt, lease=held_until(record, attempt, draft.world))
         if lapsed(held, draft.world):

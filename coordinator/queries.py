@@ -194,6 +194,11 @@ class Queries:
         )
         return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
 
+    def idle(self, at: float) -> float:
+        """Seconds by ``at``, the time of Redis, in which no coordinator has looked at anything; 0 if none ever did."""
+        looked = self._redis.hget(self._keys.alive, "at")
+        return max(0.0, at - float(cast(str, looked))) if looked else 0.0
+
     def took(self, state: JobState) -> dict[str, float]:
         """Seconds that groups which run now took when they last succeeded, in an earlier job of the same name.
 

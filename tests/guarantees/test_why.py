@@ -10,6 +10,7 @@ import pytest
 from guarantees.test_every_wait_ends import listening
 from guarantees.test_the_users_word import STATES, backoff, half_a_fork, running
 from head import SUCCEEDED, Head, failed, group, join
+from servers import wait_until
 
 from coordinator.commands import Command
 from coordinator.decide import decide
@@ -17,6 +18,7 @@ from coordinator.decision import World
 from coordinator.explanation import Explanation
 from coordinator.job import Reason
 from coordinator.status import Intent, Status
+from tasks.report import Failure, Outcome, OutcomeKind
 
 
 def why(head: Head, job: str) -> dict[str, Explanation]:
@@ -72,7 +74,7 @@ def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(he
     head.client.cancel(job, by="ada")
     head.read()
     found = why(head, job)
-    assert found[job].what == "ada asked for cancel; 1 attempts have not ended yet"
+    assert found[job].what == "ada asked for cancel; 1 attempt has not ended yet"
     assert found[job].help == (f"unstuck force-stop {job}",)
     assert "was told to end" in found["a"].what
     assert "1m00s after the cancel" in found["a"].gives_up
@@ -243,6 +245,69 @@ def test_a_job_that_nobody_looks_at_says_so(make_head: Callable[..., Head]) -> N
     job = head.submit(group("a"))
     head.redis.zadd(head.keys.due, {job: head.show(job).at - 60})
     assert "is a coordinator running?" in why(head, job)[job].what
+
+
+def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(head: Head) -> None:
+    """Also right after a command, which makes the job due anew."""
+    job = head.submit(group("a"), group("b", "a"))
+    head.read()
+    head.sweep.run()
+    head.redis.hincrbyfloat(head.keys.alive, "at", -60)
+    head.client.cancel(job, by="ada")
+    found = why(head, job)
+    assert "no coordinator has looked at any job for 1m0" in found[job].what
+    assert found[job].help[0] == "celery -A coordinator worker -P threads"
+    for one in found.values():
+        assert (one.next_at, one.gives_up_at) == (0.0, 0.0)
+        assert one.next_what.startswith("as soon as a coordinator looks: ")
+    head.sweep.run()
+    assert "no coordinator" not in why(head, job)[job].what
+
+
+def test_a_group_that_is_queued_again_says_what_became_of_it_before(head: Head) -> None:
+    job = running(head)
+    hint = head.show(job).groups[0].members[0].record.hint(job, "a")
+    lost = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL"))
+    head.finish(hint.held_by("runner1"), lost)
+    head.read()
+    if head.show(job).groups[0].members[0].state == "BACKOFF":
+        wait_until(lambda: head.sweep.run() or head.show(job).groups[0].members[0].state == "QUEUED", 10, "its retry")
+    found = why(head, job)["a"]
+    assert "this is attempt 2" in found.tried
+    assert "WORKER_LOST: it was killed by signal SIGKILL" in found.tried
+
+
+def test_a_job_whose_group_loses_every_worker_says_poison_and_the_users_own_error(head: Head) -> None:
+    job = head.submit(group("a", worker_losses=1, retry={"max": 1, "backoff": "0s"}))
+    head.read()
+    head.work(head.hints()[0], failed())
+    head.read()
+    wait_until(lambda: head.sweep.run() or bool(head.sent), 10, "its retry")
+    lost = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL"))
+    head.work(head.hints()[0], lost)
+    head.read()
+    said = why(head, job)[job].what
+    assert "group a failed: POISON: 1 worker was lost under this group" in said
+    assert "its first error: STEP_FAILED: it broke" in said
+
+
+def test_a_pause_that_does_not_wait_is_told_as_one(head: Head) -> None:
+    job = running(head)
+    head.client.pause(job, by="ada", now=True, reason="the disk is full")
+    head.read()
+    found = why(head, job)
+    assert "1 attempt is being interrupted" in found[job].what
+    assert "told to hand it back" in found["a"].what
+    hint = head.show(job).groups[0].members[0].record.hint(job, "a")
+    handed_back = Outcome(
+        OutcomeKind.RELEASED, failure=Failure("RELEASED", "killed, while its worker was told to stop")
+    )
+    head.finish(hint.held_by("runner1"), handed_back)
+    head.read()
+    events = [event for _, event in head.client.queries.events(job)]
+    assert [e["text"] for e in events if e["kind"] == "USER_PAUSE"] == ["now, interrupting what runs: the disk is full"]
+    released = [e["text"] for e in events if e.get("code") == "RELEASED"]
+    assert released == ["interrupted and handed back, since its job was paused"]
 
 
 def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_command(head: Head) -> None:
