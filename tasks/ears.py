@@ -60,7 +60,7 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
         while worker.sign.word is Word.WORK:
             time.sleep(every)
             queues = list(consumer.app.amqp.queues.consume_from)  # may change: ``celery control cancel_consumer``
-            waiting = _waiting(client, queues, Keys(settings.prefix))
+            waiting = _waiting(client, queues)
             look = Look(time.monotonic(), self._received, worker.sign.word is Word.WORK and _free(consumer), waiting)
             hearing = hearing.after(look, within=3 * every + 1.0)
             if hearing.deaf_for >= settings.deaf_after:
@@ -80,14 +80,14 @@ def _free(consumer: Any) -> bool:
     return len(state.reserved_requests) < int(consumer.pool.num_processes or 0)
 
 
-def _waiting(client: redis.Redis, queues: Iterable[str], keys: Keys) -> bool:
+def _waiting(client: redis.Redis, queues: Iterable[str]) -> bool:
     """Does anything lie on one of these queues? False where nobody can tell, which is held against nobody.
 
     Nor can anybody take it from a server that refuses writes: to take a message is one.
     """
     try:
         with client.pipeline(transaction=False) as pipe:
-            takes_writes(pipe, keys)
+            takes_writes(pipe, Keys(settings().prefix))
             for queue in queues:
                 pipe.llen(queue)
             return any(cast(list[int], pipe.execute()))
