@@ -13,6 +13,7 @@ from __future__ import annotations
 from celery import Celery
 from kombu import Exchange, Queue
 
+from tasks.broker import BrokerConnection
 from tasks.settings import settings
 
 QUEUES = ("spark", "light")
@@ -34,6 +35,7 @@ def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
     made = Celery(name, broker=broker, set_as_current=False)
     # Queues that a worker is given with -Q, or a spec names, are made the same way.
     made.amqp.autoexchange = lambda _name: Exchange("")
+    made.amqp.Connection = BrokerConnection
     made.conf.update(
         task_ignore_result=True,
         task_acks_late=False,
@@ -51,6 +53,10 @@ def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
         task_send_sent_event=False,
         broker_connection_retry_on_startup=True,
         broker_connection_timeout=5.0,
+        # Celery would give up after a hundred tries, and end a worker with all that it runs. And it takes an answer
+        # that refuses a write for an error without a cure, and ends at once (tests/guarantees/test_troubled_broker.py).
+        broker_connection_max_retries=None,
+        broker_channel_error_retry=True,
         # No retry option here: it would silently switch Producer.batch off (measured).
         broker_transport_options={
             # A connection whose other end went away without a word (a failover, a firewall) is found by these alone.

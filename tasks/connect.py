@@ -10,6 +10,8 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
+from tasks.keys import Keys
+
 
 def connect(url: str, *, timeout: float = 5.0, repeats: int = 2) -> redis.Redis:
     """A client that answers within about ``timeout`` seconds per try, with decoded responses."""
@@ -38,3 +40,12 @@ def unavailable(error: BaseException) -> bool:
         return True
     # A script passes such an answer on with its own words around it.
     return isinstance(error, redis.ResponseError) and any(word in str(error)[:200] for word in _AWAY)
+
+
+def takes_writes(client: redis.Redis | redis.client.Pipeline, keys: Keys) -> None:
+    """Ask for a write that changes nothing, and that the server refuses whenever it refuses any.
+
+    Raises:
+        redis.RedisError: the server's refusal, in a pipeline later; ``unavailable`` tells whether it may end by itself.
+    """
+    client.lpushx(keys.nothing, "")

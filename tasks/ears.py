@@ -18,7 +18,7 @@ from celery import bootsteps
 from celery.worker import state
 
 from tasks import stopping
-from tasks.connect import connect
+from tasks.connect import connect, takes_writes
 from tasks.hearing import LOOKS, Hearing, Look
 from tasks.keys import Keys
 from tasks.settings import Settings, settings, whoami
@@ -81,9 +81,13 @@ def _free(consumer: Any) -> bool:
 
 
 def _waiting(client: redis.Redis, queues: Iterable[str]) -> bool:
-    """Does anything lie on one of these queues? False where nobody can tell, which is held against nobody."""
+    """Does anything lie on one of these queues? False where nobody can tell, which is held against nobody.
+
+    Nor can anybody take it from a server that refuses writes: to take a message is one.
+    """
     try:
         with client.pipeline(transaction=False) as pipe:
+            takes_writes(pipe, Keys(settings().prefix))
             for queue in queues:
                 pipe.llen(queue)
             return any(cast(list[int], pipe.execute()))

@@ -34,6 +34,7 @@ key                                   type    what it holds
 ``P:coordinators``                    hash    coordinator id → JSON: host, pid, when it last read and swept
 ``P:coordinators:seen``               zset    coordinator id → when it last noted itself
 ``P:deaf``                            zset    worker (host:pid) → when it found that it had gone deaf and ended itself
+``P:nothing``                         list    never there: pushing onto it if it is there asks whether writes are taken
 ``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
 ====================================  ======  ===========================================================
 
@@ -162,6 +163,10 @@ class Keys:
     @property
     def deaf(self) -> str:
         return self.name("deaf")
+
+    @property
+    def nothing(self) -> str:
+        return self.name("nothing")
 
     def cancel(self, job: str) -> str:
         return self.name("cancel", job)

@@ -198,8 +198,12 @@ def worker(
     concurrency: int = 1,
     environ: dict[str, str] | None = None,
     arguments: Sequence[str] = (),
+    program: str = "celery",
 ) -> Iterator[FleetWorker]:
-    """A worker that listens to ``queues``; ended, with all that it started, when the block is left."""
+    """A worker that listens to ``queues``; ended, with all that it started, when the block is left.
+
+    ``program``: the module that is run, with the arguments of ``celery``.
+    """
     log = folder / f"worker-{os.urandom(2).hex()}.log"
     settings = {
         "UNSTUCK_REDIS_URL": redis_url,
@@ -214,7 +218,7 @@ def worker(
     with log.open("wb") as out:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "celery", "-A", "tasks", "worker", "-Q", queues, "-c", str(concurrency)),
+                *(sys.executable, "-m", program, "-A", "tasks", "worker", "-Q", queues, "-c", str(concurrency)),
                 *("-l", "INFO", "--without-gossip", "--without-mingle", *arguments),
             ],
             cwd=folder,

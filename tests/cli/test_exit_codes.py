@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import redis
 from servers import RedisServer, free_port
+from typer.main import get_command
 
+from coordinator.cli.commands import app
 from coordinator.cli.exits import without_password
 from tests.cli.conftest import COMMAND, ByHand, Cli
 
@@ -190,6 +192,70 @@ def test_redis_that_never_answers_is_5_within_five_seconds(cli: Cli, good: Path,
         done = cli(*arguments, UNSTUCK_REDIS_URL=f"redis://127.0.0.1:{silent_port}/0")
         assert done.returncode == 5
         assert time.monotonic() - began < 5.0 + 2.0  # the two are for starting Python on a busy machine
+
+
+# Every command that needs Redis, as people give it.
+JOB = "20130101T000000-aaaaaaaa"
+ASKS_REDIS = (
+    *(f"{name} {JOB}" for name in ("show", "watch", "why", "events", "events -f", "logs", "logs -f")),
+    *(f"{name} {JOB}" for name in ("pause", "resume", "stop", "cancel", "force-stop", "retry")),
+    *("list", "fleet", "doctor", "up", "submit good.yaml", "submit good.yaml --wait", "cancel --status RUNNING --yes"),
+    *(f"alter {JOB} --set max_parallel=2", f"skip {JOB} only", f"rerun {JOB} only"),
+    *("dead list", "dead show 1-1", "dead replay 1-1", "dead drop 1-1"),
+)
+ASKS_NOBODY = {"validate", "datasets", "demo"}  # the demo has a server of its own
+
+# All at once, for most of it is waiting: each in a process forked from one that has given a command already.
+_ALL_AT_ONCE = """
+import json, os, sys, time
+import coordinator.client, coordinator.doctor, coordinator.local  # most of what a command costs
+from coordinator.cli import main
+
+def give(line, out):
+    sys.argv = ["unstuck", *line.split()]
+    for stream in (1, 2):
+        os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    try:
+        main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        return end.code or 0
+
+lines, answers, given, told = sys.argv[1:], {}, {}, os.dup(1)
+give("validate good.yaml", "warm")
+for n, line in enumerate(lines):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(give(line, f"out-{n}"))
+    given[pid] = (line, f"out-{n}", time.monotonic())
+while given:
+    pid, status = os.wait()
+    line, out, began = given.pop(pid)
+    answers[line] = (os.waitstatus_to_exitcode(status), time.monotonic() - began, open(out).read())
+os.write(told, json.dumps(answers).encode())
+"""
+
+
+def test_every_command_is_tried_without_redis_or_needs_none() -> None:
+    assert {line.split()[0] for line in ASKS_REDIS} | ASKS_NOBODY == set(getattr(get_command(app), "commands", ()))
+
+
+@pytest.mark.parametrize("how", ["refuses", "never answers"])
+def test_redis_that_is_away_is_5_soon_for_every_command_that_needs_it(
+    cli: Cli, good: Path, silent_port: int, how: str
+) -> None:
+    port = silent_port if how == "never answers" else free_port()
+    env = {**cli.env, "UNSTUCK_REDIS_URL": f"redis://127.0.0.1:{port}/0"}
+    command = [COMMAND[0], "-c", _ALL_AT_ONCE, *ASKS_REDIS]
+    answers = json.loads(subprocess.run(command, cwd=cli.folder, env=env, stdout=subprocess.PIPE, timeout=60).stdout)
+    wrong = {
+        line: answer
+        for line, answer in answers.items()
+        # Five seconds, and as much again because two dozen share the machine.
+        if answer[0] != 5 or answer[1] > 5.0 + 5.0 or f":{port}" not in answer[2] or "Traceback" in answer[2]
+    }
+    assert not wrong
+    assert set(answers) == set(ASKS_REDIS)
 
 
 def test_a_wrong_or_missing_password_is_5_and_says_so(cli: Cli, redis_server: RedisServer, client: redis.Redis) -> None:

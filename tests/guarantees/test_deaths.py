@@ -97,8 +97,10 @@ class Case:
 class Place:
     """The fleet of these tests."""
 
-    def __init__(self, server: RedisServer, worker: fleet.FleetWorker, crew: Crew, home: Path) -> None:
-        self.server, self.worker, self.crew, self.home = server, worker, crew, home
+    def __init__(
+        self, server: RedisServer, worker: fleet.FleetWorker, crew: Crew, home: Path, environ: dict[str, str]
+    ) -> None:
+        self.server, self.worker, self.crew, self.home, self.environ = server, worker, crew, home, environ
         self.store = connect(server.url)
         self.arms = home / "arms"
         self.client = Client(Settings(redis_url=server.url), redis_client=self.store)
@@ -171,7 +173,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             fleet.worker(server.url, home, concurrency=SLOTS, environ=environ) as worker,
             crew(home, environ) as coordinators,
         ):
-            yield Place(server, worker, coordinators, home)
+            yield Place(server, worker, coordinators, home, environ)
     finally:
         server.stop()
 
@@ -386,3 +388,39 @@ def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_
     assert pending >= 500, "read, and applied by nobody"
     events = [(event.get("group"), event["kind"]) for _, event in place.client.queries.events(job)]
     assert len(events) == len(set(events)) == 3 * members + 3
+
+
+# -- a worker's main process: last, for the fleet's worker is gone with it ---------------------------------------
+
+
+# How often the attempts of the group were begun in all: with its main process a worker ends its runners.
+MAIN_DEATHS = {Point.AFTER_MARKER: 2, Point.AFTER_FINISH: 1}
+
+
+@pytest.fixture(scope="module")
+def main_deaths(place: Place) -> dict[Point, Case]:
+    """Jobs whose runners stood at a point when the main process above them was killed. Another worker follows."""
+    cases = {point: place.case(f"mainless-{point}", {point: Deed.FREEZE}) for point in MAIN_DEATHS}
+    place.until("the runners to come there", lambda: all(case.struck() for case in cases.values()))
+    runners = [runner.pid for runner in place.worker.runners]
+    place.worker.process.kill()
+    place.worker.process.wait()
+    with fleet.worker(place.server.url, place.home, environ=place.environ):
+        place.run(cases.values())
+    wait_until(lambda: all(map(fleet.gone, runners)), 20, "its runners to be gone, the frozen ones too")
+    return cases
+
+
+@pytest.mark.parametrize("point", MAIN_DEATHS)
+def test_a_workers_main_process_killed_at_any_point_costs_no_work_that_was_done(
+    place: Place, main_deaths: dict[Point, Case], point: Point
+) -> None:
+    case, epoch = main_deaths[point], MAIN_DEATHS[point]
+    assert place.status(case) is Status.FINISHED
+    assert case.ran == [1], "what the marker or the outcome vouches for is not done again"
+    record = place.made(case)
+    assert (record.state, record.epoch, record.failures) == (GroupState.SUCCEEDED, epoch, 0)
+    assert record.adopted == (epoch == 2)
+    assert place.kinds(case, "make").count("SUCCEEDED") == 1
+    assert case.entries() == ["package"]
+    assert case.read() == {1}

@@ -348,7 +348,7 @@ def test_every_status_is_described_and_the_final_ones_are_named() -> None:
 
 def test_the_catalogue_of_keys_is_that_of_the_code() -> None:
     catalogue = importlib.import_module("tasks.keys").__doc__ or ""
-    code = dict(re.findall(r"^``(P:\S+)`` +(hash|stream|string|zset|pub/sub)", catalogue, re.MULTILINE))
+    code = dict(re.findall(r"^``(P:\S+)`` +(hash|list|stream|string|zset|pub/sub)", catalogue, re.MULTILINE))
     kinds = {"sorted set": "zset"}
     page = {bare(row[0]): kinds.get(row[1], row[1]) for row in rows((DOCS / "keys.md").read_text(), 3)}
     assert set(page) == set(code)

@@ -51,3 +51,8 @@ def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis
         assert not _waiting(here, ["none"])
         assert not _waiting(here, []), "a worker told by `celery control cancel_consumer` to listen to nothing"
         assert not _waiting(away, ["some"])
+        client.config_set("min-replicas-to-write", 1)
+        try:
+            assert not _waiting(here, ["some"]), "to take it is a write, which is refused"
+        finally:
+            client.config_set("min-replicas-to-write", 0)

@@ -1,0 +1,52 @@
+"""How the broker is waited for: how long between two tries, and by whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kombu.utils.functional
+import pytest
+import redis
+from kombu.exceptions import OperationalError
+from servers import RedisServer, free_port
+
+from coordinator.celery import app as coordinators
+from tasks.app import app as workers
+from tasks.broker import BrokerConnection
+
+APPS = pytest.mark.parametrize("app", [workers, coordinators], ids=["workers", "coordinators"])
+
+
+@APPS
+def test_a_broker_that_was_away_for_long_is_found_again_within_seconds(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kombu.utils.functional, "sleep", lambda _seconds: None)
+    waits: list[float] = []
+    with _connection(app, f"redis://127.0.0.1:{free_port()}/0") as connection, pytest.raises(OperationalError):
+        connection.ensure_connection(lambda _error, wait: waits.append(wait), 20)
+    assert waits[:3] == [1.0, 2.0, 3.0]
+    assert len(waits) == 20
+    assert max(waits) == 5.0
+
+
+@APPS
+def test_who_listens_waits_for_a_broker_that_takes_writes_and_who_sends_does_not(
+    app: Any, client: redis.Redis, redis_server: RedisServer
+) -> None:
+    with _connection(app, redis_server.url) as listens, _connection(app, redis_server.url) as sends:
+        client.config_set("min-replicas-to-write", 1)
+        try:
+            with pytest.raises(OperationalError, match="NOREPLICAS"):
+                listens.ensure_connection(max_retries=0)
+            assert sends.default_channel, "the hint is refused when it is sent, and sent again later"
+        finally:
+            client.config_set("min-replicas-to-write", 0)
+        assert listens.ensure_connection(max_retries=0).connected
+        assert client.dbsize() == 0, "it was asked for a write, and nothing was written"
+
+
+def _connection(app: Any, url: str) -> BrokerConnection:
+    made = app.connection_for_read(url)
+    assert isinstance(made, BrokerConnection)
+    return made
