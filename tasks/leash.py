@@ -2,7 +2,8 @@
 
 It says what the runner holds and hears what it should do. A watchdog that dies is replaced at once, and the new
 one is told what is held and how long its clocks have run; if that fails again and again the runner ends itself,
-because a runner without a watchdog holds a lease that nobody renews and hears of no cancel.
+because a runner without a watchdog holds a lease that nobody renews and hears of no cancel. A watchdog that stays
+stopped is no better than a dead one: it is killed first, so there are never two of one runner.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
+
+from tasks.proctree import look
 from tasks.report import Failure
+from tasks.standstill import LOOKS, Standstill
 from tasks.stop_sign import StopSign
 from tasks.token import Token
 from tasks.vigil import Clock, Order
@@ -35,7 +40,8 @@ class Leash:
     """Starts a watchdog for this process and keeps one alive.
 
     ``on_order`` is called from a thread of the leash with the token it is for, the order, and for a timeout the
-    failure that it is. Every watchdog sees ``sign``, the stop sign of the worker.
+    failure that it is. Every watchdog sees ``sign``, the stop sign of the worker. One that is seen stopped for
+    ``patience`` seconds is replaced.
     """
 
     def __init__(
@@ -43,10 +49,13 @@ class Leash:
         hello: dict[str, Any],
         on_order: Callable[[Token, Order, Failure | None], None],
         sign: StopSign | None = None,
+        *,
+        patience: float,
     ) -> None:
         self._passed = () if sign is None else (sign.looking,)
         self._hello = {"op": "hello", "pid": os.getpid(), "sign": sign and sign.looking, **hello}
         self._on_order = on_order
+        self._patience = patience
         self._lock = threading.RLock()
         self._hold: dict[str, Any] | None = None
         self._clocks: dict[str, Clock] = {}
@@ -136,7 +145,10 @@ class Leash:
                 self._say_clock(clock)
             if self._progress:
                 self._say({"op": "progress", "text": self._progress})
-        threading.Thread(target=self._hear, args=(self._process,), name="watchdog", daemon=True).start()
+        # Found before anybody can have waited for it: until then its pid is given to nobody else.
+        process, seen, ended = self._process, psutil.Process(self._process.pid), threading.Event()
+        threading.Thread(target=self._hear, args=(process, ended), name="watchdog", daemon=True).start()
+        threading.Thread(target=self._mind, args=(process, seen, ended), name="watchdog seen", daemon=True).start()
 
     def _say_clock(self, clock: Clock) -> None:
         elapsed = time.monotonic() - clock.began
@@ -156,7 +168,21 @@ class Leash:
             # It has just died. The thread that hears from it starts the next one and repeats what is held.
             log.warning("the watchdog %d does not listen any more", self._process.pid)
 
-    def _hear(self, process: subprocess.Popen[bytes]) -> None:
+    def _mind(self, process: subprocess.Popen[bytes], seen: psutil.Process, ended: threading.Event) -> None:
+        """Kill a watchdog that stays stopped; ``_hear`` then starts the next one, as after any other death.
+
+        It takes no lock: whoever holds that may be waiting for the stopped one to read what is in its pipe
+        (test_a_runner_that_waits_for_its_frozen_watchdog_to_read_goes_on_when_it_is_replaced).
+        """
+        every, standstill = self._patience / LOOKS, Standstill()
+        while not ended.wait(every):
+            standstill = standstill.after(look(seen), time.monotonic(), within=2 * every)
+            if standstill.seconds >= self._patience:
+                log.warning("the watchdog %d was stopped for %.1fs and is killed", process.pid, standstill.seconds)
+                process.kill()
+                return
+
+    def _hear(self, process: subprocess.Popen[bytes], ended: threading.Event) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
@@ -164,6 +190,7 @@ class Leash:
                 failure = Failure.from_dict(heard["failure"]) if "failure" in heard else None
                 self._on_order(Token.parse(heard["token"]), Order(heard["order"]), failure)
         status = process.wait()
+        ended.set()
         with self._lock:
             if self._ending or process is not self._process:
                 return

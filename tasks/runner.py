@@ -66,7 +66,8 @@ class Runner:
         self.held: Held | None = None
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         self._sign = sign
-        self.leash = Leash(hello, self._hear, sign)
+        # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
+        self.leash = Leash(hello, self._hear, sign, patience=settings.lease_ttl / 2)
         if settings.spark_prewarm and set(queues) != {"light"}:
             threading.Thread(target=self._prewarm, name="prewarm", daemon=True).start()
 

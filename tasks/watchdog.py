@@ -66,6 +66,7 @@ class Watchdog:
         self._worker_pid = int(hello["worker_pid"])
         self._queues = list(hello["queues"])
         self._runner = psutil.Process(int(hello["pid"]))
+        self._parent = self._runner.parent()  # the main process of the worker
         self._tree = Tree(self._runner)
         self._wake = Wake(self._client, self._keys)
         self._sign = None if hello.get("sign") is None else StopSign(int(hello["sign"]))
@@ -172,7 +173,7 @@ class Watchdog:
             self._next_tick = time.monotonic() + self._settings.lease_renew
             if runner is not Seen.GONE:
                 self._tree.remember()
-            if self._renew(runner):
+            if self._renew(runner) and self._counts(runner):
                 self._register()
         orphaned = self._orphaned(runner)
         if self._token is None:
@@ -210,6 +211,17 @@ class Watchdog:
         now = time.monotonic()
         grace = self._settings.drain_grace if word is Word.STOP else 0.0
         self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
+
+    def _counts(self, runner: Seen) -> bool:
+        """Is it to be shown as living? Not while it is stopped, nor while it is idle below a worker that is.
+
+        Nobody could give it work then, so it must not count as listening: `why` and the doctor would wait for it for
+        ever (test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_count_as_listening). It is shown
+        again with the first look after the thaw; what stops for a moment only is not missed.
+        """
+        if runner is Seen.STOPPED:
+            return False
+        return self._token is not None or self._parent is None or look(self._parent) is not Seen.STOPPED
 
     def _orphaned(self, runner: Seen) -> bool:
         if runner is Seen.GONE:

@@ -318,6 +318,50 @@ def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
     assert runner.is_running()
 
 
+def test_a_watchdog_that_is_frozen_for_good_is_replaced_and_a_step_that_hangs_meets_its_timeout_all_the_same(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    """SIGSTOP: it lives, its pipe is open, and it renews nothing, hears nothing and counts no time any more."""
+    hint = offer("sleep_on", timeout="3s")
+    runner = fleet.runner_of(store, hint)
+    (frozen,) = worker.watchdogs
+    frozen.suspend()
+    try:
+        wait_until(lambda: [w for w in worker.watchdogs if w.pid != frozen.pid], 10, "another watchdog")
+        assert fleet.gone(frozen.pid), "it could thaw, and act beside the one that took over"
+        assert not fleet.gone(runner.pid), "and the attempt goes on"
+        failure = fleet.outcome(store, hint).failure
+        assert failure is not None
+        assert failure.code == "TIMEOUT"
+    finally:
+        if frozen.is_running():
+            frozen.resume()
+    ready_again(worker, store, offer)
+
+
+def test_a_runner_that_waits_for_its_frozen_watchdog_to_read_goes_on_when_it_is_replaced(
+    worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
+) -> None:
+    """Each step begins and ends a clock, of which the watchdog is told; the pipe to it holds 64 KiB."""
+    first = {"python": "fleet_steps:until", "params": {"path": str(tmp_path / "gate")}, "timeout": "60s"}
+    steps = [first, *[{"python": "fleet_steps:my_pid", "timeout": "60s"}] * 600]
+    hint = fleet.offer(
+        store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", {"name": "g", "spark": False, "steps": steps}
+    )
+    runner = fleet.runner_of(store, hint)
+    (frozen,) = worker.watchdogs
+    frozen.suspend()
+    try:
+        (tmp_path / "gate").touch()
+        outcome = fleet.outcome(store, hint)
+        assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
+        assert outcome.results["pid"] == runner.pid
+        assert fleet.gone(frozen.pid), "the pipe was never full: proves nothing"
+    finally:
+        if frozen.is_running():
+            frozen.resume()
+
+
 def test_a_runner_with_foreign_threads_is_replaced_without_any_task_being_lost(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:

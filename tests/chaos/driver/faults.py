@@ -55,7 +55,9 @@ class Faults:
             "kill host": lambda: self._kill("kill host", self._a_worker(), "whole tree", fleet.tree),
             "kill coordinator": lambda: self._kill("kill coordinator", self._a_coordinator(), "process", self._main),
             "kill beat": lambda: self._kill("kill beat", "beat", "process", self._main),
+            "freeze worker": lambda: self._freeze("freeze worker", self._a_worker(), "main process", self._main),
             "freeze runner": lambda: self._freeze("freeze runner", self._a_worker(), "runner", self._runner),
+            "freeze watchdog": lambda: self._freeze("freeze watchdog", self._a_worker(), "watchdog", self._watchdog),
             "freeze host": lambda: self._freeze("freeze host", self._a_worker(), "whole tree", fleet.tree),
             "freeze coordinator": lambda: self._freeze(
                 "freeze coordinator", self._a_coordinator(), "process", self._main
@@ -104,15 +106,21 @@ class Faults:
         found = self._fleet.main(name)
         return [] if found is None else [found]
 
+    def _busy(self) -> set[int]:
+        """The pids of runners that run something; none in an outage of Redis, which is no reason to spare one."""
+        with suppress(redis.RedisError):
+            return {one["pid"] for one in self._fleet.queries.runners() if one.get("job")}
+        return set()
+
     def _runner(self, name: str) -> list[psutil.Process]:
         """One of its runners: one that runs something, if any does."""
-        busy: set[int] = set()
-        with suppress(redis.RedisError):  # an outage is no reason to spare it
-            busy = {one["pid"] for one in self._fleet.queries.runners() if one.get("job")}
+        busy = self._busy()
         return sorted(self._fleet.runners(name), key=lambda one: one.pid not in busy)[:1]
 
     def _watchdog(self, name: str) -> list[psutil.Process]:
-        return self._fleet.watchdogs(name)[:1]
+        """That of such a runner."""
+        busy = self._busy()
+        return sorted(self._fleet.watchdogs(name), key=lambda one: one.ppid() not in busy)[:1]
 
     def _time(self, fault: str, name: str, processes: Sequence[psutil.Process]) -> None:
         """Let the watch time what runs in these processes. What is hit in an outage of Redis is not timed."""
@@ -139,7 +147,8 @@ class Faults:
         found = victims(name)
         if not found:
             return None
-        self._time(fault, name, found)
+        if what not in ("watchdog", "main process"):  # their attempts go on
+            self._time(fault, name, found)
         for process in found:
             send(process, signal.SIGSTOP)
 
