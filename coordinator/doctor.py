@@ -217,7 +217,7 @@ def of_fleet(view: FleetView, place: str, open_jobs: int) -> list[Finding]:
         found.append(warning("SILENT", f"not heard of any more: {_names(silent)}", cure))
     if view.deaf:
         told = [f"{one.worker} ({_ago(one.at, view.at)})" for one in view.deaf]
-        text = f"workers that had gone deaf and ended themselves within a day (UNSTUCK_DEAF_AFTER): {_names(told)}"
+        text = f"had gone deaf, within a day, and ended themselves (UNSTUCK_DEAF_AFTER): {_names(told)}"
         cure = "See that a supervisor started them again. If it comes back, look at the network between them and Redis."
         found.append(warning("DEAF", text, cure))
     idle = [queue for queue in view.queues if queue.length and not queue.listeners]
@@ -283,8 +283,8 @@ def of_settings(settings: Settings) -> list[Finding]:
         wait = f"Let its supervisor wait {stops:g}s before it kills (TimeoutStopSec and the like), or shorten one."
         broken.append(warning("SETTINGS", text, wait))
     if not s.deaf_after:
-        text = "UNSTUCK_DEAF_AFTER is 0: a worker that Celery has left deaf stays so until somebody restarts it"
-        broken.append(warning("SETTINGS", text, "Set UNSTUCK_DEAF_AFTER to a minute or more, for every worker."))
+        text = "UNSTUCK_DEAF_AFTER is 0: a process that Celery has left deaf stays so until somebody restarts it"
+        broken.append(warning("SETTINGS", text, "Set UNSTUCK_DEAF_AFTER to a minute or more, for all of them."))
     return broken or [ok("SETTINGS", "the terms fit each other, as this process is set")]
 
 

@@ -98,7 +98,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class DeafView:
-    """A worker, as ``host:pid``, that found at ``at`` that it received nothing any more, and ended itself."""
+    """A worker or coordinator (``host:pid``) that found at ``at`` that it received nothing more, and ended itself."""
 
     worker: str
     at: float
@@ -110,7 +110,7 @@ class FleetView:
 
     Attributes:
         swept_at: the last tick of any sweep.
-        deaf: workers that went deaf within the last day, the last one first.
+        deaf: workers and coordinators that went deaf within the last day, the last one first.
     """
 
     at: float

@@ -54,7 +54,7 @@ def advice(view: FleetView, place: str) -> list[str]:
     if view.deaf:
         last = view.deaf[0]
         told.append(
-            f"The worker {last.worker} had gone deaf and ended itself {_ago(last.at, view.at)}"
+            f"The worker or coordinator {last.worker} had gone deaf and ended itself {_ago(last.at, view.at)}"
             + (f" ({len(view.deaf)} such ends within a day)" if len(view.deaf) > 1 else "")
             + ". Its supervisor should have started another; its log says more."
         )

@@ -144,6 +144,6 @@ def test_a_worker_that_went_deaf_is_named_although_it_is_gone(cli: Cli, head: He
     runner(head, "here", host="host-2", pid=22)
     head.redis.zadd(head.keys.deaf, {"host-1:11": now(head) - 7210, "host-1:12": now(head) - 130})
     said = " ".join(cli("fleet").stderr.split())
-    assert "worker host-1:12 had gone deaf and ended itself 2m" in said
+    assert "worker or coordinator host-1:12 had gone deaf and ended itself 2m" in said
     assert "(2 such ends within a day)" in said
     assert [one["worker"] for one in cli.json("fleet")["deaf"]] == ["host-1:12", "host-1:11"]
