@@ -31,11 +31,13 @@ class SeenThere:
     Attributes:
         uri: its address; None if the process was set to none, or is of an older release.
         id: empty if there is no warehouse; None if that is not known, and ``trouble`` says why, if anything does.
+        looked_at: when it looked, by the clock of Redis; None if it did not say.
     """
 
     uri: str | None = None
     id: str | None = None
     trouble: str = ""
+    looked_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,8 @@ def _coordinator(line: Mapping[str, Any], seen: float, now: float) -> Coordinato
 
 
 def _seen_there(line: Mapping[str, Any]) -> SeenThere:
-    return SeenThere(line.get("warehouse"), line.get("warehouse_id"), line.get("warehouse_trouble", ""))
+    uri, known, trouble = line.get("warehouse"), line.get("warehouse_id"), line.get("warehouse_trouble", "")
+    return SeenThere(uri, known, trouble, line.get("warehouse_looked_at"))
 
 
 def _queues(

@@ -47,7 +47,7 @@ class Presence:
                 "queues": [CONTROL_QUEUE],
                 "read_at": None if read_ago is None else now - read_ago,
                 "swept_at": None if swept_ago is None else now - swept_ago,
-                **(self._lookout.seen() if self._lookout is not None else {}),
+                **(self._lookout.seen(now) if self._lookout is not None else {}),
             }
             with self._redis.pipeline(transaction=True) as pipe:
                 pipe.hset(self._keys.coordinators, self._name, json.dumps(line))

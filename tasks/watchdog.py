@@ -264,7 +264,7 @@ class Watchdog:
             "taken_at": taken,
             "claimed_at": claimed,
             "job": None,
-            **self._lookout.seen(),
+            **self._lookout.seen(now),
         }
         if self._token is not None:
             token = self._token

@@ -115,7 +115,7 @@ def fleet_json(view: FleetView) -> dict[str, Any]:
         return {
             name: iso(value) if name in times else list(value) if name == "queues" else value
             for name, value in asdict(one).items()
-        }
+        } | {"warehouse": {**asdict(one.warehouse), "looked_at": iso(one.warehouse.looked_at)}}
 
     return {
         "at": iso(view.at),

@@ -15,7 +15,8 @@ from celery import Celery
 from servers import RedisServer, wait_until
 
 from coordinator.client import Client
-from coordinator.doctor import Level, of_fleet
+from coordinator.finding import Level
+from coordinator.fleet_health import of_fleet
 from tasks.settings import Settings
 
 DEAF_AFTER = 1.0

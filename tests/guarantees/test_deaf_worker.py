@@ -16,7 +16,8 @@ from proxy import Proxy
 from servers import RedisServer, wait_until
 
 from coordinator.client import Client
-from coordinator.doctor import Level, of_fleet
+from coordinator.finding import Level
+from coordinator.fleet_health import of_fleet
 from tasks.report import OutcomeKind
 from tasks.settings import Settings
 from tasks.token import Hint

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import doctor
-from coordinator.doctor import Finding, Level
+from coordinator import doctor, fleet_health
+from coordinator.finding import Finding, Level
 from coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView, SeenThere
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
 from coordinator.tested import TESTED
@@ -40,7 +40,7 @@ def test_where_all_is_well_there_is_neither_problem_nor_warning() -> None:
     findings = [
         *doctor.of_server(WELL, SETTINGS),
         *doctor.of_records(CALM, SETTINGS),
-        *doctor.of_fleet(FLEET, "here", 2),
+        *fleet_health.of_fleet(FLEET, "here", 2),
         *doctor.of_settings(SETTINGS),
         *doctor.of_java(JavaSeen(17, "4.3.0"), 17),
         *doctor.of_packages([PackageSeen("redis", ">=7", "8.1.0", "8.1.0", True)]),
@@ -116,19 +116,19 @@ def test_what_waits_too_long_is_named(change: dict[str, object], found: tuple[st
 
 
 def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named() -> None:
-    text = {one.code: one.text for one in doctor.of_fleet(FLEET, "here", 0)}
+    text = {one.code: one.text for one in fleet_health.of_fleet(FLEET, "here", 0)}
     assert text["COORDINATORS"] == "h1:1 (last report 10s ago)"
     assert text["WORKERS"] == "h2:2 (last hint 1m40s ago)"
     nobody = replace(FLEET, runners=(), coordinators=(), queues=(QueueView("big", 4, 0), QueueView("control", 1, 0)))
     queues = [("QUEUES", Level.PROBLEM)] * 2
     worst = [("COORDINATORS", Level.PROBLEM), ("WORKERS", Level.PROBLEM), *queues]
-    assert ill(doctor.of_fleet(nobody, "here", 1)) == worst
-    cures = [one.cure for one in doctor.of_fleet(nobody, "here", 1) if one.code == "QUEUES"]
+    assert ill(fleet_health.of_fleet(nobody, "here", 1)) == worst
+    cures = [one.cure for one in fleet_health.of_fleet(nobody, "here", 1) if one.code == "QUEUES"]
     assert "celery -A tasks worker -Q big" in cures[0]
     assert "celery -A coordinator worker" in cures[1]
-    assert ill(doctor.of_fleet(nobody, "here", 0))[1] == ("WORKERS", Level.WARNING)
+    assert ill(fleet_health.of_fleet(nobody, "here", 0))[1] == ("WORKERS", Level.WARNING)
     gone = replace(FLEET, runners=(HAND, replace(HAND, pid=3, silent=True)))
-    assert ill(doctor.of_fleet(gone, "here", 1)) == [("SILENT", Level.WARNING)]
+    assert ill(fleet_health.of_fleet(gone, "here", 1)) == [("SILENT", Level.WARNING)]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_terms_that_ask_something_of_people_are_warned_of(change: dict[str, floa
 
 def test_workers_that_went_deaf_are_named_although_they_are_gone() -> None:
     deaf = (DeafView("h2:9", 940.0), DeafView("h3:1", 400.0))
-    (found,) = [one for one in doctor.of_fleet(replace(FLEET, deaf=deaf), "here", 1) if one.level is not Level.OK]
+    (found,) = [one for one in fleet_health.of_fleet(replace(FLEET, deaf=deaf), "here", 1) if one.level is not Level.OK]
     assert (found.code, found.level) == ("DEAF", Level.WARNING)
     assert "h2:9 (1m00s ago), h3:1 (10m00s ago)" in found.text
 
@@ -209,7 +209,7 @@ def test_the_warehouse_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     known = Warehouse(str(tmp_path)).ensure_id()
     before = sorted(tmp_path.rglob("*"))
     seen = place_seen(str(tmp_path), "word")
-    assert seen == PlaceSeen(str(tmp_path), True, known, True)
+    assert seen == PlaceSeen(str(tmp_path), True, known, True, made_at=(tmp_path / "_warehouse_id").stat().st_mtime)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -289,7 +289,7 @@ def test_every_code_has_its_cure_on_the_troubleshooting_page() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     rows = set(re.findall(r"^\| `([A-Z_]+)` \|", page, re.MULTILINE))
     codes = set()
-    for path in ("coordinator/doctor.py", "coordinator/cli/doctor.py"):
+    for path in ("coordinator/doctor.py", "coordinator/fleet_health.py", "coordinator/cli/doctor.py"):
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.Constant) and re.fullmatch(r"[A-Z]{3,}(_[A-Z]+)*", str(node.value)):
                 codes.add(node.value)
