@@ -45,6 +45,7 @@ def explain(
     due: float | None,
     members: int | None = SHOWN,
     took: Mapping[str, float] | None = None,
+    lying: Mapping[str, str] | None = None,
 ) -> list[Explanation]:
     """The job first, then every group that is not done or that its condition skipped, in the order of the spec.
 
@@ -52,11 +53,12 @@ def explain(
         due: when the job is decided again at the latest; None if it has ended.
         members: of each fork, at most so many are explained one by one; None: all.
         took: seconds that groups took when they last succeeded, in an earlier job; see `Queries.took`.
+        lying: queues on which messages lie before idle runners, with the words for it; see `left_lying`.
     """
     job = _job(state, world, due)
     if state.job.terminal:
         return [job]
-    seen = Seen(state, world, due, took or {})
+    seen = Seen(state, world, due, took or {}, lying or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(_planned(seen, name, planned, members))
@@ -318,6 +320,8 @@ def _queued(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecor
     slots, helps = world.slots.get(queue, 0), seen.help
     if slots:
         what = f"queue {queue}: {slots} runner{'s' if slots > 1 else ''} listen, and none has taken it yet"
+        if queue in seen.lying:
+            what, helps = f"{what}; messages lie on {seen.lying[queue]}", ("unstuck doctor", *helps)
     else:
         what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
     at = ahead(resend_at(record, queue, world), world, seen.due)

@@ -6,12 +6,19 @@ The facts are read in ``fleet``. Every code has its cure in docs/troubleshooting
 from __future__ import annotations
 
 from coordinator.finding import Finding, ago, count_of, ok, problem, some, warning
-from coordinator.fleet import FleetView
+from coordinator.fleet import FleetView, QueueView
 from coordinator.spec_check import CONTROL_QUEUE
+from tasks.duration import format_duration
+
+DEAF = 60.0  # seconds for which a message may lie before idle runners, where UNSTUCK_DEAF_AFTER says none
 
 
-def of_fleet(view: FleetView, place: str, open_jobs: int) -> list[Finding]:
-    """Who is there, and when each last consumed something."""
+def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DEAF) -> list[Finding]:
+    """Who is there, and when each last consumed something; and which queue nobody empties.
+
+    Args:
+        deaf_after: UNSTUCK_DEAF_AFTER, in seconds; 0: as said there, nobody ends itself for it; `DEAF` holds here.
+    """
     heads = [one for one in view.coordinators if not one.silent]
     hands = [one for one in view.runners if not one.silent]
     silent = [f"{one.host}:{one.pid}" for one in view.coordinators if one.silent]
@@ -48,6 +55,55 @@ def of_fleet(view: FleetView, place: str, open_jobs: int) -> list[Finding]:
         )
         text = f"{count_of(queue.length, 'message')} on queue {queue.name}, and nobody listens to it"
         found.append(problem("QUEUES", text, f"Start a process for it: {start}"))
-    if not idle:
+    standing = left_lying(view, deaf_after)
+    for queue in view.queues:
+        if queue.name in standing:
+            found.append(
+                problem("QUEUES", f"{count_of(queue.length, 'message')} on {standing[queue.name]}", _cure(queue))
+            )
+    if not idle and not standing:
         found.append(ok("QUEUES", some([f"{q.name} {q.length:,}" for q in view.queues]) or "no queue in use"))
     return found
+
+
+def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:
+    """Queues whose oldest message has lain for more than ``deaf_after`` seconds before somebody who should take it.
+
+    That is a runner which has had nothing to do for as long: a fleet whose runners are all at work leaves messages
+    lying for hours, and is well. Of ``control`` any coordinator, for they only ever work for moments.
+
+    Returns: queue → what lies there for how long, before whom, in words.
+    """
+    term = deaf_after or DEAF
+    found = {}
+    for queue in view.queues:
+        if queue.oldest_since is None or view.at - queue.oldest_since <= term:
+            continue
+        lies = f"queue {queue.name}, the oldest for {format_duration(view.at - queue.oldest_since)}"
+        if queue.name == CONTROL_QUEUE:
+            if heads := [f"{one.host}:{one.pid}" for one in view.coordinators if not one.silent]:
+                found[queue.name] = f"{lies}, and nobody takes them: they are for the coordinators {some(heads)}"
+            continue
+        idle = {
+            f"{one.host}:{one.worker_pid}"
+            for one in view.runners
+            if not one.silent and queue.name in one.queues and one.job is None
+            if one.idle_since is not None and view.at - one.idle_since > term
+        }
+        if idle:
+            found[queue.name] = (
+                f"{lies}, though runners that listen there are idle: those of worker {some(sorted(idle))}"
+            )
+    return found
+
+
+def _cure(queue: QueueView) -> str:
+    if queue.name == CONTROL_QUEUE:
+        return (
+            "Look at their logs and restart them: Celery has gone deaf in them, or all their threads hang. Submits and "
+            "commands sent through Celery wait meanwhile, and so does the sweep of beat."
+        )
+    return (
+        "Look at it with `unstuck fleet`, and restart that worker: its main process is frozen, or Celery in it has "
+        "gone deaf. Other workers of the queue take what lies there; no job is lost by a restart."
+    )

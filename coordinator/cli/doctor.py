@@ -134,7 +134,7 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
             seen.jobs = records.places
             found.extend(judge.of_records(records, settings))
             seen.fleet = connection.client.fleet()
-            found.extend(fleet_health.of_fleet(seen.fleet, place, records.open))
+            found.extend(fleet_health.of_fleet(seen.fleet, place, records.open, settings.deaf_after))
     except (Unreachable, BadRequest) as error:
         found.append(_unreachable(error))
 

@@ -109,7 +109,7 @@ def _heard(one: RunnerView | CoordinatorView, now: float) -> Text:
 
 def fleet_json(view: FleetView) -> dict[str, Any]:
     """Everything, with times as machines read them."""
-    times = ("taken_at", "claimed_at", "since", "read_at", "swept_at", "seen")
+    times = ("taken_at", "claimed_at", "since", "idle_since", "read_at", "swept_at", "seen")
 
     def told(one: RunnerView | CoordinatorView) -> dict[str, Any]:
         return {
@@ -122,6 +122,6 @@ def fleet_json(view: FleetView) -> dict[str, Any]:
         "swept_at": iso(view.swept_at),
         "runners": [told(one) for one in view.runners],
         "coordinators": [told(one) for one in view.coordinators],
-        "queues": [asdict(queue) for queue in view.queues],
+        "queues": [{**asdict(queue), "oldest_since": iso(queue.oldest_since)} for queue in view.queues],
         "deaf": [{"worker": one.worker, "at": iso(one.at)} for one in view.deaf],
     }

@@ -131,6 +131,46 @@ def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named()
     assert ill(fleet_health.of_fleet(gone, "here", 1)) == [("SILENT", Level.WARNING)]
 
 
+def lying(since: float | None, **hand: object) -> list[Finding]:
+    """A queue whose oldest message lies there since then, before one runner; it is 1000 now."""
+    runner = replace(HAND, **{"idle_since": 500.0, **hand})  # type: ignore[arg-type]
+    view = replace(FLEET, runners=(runner,), queues=(QueueView("spark", 300, 1, since),))
+    return [one for one in fleet_health.of_fleet(view, "here", 1, 60.0) if one.code == "QUEUES"]
+
+
+def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker() -> None:
+    (found,) = lying(800.0)
+    assert found.level is Level.PROBLEM
+    assert "300 messages on queue spark, the oldest for 3m20s" in found.text
+    assert "worker h2:1" in found.text
+    assert "unstuck fleet" in found.cure
+    assert "restart" in found.cure
+
+
+@pytest.mark.parametrize(
+    ("since", "hand", "why"),
+    [
+        (990.0, {}, "it filled just now"),
+        (None, {}, "nobody looked"),
+        (800.0, {"job": "j", "idle_since": None}, "all are at work"),
+        (800.0, {"idle_since": 999.5}, "the runner has just ended something, and takes the next"),
+        (800.0, {"idle_since": None}, "its worker stops, or is of an older release"),
+        (800.0, {"queues": ("light",)}, "who is idle does not listen there"),
+    ],
+)
+def test_a_queue_that_is_merely_long_is_no_problem(since: float | None, hand: dict[str, object], why: str) -> None:
+    assert ill(lying(since, **hand)) == [], why
+
+
+def test_a_control_queue_that_no_coordinator_empties_is_named_with_them() -> None:
+    view = replace(FLEET, queues=(QueueView("control", 5000, 1, 800.0),))
+    (found,) = [one for one in fleet_health.of_fleet(view, "here", 1, 60.0) if one.code == "QUEUES"]
+    assert found.level is Level.PROBLEM
+    assert "5,000 messages on queue control, the oldest for 3m20s" in found.text
+    assert "h1:1" in found.text
+    assert "restart" in found.cure
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
