@@ -10,6 +10,7 @@ from __future__ import annotations
 from coordinator.finding import Finding, count_of, ok, problem, some, warning
 from coordinator.fleet import CoordinatorView, FleetView, RunnerView, SeenThere
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen
+from coordinator.tested import TESTED_JAVA, TESTED_SERVER
 from coordinator.vitals import JobPlace, Records, Server
 from tasks.duration import format_duration
 from tasks.settings import LAST_STEPS, Settings
@@ -36,7 +37,7 @@ def _version(seen: Server) -> Finding:
     oldest = OLDEST_VALKEY if seen.name == "valkey" else OLDEST_REDIS
     if _numbers(seen.version) < oldest:
         return problem("REDIS_VERSION", f"{what} is too old", "Use Redis 7.0 or newer, or Valkey 8 or newer.")
-    return ok("REDIS_VERSION", what)
+    return ok("REDIS_VERSION", f"{what} (tested with {TESTED_SERVER})")
 
 
 def _numbers(version: str) -> tuple[int, int]:
@@ -221,7 +222,7 @@ def of_java(seen: JavaSeen, oldest: int) -> list[Finding]:
         return [ok("JAVA", "not looked at: no worker is installed here (no PySpark)")]
     spark = ok("SPARK", f"PySpark {seen.spark}")
     if seen.java >= oldest:
-        return [ok("JAVA", f"Java {seen.java}"), spark]
+        return [ok("JAVA", f"Java {seen.java} (tested with {TESTED_JAVA})"), spark]
     what = f"Java {seen.java} is too old" if seen.java else "Java is not installed"
     cure = f"Install Java {oldest} or newer, on the PATH or in JAVA_HOME. It matters only where a worker is to run."
     return [problem("JAVA", f"{what} for Spark on this machine", cure), spark]

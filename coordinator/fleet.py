@@ -41,6 +41,14 @@ class SeenThere:
 
 
 @dataclass(frozen=True, slots=True)
+class RunsOn:
+    """The release of Unstuck and the Python that a process runs on; empty if it is not known, or does not say."""
+
+    release: str = ""
+    python: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerView:
     """One runner as its watchdog last described it. Times are seconds by the clock of Redis.
 
@@ -70,6 +78,7 @@ class RunnerView:
     taken_at: float | None = None
     warehouse: SeenThere = SeenThere()
     idle_since: float | None = None
+    runs_on: RunsOn = RunsOn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ class CoordinatorView:
     seen: float
     silent: bool
     warehouse: SeenThere = SeenThere()
+    runs_on: RunsOn = RunsOn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +197,7 @@ def _runner(line: Mapping[str, Any], seen: float, now: float, silence: float) ->
         line.get("taken_at", line.get("claimed_at")),
         _seen_there(line),
         line.get("idle_since"),
+        RunsOn(line.get("release", ""), line.get("python", "")),
     )
 
 
@@ -201,6 +212,7 @@ def _coordinator(line: Mapping[str, Any], seen: float, now: float) -> Coordinato
         seen,
         now - seen > COORDINATOR_SILENCE,
         _seen_there(line),
+        RunsOn(line.get("release", ""), line.get("python", "")),
     )
 
 

@@ -6,7 +6,7 @@ The facts are read in ``fleet``. Every code has its cure in docs/troubleshooting
 from __future__ import annotations
 
 from coordinator.finding import Finding, ago, count_of, ok, problem, some, warning
-from coordinator.fleet import FleetView, QueueView
+from coordinator.fleet import CoordinatorView, FleetView, QueueView, RunnerView, RunsOn
 from coordinator.spec_check import CONTROL_QUEUE
 from tasks.duration import format_duration
 
@@ -64,6 +64,29 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DE
     if not idle and not standing:
         found.append(ok("QUEUES", some([f"{q.name} {q.length:,}" for q in view.queues]) or "no queue in use"))
     return found
+
+
+def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
+    """Does everybody run one release, on one Python (its first two numbers)? ``here``: this machine, where we run."""
+    fleet: list[CoordinatorView | RunnerView] = [*view.coordinators, *view.runners]
+    known = [("this machine", here), *((f"{one.host}:{one.pid}", one.runs_on) for one in fleet if not one.silent)]
+    releases: dict[str, list[str]] = {}
+    pythons: dict[str, list[str]] = {}
+    for who, on in known:
+        if on.release:
+            releases.setdefault(on.release, []).append(who)
+        if on.python:
+            pythons.setdefault(".".join(on.python.split(".")[:2]), []).append(who)
+    cure = "Unless an upgrade is under way: install one release and one Python everywhere, and restart what differs."
+    found = [
+        warning("VERSIONS", "; ".join(f"{what} {one}: {some(who)}" for one, who in sorted(seen.items())), cure)
+        for what, seen in (("Unstuck", releases), ("Python", pythons))
+        if len(seen) > 1
+    ]
+    silent = sum(not on.release for _, on in known[1:])
+    text = f"Unstuck {here.release or '(not installed)'} and Python {here.python} here"
+    text += f"; of {len(known) - 1:,} runners and coordinators {len(known) - 1 - silent:,} say that they run the same"
+    return found or [ok("VERSIONS", text)]
 
 
 def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:

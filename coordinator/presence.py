@@ -16,6 +16,7 @@ from coordinator.spec_check import CONTROL_QUEUE
 from coordinator.standing import Standing
 from tasks.keys import Keys
 from tasks.lookout import Lookout
+from tasks.release import release_here
 
 log = logging.getLogger(__name__)
 EVERY = 1.0  # seconds between two notes of one coordinator
@@ -33,6 +34,7 @@ class Presence:
         self._keys = keys
         self._name = name
         self._failed = False
+        self._release = release_here()
         self._standing = Standing()
         self._looked_at = 0.0
 
@@ -55,6 +57,7 @@ class Presence:
                 "read_at": None if read_ago is None else now - read_ago,
                 "swept_at": None if swept_ago is None else now - swept_ago,
                 "standing": self._standing.since,
+                **self._release,
                 **(self._lookout.seen(now) if self._lookout is not None else {}),
             }
             with self._redis.pipeline(transaction=True) as pipe:

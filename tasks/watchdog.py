@@ -39,6 +39,7 @@ from tasks.lease import Lease, RenewAnswer
 from tasks.lookout import Lookout
 from tasks.points import Point, reach
 from tasks.proctree import Seen, Tree, describe_status, exit_status, look
+from tasks.release import release_here
 from tasks.report import Outcome
 from tasks.settings import Settings, settings
 from tasks.stop_sign import StopSign, Word
@@ -76,6 +77,7 @@ class Watchdog:
         self._taken = float(hello.get("taken", 0.0))  # when it last took a hint, whatever came of it
         self._idle = time.time()  # since when it may have nothing to do: as far as this watchdog knows
         self._lookout = Lookout(settings)
+        self._release = release_here()  # of its runner, too: both are started by one Python
         self._log: str | None = None
         self._progress = ""
         self._vigil = Vigil()
@@ -268,6 +270,7 @@ class Watchdog:
             "job": None,
             "idle_since": now - max(0.0, time.time() - max(self._idle, self._taken)) if self._free else None,
             **self._lookout.seen(now),
+            **self._release,
         }
         if self._token is not None:
             token = self._token

@@ -24,11 +24,12 @@ from coordinator.cli.demo import JAVA, java_version
 from coordinator.cli.exits import BadRequest, ExitCode, Unreachable, without_password
 from coordinator.cli.terminal import count_of, emit, one_line, stdout, table
 from coordinator.finding import Finding, Level, ok, problem, warning
-from coordinator.fleet import FleetView
+from coordinator.fleet import FleetView, RunsOn
 from coordinator.premises import PlaceSeen, java_seen, packages_seen, place_seen
 from coordinator.tested import TESTED
 from coordinator.vitals import JobPlace, records_of, server_of
 from tasks.keys import Keys
+from tasks.release import release_here
 from tasks.settings import Settings
 
 PATIENCE = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
@@ -135,6 +136,7 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
             found.extend(judge.of_records(records, settings))
             seen.fleet = connection.client.fleet()
             found.extend(fleet_health.of_fleet(seen.fleet, place, records.open, settings.deaf_after))
+            found.extend(fleet_health.of_versions(seen.fleet, RunsOn(**release_here())))
     except (Unreachable, BadRequest) as error:
         found.append(_unreachable(error))
 

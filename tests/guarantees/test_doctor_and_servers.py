@@ -226,6 +226,18 @@ def test_a_new_installation_has_no_false_problem_after_its_first_submit(
     assert (found["level"], "host-1:7 (none)" in found["text"]) == ("problem", True), found
 
 
+def test_a_coordinator_of_another_release_or_python_is_named(
+    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    head.presence.note(None, 0.0)
+    found = told()["VERSIONS"]
+    assert (found["level"], "of 1 runners and coordinators 1 say" in found["text"]) == ("ok", True), found
+    ((name, line),) = head.redis.hgetall(head.keys.coordinators).items()
+    head.redis.hset(head.keys.coordinators, name, json.dumps({**json.loads(line), "release": "0.0.9"}))
+    found = told()["VERSIONS"]
+    assert (found["level"], "Unstuck 0.0.9: host:1" in found["text"]) == ("warning", True), found
+
+
 def test_reports_that_a_coordinator_took_and_never_finished_are_named(
     head: Head, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:

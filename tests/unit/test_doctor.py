@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import redis
 
 from coordinator import doctor, fleet_health
 from coordinator.finding import Finding, Level
-from coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView, SeenThere
+from coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView, RunsOn, SeenThere
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
-from coordinator.tested import TESTED
+from coordinator.tested import TESTED, TESTED_JAVA, TESTED_SERVER
 from coordinator.vitals import JobPlace, Records, Server
 from tasks.settings import Settings
 from tasks.warehouse import Warehouse
@@ -41,6 +42,7 @@ def test_where_all_is_well_there_is_neither_problem_nor_warning() -> None:
         *doctor.of_server(WELL, SETTINGS),
         *doctor.of_records(CALM, SETTINGS),
         *fleet_health.of_fleet(FLEET, "here", 2),
+        *fleet_health.of_versions(FLEET, RunsOn("0.1.0", "3.11.7")),
         *doctor.of_settings(SETTINGS),
         *doctor.of_java(JavaSeen(17, "4.3.0"), 17),
         *doctor.of_packages([PackageSeen("redis", ">=7", "8.1.0", "8.1.0", True)]),
@@ -232,6 +234,47 @@ def test_the_tested_versions_are_those_of_the_constraints_and_leave_out_nothing_
     assert {name: pinned[name] for name in TESTED} == TESTED
     asked = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["worker"]]
     assert {re.split(r"[\[<>=]", text)[0].lower() for text in asked} == set(TESTED)
+
+
+def test_the_tested_server_and_java_are_those_that_the_tests_run_on(client: redis.Redis) -> None:
+    assert f"Valkey {client.info()['valkey_version']}" == TESTED_SERVER
+    assert f"openjdk-{TESTED_JAVA}-jre" in (ROOT / "Dockerfile").read_text()
+    (version, *_) = doctor.of_server(WELL, SETTINGS)
+    assert version.text == f"Valkey 9.1.2 (tested with {TESTED_SERVER})"
+
+
+OURS = RunsOn("0.1.0", "3.11.7")
+
+
+def running(head: RunsOn, hand: RunsOn) -> FleetView:
+    return replace(FLEET, coordinators=(replace(HEAD, runs_on=head),), runners=(replace(HAND, runs_on=hand),))
+
+
+@pytest.mark.parametrize(
+    ("hand", "said"),
+    [
+        (RunsOn("0.2.0", "3.11.7"), "Unstuck 0.1.0: this machine, h1:1; Unstuck 0.2.0: h2:2"),
+        (RunsOn("0.1.0", "3.13.1"), "Python 3.11: this machine, h1:1; Python 3.13: h2:2"),
+    ],
+)
+def test_a_fleet_of_several_releases_or_pythons_is_named(hand: RunsOn, said: str) -> None:
+    (found,) = fleet_health.of_versions(running(OURS, hand), OURS)
+    assert (found.code, found.level, found.text) == ("VERSIONS", Level.WARNING, said)
+    assert found.cure
+    gone = running(OURS, hand)
+    gone = replace(gone, runners=(replace(gone.runners[0], silent=True),))
+    assert ill(fleet_health.of_versions(gone, OURS)) == [], "what the dead ran is no trouble"
+
+
+def test_this_machine_may_be_the_one_that_differs() -> None:
+    (found,) = fleet_health.of_versions(running(OURS, OURS), RunsOn("0.2.0", "3.11.7"))
+    assert (found.level, found.text) == (Level.WARNING, "Unstuck 0.1.0: h1:1, h2:2; Unstuck 0.2.0: this machine")
+
+
+def test_a_patch_of_python_makes_no_difference_and_who_does_not_say_is_counted_out() -> None:
+    (found,) = fleet_health.of_versions(running(RunsOn("0.1.0", "3.11.9"), RunsOn()), OURS)
+    assert found.level is Level.OK
+    assert "of 2 runners and coordinators 1 say that they run the same" in found.text
 
 
 def test_the_packages_of_this_process_are_compared() -> None:
