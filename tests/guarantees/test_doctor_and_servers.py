@@ -226,6 +226,19 @@ def test_a_new_installation_has_no_false_problem_after_its_first_submit(
     assert (found["level"], "host-1:7 (none)" in found["text"]) == ("problem", True), found
 
 
+def test_submits_that_no_coordinator_hears_are_named(head: Head, redis_server: RedisServer, tmp_path: Path) -> None:
+    """Its thread for reports lives and notes itself; what Celery should bring it lies on the queue."""
+    head.redis.lpush("control", "a submit, as Celery writes it")
+    head.presence.note(None, 0.0)
+    assert examine(redis_server.url, tmp_path)[1]["QUEUES"]["level"] == "ok", "it came just now"
+    code, findings, _ = examine(redis_server.url, tmp_path, UNSTUCK_DEAF_AFTER="100ms")
+    found = findings["QUEUES"]
+    assert (code, found["level"]) == (1, "problem")
+    assert "1 message on queue control" in found["text"]
+    assert "coordinators host:1" in found["text"]
+    assert "restart" in found["cure"]
+
+
 def test_a_coordinator_of_another_release_or_python_is_named(
     head: Head, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
