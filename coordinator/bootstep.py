@@ -1,7 +1,7 @@
-"""The report consumer as a step of the coordinator's Celery worker: one thread, supervised.
+"""The report consumer as a step of the coordinator's Celery worker: one thread, supervised; and the ears beside it.
 
-If the thread dies, the process ends with it, and as a failure, for some supervisors restart only those: a coordinator
-that looks alive and consumes nothing is the worst kind.
+If the thread dies, or Celery hears nothing any more, the process ends with it, and as a failure, for some supervisors
+restart only those: a coordinator that looks alive and consumes nothing is the worst kind.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from celery import bootsteps
 from celery.worker import state
 
 from coordinator.consumer import Consumer
+from tasks.ears import Ears
 
 log = logging.getLogger(__name__)
 EXIT_CODE = 70  # EX_SOFTWARE
@@ -57,10 +58,34 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
             log.critical(
                 "the report consumer died; this coordinator ends so that its supervisor restarts it", exc_info=True
             )
-            # Celery's warm shutdown waits for running tasks; a sweep that hangs must not keep the process alive.
-            doom = threading.Timer(2 * GRACE, os._exit, (EXIT_CODE,))
-            doom.daemon = True
-            doom.start()
-            # Not by SIGTERM, for that ends with 0 (tests/chaos/test_coordinator_process.py).
-            state.should_stop = EXIT_CODE
+            end_as_failure()
             raise
+
+
+class CoordinatorEars(Ears):
+    """The ears of a coordinator: what comes through Celery, submits, commands and the sweeps of beat, must be heard.
+
+    Its own sweep goes on without Celery, so jobs are decided; but whoever submits through Celery would wait for ever
+    (tests/guarantees/test_deaf_coordinator.py).
+    """
+
+    parting = (
+        "though messages wait there and it has threads to spare (UNSTUCK_DEAF_AFTER). It ends, so that its supervisor "
+        "restarts it; what waits there is heard by that one, or by another coordinator"
+    )
+
+    def at_work(self) -> bool:
+        return all(word is None or word is False for word in (state.should_stop, state.should_terminate))
+
+    def give_up(self) -> None:
+        end_as_failure()
+
+
+def end_as_failure() -> None:
+    """End this coordinator, so that its supervisor starts another. From any thread."""
+    # Celery's warm shutdown waits for running tasks; a sweep that hangs must not keep the process alive.
+    doom = threading.Timer(2 * GRACE, os._exit, (EXIT_CODE,))
+    doom.daemon = True
+    doom.start()
+    # Not by SIGTERM, for that ends with 0 (tests/chaos/test_coordinator_process.py).
+    state.should_stop = EXIT_CODE

@@ -12,7 +12,7 @@ from typing import Any
 from celery import Task
 
 from coordinator.assemble import Parts, assemble
-from coordinator.bootstep import ReportConsumer
+from coordinator.bootstep import CoordinatorEars, ReportConsumer
 from coordinator.client import Client
 from coordinator.commands import Command
 from coordinator.quiet import hush
@@ -44,6 +44,7 @@ app.conf.update(
 )
 app.steps["consumer"].add(ReportConsumer)
 app.steps["consumer"].add(Acknowledging)
+app.steps["consumer"].add(CoordinatorEars)
 hush("coordinator.sweep")
 
 _assembling = threading.Lock()

@@ -24,6 +24,7 @@ from coordinator.decision import World
 from coordinator.explain import SHOWN, explain
 from coordinator.explanation import Explanation
 from coordinator.fleet import FleetView, fleet_of
+from coordinator.fleet_health import left_lying
 from coordinator.giving import Giving, Judge
 from coordinator.job import JobRecord
 from coordinator.parked import Parked, Treated
@@ -245,7 +246,8 @@ class Client:
         """
         state, now, due = self._state(job)
         took, idle = self.queries.took(state), self.queries.idle(now)
-        return explain(state, self._world(now, state), due, SHOWN, took, idle)
+        lying = left_lying(self.fleet(wanted=False), self.settings.deaf_after)
+        return explain(state, self._world(now, state), due, SHOWN, took, idle, lying)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""
@@ -268,9 +270,9 @@ class Client:
             cancel_deadline=settings.cancel_deadline,
         )
 
-    def fleet(self) -> FleetView:
-        """Who is there: runners, coordinators, and the queues between them, as they last described themselves."""
-        return fleet_of(self._redis, Keys(self.settings.prefix), self._runner_silence)
+    def fleet(self, *, wanted: bool = True) -> FleetView:
+        """Runners, coordinators, and the queues between them; ``wanted`` as of `fleet_of`."""
+        return fleet_of(self._redis, Keys(self.settings.prefix), self._runner_silence, wanted=wanted)
 
     @property
     def _runner_silence(self) -> float:

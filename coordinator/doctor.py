@@ -1,17 +1,16 @@
 """The doctor: what is wrong with an installation, and what to do about it. Pure: facts in, findings out.
 
-The facts are read in ``vitals`` (Redis), ``fleet`` (who is there) and ``premises`` (this machine and the warehouse).
+The facts are read in ``vitals`` (Redis) and ``premises`` (this machine and the warehouse); what is said of the fleet
+stands in ``fleet_health``.
 Every code has its cure in docs/troubleshooting.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-
-from coordinator.fleet import CoordinatorView, FleetView, RunnerView
+from coordinator.finding import Finding, count_of, ok, problem, some, warning
+from coordinator.fleet import CoordinatorView, FleetView, RunnerView, SeenThere
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen
-from coordinator.spec_check import CONTROL_QUEUE
+from coordinator.tested import TESTED_JAVA, TESTED_SERVER
 from coordinator.vitals import JobPlace, Records, Server
 from tasks.duration import format_duration
 from tasks.settings import LAST_STEPS, Settings
@@ -21,36 +20,8 @@ OLDEST_VALKEY = (8, 0)
 FULL, NEARLY_FULL = 0.9, 0.75  # of the memory that Redis may take
 SKEW = 2.0  # seconds that two clocks may differ
 LATE, TOO_LATE = 10.0, 60.0  # seconds that a report may wait, or a job be overdue
+FRESH = 10.0  # seconds after a warehouse was made in which somebody may still say that there is none
 PATIENCE = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
-SHOWN = 6  # names in one sentence
-
-
-class Level(StrEnum):
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at. ``cure`` says what to do; empty where all is well."""
-
-    code: str
-    level: Level
-    text: str
-    cure: str = ""
-
-
-def ok(code: str, text: str) -> Finding:
-    return Finding(code, Level.OK, text)
-
-
-def warning(code: str, text: str, cure: str) -> Finding:
-    return Finding(code, Level.WARNING, text, cure)
-
-
-def problem(code: str, text: str, cure: str) -> Finding:
-    return Finding(code, Level.PROBLEM, text, cure)
 
 
 # ---- Redis itself --------------------------------------------------------------------------------------
@@ -66,7 +37,7 @@ def _version(seen: Server) -> Finding:
     oldest = OLDEST_VALKEY if seen.name == "valkey" else OLDEST_REDIS
     if _numbers(seen.version) < oldest:
         return problem("REDIS_VERSION", f"{what} is too old", "Use Redis 7.0 or newer, or Valkey 8 or newer.")
-    return ok("REDIS_VERSION", what)
+    return ok("REDIS_VERSION", f"{what} (tested with {TESTED_SERVER})")
 
 
 def _numbers(version: str) -> tuple[int, int]:
@@ -149,7 +120,7 @@ def _reports(seen: Records, settings: Settings) -> Finding:
         return (problem if seen.unread_age > TOO_LATE else warning)(code, text, cure)
     if seen.pending_age is not None and seen.pending_age > LATE + 2 * settings.report_idle:
         waits = format_duration(seen.pending_age)
-        text = f"{_count(seen.pending, 'report')} read and not finished, the oldest for {waits}"
+        text = f"{count_of(seen.pending, 'report')} read and not finished, the oldest for {waits}"
         return (problem if seen.pending_age > 2 * TOO_LATE else warning)(code, text, cure)
     return ok(code, f"{seen.lag or 0:,} unread, {seen.pending:,} being applied")
 
@@ -157,7 +128,7 @@ def _reports(seen: Records, settings: Settings) -> Finding:
 def _parked(seen: Records) -> Finding:
     if seen.parked:
         cure = "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck dead drop`."
-        return warning("REPORTS_PARKED", f"{_count(seen.parked, 'report')} that nobody could apply, parked", cure)
+        return warning("REPORTS_PARKED", f"{count_of(seen.parked, 'report')} that nobody could apply, parked", cure)
     return ok("REPORTS_PARKED", "no report is parked")
 
 
@@ -175,7 +146,7 @@ def _overdue(seen: Records) -> Finding:
         text = f"job {seen.overdue_job} should have been decided {late} ago, and nobody did"
         cure = f"Start a coordinator. If one runs, its log says why: look for {seen.overdue_job} in it."
         return (problem if seen.overdue > TOO_LATE else warning)("JOBS_OVERDUE", text, cure)
-    return ok("JOBS_OVERDUE", f"{_count(seen.open, 'open job')}, none overdue")
+    return ok("JOBS_OVERDUE", f"{count_of(seen.open, 'open job')}, none overdue")
 
 
 def _sweep(seen: Records, settings: Settings) -> Finding:
@@ -189,49 +160,6 @@ def _sweep(seen: Records, settings: Settings) -> Finding:
         text = f"the last sweep was {ago}; no beat is there, so coordinators sweep by themselves, half as often"
         return warning("SWEEP", text, "Start a beat: celery -A coordinator beat")
     return ok("SWEEP", f"the last sweep was {ago}, and a beat is there")
-
-
-def of_fleet(view: FleetView, place: str, open_jobs: int) -> list[Finding]:
-    """Who is there, and when each last consumed something."""
-    heads = [one for one in view.coordinators if not one.silent]
-    hands = [one for one in view.runners if not one.silent]
-    silent = [f"{one.host}:{one.pid}" for one in view.coordinators if one.silent]
-    silent += [f"{one.host}:{one.pid}" for one in view.runners if one.silent]
-    found = []
-    if heads:
-        told = [f"{one.host}:{one.pid} (last report {_ago(one.read_at, view.at)})" for one in heads]
-        found.append(ok("COORDINATORS", _names(told)))
-    else:
-        cure = "Start one: celery -A coordinator worker -P threads (run two)"
-        found.append(problem("COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure))
-    if hands:
-        told = [f"{one.host}:{one.pid} (last hint {_ago(one.taken_at, view.at)})" for one in hands]
-        found.append(ok("WORKERS", _names(told)))
-    else:
-        cure = "Start one: celery -A tasks worker. If some run, they use another UNSTUCK_REDIS_URL or UNSTUCK_PREFIX."
-        found.append(
-            (problem if open_jobs else warning)("WORKERS", f"no worker is heard of at {place}, so nothing runs", cure)
-        )
-    if silent:
-        cure = "If they were stopped, nothing: they are forgotten after an hour. Else look at their hosts."
-        found.append(warning("SILENT", f"not heard of any more: {_names(silent)}", cure))
-    if view.deaf:
-        told = [f"{one.worker} ({_ago(one.at, view.at)})" for one in view.deaf]
-        text = f"workers that had gone deaf and ended themselves within a day (UNSTUCK_DEAF_AFTER): {_names(told)}"
-        cure = "See that a supervisor started them again. If it comes back, look at the network between them and Redis."
-        found.append(warning("DEAF", text, cure))
-    idle = [queue for queue in view.queues if queue.length and not queue.listeners]
-    for queue in idle:
-        start = (
-            "celery -A coordinator worker -P threads"
-            if queue.name == CONTROL_QUEUE
-            else f"celery -A tasks worker -Q {queue.name}"
-        )
-        text = f"{_count(queue.length, 'message')} on queue {queue.name}, and nobody listens to it"
-        found.append(problem("QUEUES", text, f"Start a process for it: {start}"))
-    if not idle:
-        found.append(ok("QUEUES", _names([f"{q.name} {q.length:,}" for q in view.queues]) or "no queue in use"))
-    return found
 
 
 # ---- settings, this machine, the warehouse -------------------------------------------------------------
@@ -283,8 +211,8 @@ def of_settings(settings: Settings) -> list[Finding]:
         wait = f"Let its supervisor wait {stops:g}s before it kills (TimeoutStopSec and the like), or shorten one."
         broken.append(warning("SETTINGS", text, wait))
     if not s.deaf_after:
-        text = "UNSTUCK_DEAF_AFTER is 0: a worker that Celery has left deaf stays so until somebody restarts it"
-        broken.append(warning("SETTINGS", text, "Set UNSTUCK_DEAF_AFTER to a minute or more, for every worker."))
+        text = "UNSTUCK_DEAF_AFTER is 0: a process that Celery has left deaf stays so until somebody restarts it"
+        broken.append(warning("SETTINGS", text, "Set UNSTUCK_DEAF_AFTER to a minute or more, for all of them."))
     return broken or [ok("SETTINGS", "the terms fit each other, as this process is set")]
 
 
@@ -294,7 +222,7 @@ def of_java(seen: JavaSeen, oldest: int) -> list[Finding]:
         return [ok("JAVA", "not looked at: no worker is installed here (no PySpark)")]
     spark = ok("SPARK", f"PySpark {seen.spark}")
     if seen.java >= oldest:
-        return [ok("JAVA", f"Java {seen.java}"), spark]
+        return [ok("JAVA", f"Java {seen.java} (tested with {TESTED_JAVA})"), spark]
     what = f"Java {seen.java} is too old" if seen.java else "Java is not installed"
     cure = f"Install Java {oldest} or newer, on the PATH or in JAVA_HOME. It matters only where a worker is to run."
     return [problem("JAVA", f"{what} for Spark on this machine", cure), spark]
@@ -307,9 +235,9 @@ def of_packages(seen: list[PackageSeen]) -> list[Finding]:
     cure = "Install the tested set: pip install -c constraints.txt with that file of the release."
     found = []
     if wrong:
-        found.append(problem("PACKAGES", f"installed against what is asked for: {_names(wrong)}", cure))
+        found.append(problem("PACKAGES", f"installed against what is asked for: {some(wrong)}", cure))
     if other:
-        text = f"installed in another version than was tested (in brackets): {_names(other)}"
+        text = f"installed in another version than was tested (in brackets): {some(other)}"
         found.append(warning("PACKAGES", text, cure))
     return found or [ok("PACKAGES", f"the {len(seen)} packages here are those that were tested")]
 
@@ -335,24 +263,28 @@ def of_place_and_jobs(seen: PlaceSeen, jobs: tuple[JobPlace, ...]) -> list[Findi
     if strange and not seen.trouble:
         what = f"has the id {seen.id} here" if seen.id else "is not there, as seen from here"
         text = (
-            f"the warehouse {seen.uri} {what}, and {_count(len(strange), 'open job')} submitted to another under that "
-            f"path: {_names([f'{job.job} ({job.id})' for job in strange])}"
+            f"the warehouse {seen.uri} {what}, and {count_of(len(strange), 'open job')} submitted to another under "
+            f"that path: {some([f'{job.job} ({job.id})' for job in strange])}"
         )
         cure = "Share one folder between all hosts, mounted under one path. See WAREHOUSE_MISMATCH."
         return [problem("WAREHOUSE_ID", text, cure)]
     away = len(jobs) - len(here)
     if away:
-        text = f"{_count(away, 'open job')} with another warehouse than {seen.uri}, which was not looked at"
+        text = f"{count_of(away, 'open job')} with another warehouse than {seen.uri}, which was not looked at"
         return [ok("WAREHOUSE_ID", text)]
-    return [ok("WAREHOUSE_ID", f"{seen.id or 'none yet'}; the same for {_count(len(here), 'open job')} looked at")]
+    return [ok("WAREHOUSE_ID", f"{seen.id or 'none yet'}; the same for {count_of(len(here), 'open job')} looked at")]
 
 
 def of_place_and_fleet(seen: PlaceSeen, view: FleetView) -> list[Finding]:
-    """Is the warehouse here the one that runners and coordinators see? Each looks from its own host, once a minute."""
+    """Is the warehouse here the one that runners and coordinators see? Each looks from its own host, now and then."""
     code = "WAREHOUSE_SHARED"
     fleet: list[CoordinatorView | RunnerView] = [*view.coordinators, *view.runners]
     there = [(f"{one.host}:{one.pid}", one.warehouse) for one in fleet if not one.silent]
-    same = [(who, what) for who, what in there if what.uri == seen.uri and (what.id is not None or what.trouble)]
+    same = [
+        (who, what)
+        for who, what in there
+        if what.uri == seen.uri and (what.id is not None or what.trouble) and not _before(seen, what)
+    ]
     known, where = seen.id, "here"
     if known is None:
         known, where = next(((what.id, f"for {who}") for who, what in same if what.id), ("", "here"))
@@ -360,32 +292,32 @@ def of_place_and_fleet(seen: PlaceSeen, view: FleetView) -> list[Finding]:
     other = [f"{who} ({what.uri})" for who, what in there if what.uri not in (None, seen.uri)]
     found = []
     if strange:
-        text = f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: {_names(strange)}"
+        text = f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: {some(strange)}"
         cure = "Mount the same folder at that path on their hosts. Until then their attempts fail: WAREHOUSE_MISMATCH."
         found.append(problem(code, text, cure))
     if other:
-        text = f"runners and coordinators that are set to another warehouse than {seen.uri}: {_names(other)}"
+        text = f"runners and coordinators that are set to another warehouse than {seen.uri}: {some(other)}"
         cure = "If it is the same one, mount it everywhere under one path, set as UNSTUCK_WAREHOUSE. Else nothing."
         found.append(warning(code, text, cure))
     if found:
         return found
     silent = len(there) - len(same)
     text = f"{len(same):,} of {len(there):,} runners and coordinators say that they see the same there"
-    why = f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, or they just started)"
+    why = (
+        f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, or they have not "
+        "looked since it was made)"
+    )
     return [ok(code, text + (why if silent else ""))]
 
 
-def _names(names: list[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+def _before(seen: PlaceSeen, what: SeenThere) -> bool:
+    """Did that process look before the warehouse was made, or about then? That it saw none says nothing.
 
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _ago(at: float | None, now: float) -> str:
-    return "never" if at is None else f"{format_duration(max(0.0, now - at))} ago"
+    Every process of a new fleet has looked before the first submit makes the warehouse. It looks again within seconds.
+    """
+    if what.id != "" or what.looked_at is None or seen.made_at is None:
+        return False
+    return what.looked_at < seen.made_at + FRESH
 
 
 def _size(count: int) -> str:

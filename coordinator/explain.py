@@ -55,6 +55,7 @@ def explain(
     members: int | None = SHOWN,
     took: Mapping[str, float] | None = None,
     idle: float = 0.0,
+    lying: Mapping[str, str] | None = None,
 ) -> list[Explanation]:
     """The job first, then every group that is not done or that its condition skipped, in the order of the spec.
 
@@ -63,11 +64,12 @@ def explain(
         members: of each fork, at most so many are explained one by one; None: all.
         took: seconds that groups took when they last succeeded, in an earlier job; see `Queries.took`.
         idle: seconds in which no coordinator has looked at any job; see `Queries.idle`.
+        lying: queues on which messages lie before idle runners, with the words for it; see `left_lying`.
     """
     job = _job(state, world, due)
     if state.job.terminal:
         return [job]
-    seen = Seen(state, world, due, took or {})
+    seen = Seen(state, world, due, took or {}, lying or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(_planned(seen, name, planned, members))
@@ -342,6 +344,8 @@ def _queued(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecor
         what = (
             f"queue {queue}: {slots} {'runners listen' if slots > 1 else 'runner listens'}, and none has taken it yet"
         )
+        if queue in seen.lying:
+            what, helps = f"{what}; messages lie on {seen.lying[queue]}", ("unstuck doctor", *helps)
     else:
         what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
     at = ahead(resend_at(record, queue, world), world, seen.due)

@@ -72,9 +72,16 @@ def held(job: JobRecord) -> bool:
 class Seen:
     """One job as it is explained, with what is asked of all its groups together and worked out once."""
 
-    def __init__(self, state: JobState, world: World, due: float | None, took: Mapping[str, float]) -> None:
-        """``took``: seconds that groups took when they last succeeded."""
-        self.state, self.world, self.due, self.took = state, world, due, took
+    def __init__(
+        self,
+        state: JobState,
+        world: World,
+        due: float | None,
+        took: Mapping[str, float],
+        lying: Mapping[str, str],
+    ) -> None:
+        """``took``: seconds that groups took when they last succeeded. ``lying``: see `explain`."""
+        self.state, self.world, self.due, self.took, self.lying = state, world, due, took, lying
         draft = Draft(state, world)
         self.room = Room(draft)
         job = state.job

@@ -31,11 +31,21 @@ class SeenThere:
     Attributes:
         uri: its address; None if the process was set to none, or is of an older release.
         id: empty if there is no warehouse; None if that is not known, and ``trouble`` says why, if anything does.
+        looked_at: when it looked, by the clock of Redis; None if it did not say.
     """
 
     uri: str | None = None
     id: str | None = None
     trouble: str = ""
+    looked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunsOn:
+    """The release of Unstuck and the Python that a process runs on; empty if it is not known, or does not say."""
+
+    release: str = ""
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,8 @@ class RunnerView:
         claimed_at: its last claim; None if it never claimed anything.
         seen: when its watchdog was last heard of; ``silent`` if that is too long ago.
         job, group, attempt: what it runs, since ``since``; None if it is idle. ``step`` as the step was last called.
+        idle_since: when it last had nothing to do and was free to take more; None if it runs something, if its worker
+            was told to stop, or if it is of an older release.
     """
 
     id: str
@@ -65,6 +77,8 @@ class RunnerView:
     step: str | None = None
     taken_at: float | None = None
     warehouse: SeenThere = SeenThere()
+    idle_since: float | None = None
+    runs_on: RunsOn = RunsOn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +99,27 @@ class CoordinatorView:
     seen: float
     silent: bool
     warehouse: SeenThere = SeenThere()
+    runs_on: RunsOn = RunsOn()
 
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One queue: how many messages wait in the broker, and how many runners listen (of ``control``: coordinators)."""
+    """One queue: how many messages wait in the broker, and how many runners listen (of ``control``: coordinators).
+
+    Attributes:
+        oldest_since: since when its oldest message has lain there, as far as a coordinator that is heard of has seen;
+            None if nothing waits there, or nobody looked.
+    """
 
     name: str
     length: int
     listeners: int
+    oldest_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeafView:
-    """A worker, as ``host:pid``, that found at ``at`` that it received nothing any more, and ended itself."""
+    """A worker or coordinator (``host:pid``) that found at ``at`` that it received nothing more, and ended itself."""
 
     worker: str
     at: float
@@ -110,7 +131,7 @@ class FleetView:
 
     Attributes:
         swept_at: the last tick of any sweep.
-        deaf: workers that went deaf within the last day, the last one first.
+        deaf: workers and coordinators that went deaf within the last day, the last one first.
     """
 
     at: float
@@ -121,12 +142,13 @@ class FleetView:
     deaf: tuple[DeafView, ...] = ()
 
 
-def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float) -> FleetView:
+def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float, *, wanted: bool = True) -> FleetView:
     """Who is there.
 
     Args:
         client: must decode responses.
         runner_silence: seconds after which a runner that was not heard of counts as silent.
+        wanted: show also queues that open jobs name and nobody listens to; costs a look at each of them.
     """
     pipe = client.pipeline(transaction=True)
     pipe.time()
@@ -139,13 +161,15 @@ def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float) -> FleetVie
     (seconds, micros), swept, runners_seen, runners, coordinators_seen, coordinators, deaf = pipe.execute()
     now = seconds + micros / 1e6
     found_runners = [_runner(line, seen, now, runner_silence) for line, seen in _lines(runners_seen, runners)]
-    found_coordinators = [_coordinator(line, seen, now) for line, seen in _lines(coordinators_seen, coordinators)]
+    heads = _lines(coordinators_seen, coordinators)
+    found_coordinators = [_coordinator(line, seen, now) for line, seen in heads]
+    standing = _standing(line for line, seen in heads if now - seen <= COORDINATOR_SILENCE)
     return FleetView(
         now,
         float(swept) if swept else None,
         tuple(sorted(found_runners, key=lambda one: (one.silent, one.host, one.worker_pid, one.pid))),
         tuple(sorted(found_coordinators, key=lambda one: (one.silent, one.host, one.pid))),
-        _queues(client, keys, found_runners, found_coordinators),
+        _queues(client, found_runners, found_coordinators, _wanted(client, keys) if wanted else set(), standing),
         tuple(DeafView(worker, float(at)) for worker, at in deaf),
     )
 
@@ -172,6 +196,8 @@ def _runner(line: Mapping[str, Any], seen: float, now: float, silence: float) ->
         line.get("step"),
         line.get("taken_at", line.get("claimed_at")),
         _seen_there(line),
+        line.get("idle_since"),
+        RunsOn(line.get("release", ""), line.get("python", "")),
     )
 
 
@@ -186,27 +212,45 @@ def _coordinator(line: Mapping[str, Any], seen: float, now: float) -> Coordinato
         seen,
         now - seen > COORDINATOR_SILENCE,
         _seen_there(line),
+        RunsOn(line.get("release", ""), line.get("python", "")),
     )
 
 
 def _seen_there(line: Mapping[str, Any]) -> SeenThere:
-    return SeenThere(line.get("warehouse"), line.get("warehouse_id"), line.get("warehouse_trouble", ""))
+    uri, known, trouble = line.get("warehouse"), line.get("warehouse_id"), line.get("warehouse_trouble", "")
+    return SeenThere(uri, known, trouble, line.get("warehouse_looked_at"))
+
+
+def _standing(lines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Queue → since when its oldest message lies there, by the coordinator that has looked for longest."""
+    standing: dict[str, float] = {}
+    for line in lines:
+        for queue, since in line.get("standing", {}).items():
+            standing[queue] = min(since, standing.get(queue, since))
+    return standing
 
 
 def _queues(
-    client: redis.Redis, keys: Keys, runners: Iterable[RunnerView], coordinators: Iterable[CoordinatorView]
+    client: redis.Redis,
+    runners: Iterable[RunnerView],
+    coordinators: Iterable[CoordinatorView],
+    wanted: Iterable[str],
+    standing: Mapping[str, float],
 ) -> tuple[QueueView, ...]:
     """Queues with messages or with listeners that are not silent, by name."""
     listeners: dict[str, int] = {CONTROL_QUEUE: 0}
     heard = [one.queues for one in runners if not one.silent] + [one.queues for one in coordinators if not one.silent]
     for queue in chain.from_iterable(heard):
         listeners[queue] = listeners.get(queue, 0) + 1
-    names = sorted({*listeners, *_wanted(client, keys)})
+    names = sorted({*listeners, *wanted})
     pipe = client.pipeline(transaction=False)
     for name in names:
         pipe.llen(name)
     lengths = pipe.execute()
-    views = (QueueView(name, int(n), listeners.get(name, 0)) for name, n in zip(names, lengths, strict=True))
+    views = (
+        QueueView(name, int(n), listeners.get(name, 0), standing.get(name) if n else None)
+        for name, n in zip(names, lengths, strict=True)
+    )
     return tuple(view for view in views if view.length or view.listeners)
 
 

@@ -25,6 +25,7 @@ from redis import RedisError
 from coordinator.child import Child, Command
 from coordinator.guard import Guard
 from coordinator.home import FleetRunning, Home, answers, discover_redis_url
+from tasks.connect import broker_url
 from tasks.errors import UnstuckError
 from tasks.settings import Settings
 
@@ -362,7 +363,7 @@ class LocalFleet:
         if not nodes:
             self._stopping.wait(0.05)
             return []
-        app = Celery("unstuck.up", broker=self._url, set_as_current=False)
+        app = Celery("unstuck.up", broker=broker_url(self._url), set_as_current=False)
         try:
             with app.connection_for_write() as connection:
                 replies = app.control.ping(destination=nodes, timeout=0.5, connection=connection)

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tasks.errors import UnstuckError
-from tasks.warehouse import Warehouse
+from tasks.warehouse import ID_FILE, Warehouse
 
 WORKER = "worker"  # the extra that brings Spark
 
@@ -27,6 +27,7 @@ class PlaceSeen:
         id: of the warehouse; None if it has none yet.
         creates_once: of two that create the same file, only the first did.
         trouble: why it cannot be used; empty if it can, or if nothing is there.
+        made_at: when the warehouse was made, in seconds by the clock of its file system; None if that is not known.
     """
 
     uri: str
@@ -34,6 +35,7 @@ class PlaceSeen:
     id: str | None = None
     creates_once: bool = False
     trouble: str = ""
+    made_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,14 @@ def place_seen(uri: str, word: str) -> PlaceSeen:
         if not (local.is_dir() if local is not None else files.names("")):
             return PlaceSeen(uri)
         known = warehouse.identity()
+        made_at = local.joinpath(ID_FILE).stat().st_mtime if known and local is not None else None
         probe = f"_doctor-{word}"
         try:
             created = files.create(probe, b"first"), files.create(probe, b"second")
             kept = files.read(probe)
         finally:
             files.remove_tree(probe)
-        return PlaceSeen(uri, True, known, created == (True, False) and kept == b"first")
+        return PlaceSeen(uri, True, known, created == (True, False) and kept == b"first", made_at=made_at)
     except (OSError, ValueError, UnstuckError, ImportError) as error:
         return PlaceSeen(uri, trouble=f"{type(error).__name__}: {error}")
 

@@ -1,4 +1,6 @@
-"""Presence: what a coordinator notes of itself for people, about once a second, and forgetting who is long silent.
+"""Presence: what a coordinator notes for people, about once a second, and forgetting who is long silent.
+
+It notes itself, and since when the oldest message of each queue has lain there.
 
 Nothing is decided from it, so nothing here may stop a coordinator: one that cannot note itself goes on.
 """
@@ -11,11 +13,14 @@ import logging
 import redis
 
 from coordinator.spec_check import CONTROL_QUEUE
+from coordinator.standing import Standing
 from tasks.keys import Keys
 from tasks.lookout import Lookout
+from tasks.release import release_here
 
 log = logging.getLogger(__name__)
 EVERY = 1.0  # seconds between two notes of one coordinator
+EVERY_LOOK = 5.0  # seconds between two looks at the queues
 FORGOTTEN = 3600.0  # seconds of silence after which a runner or a coordinator is shown no more
 
 
@@ -29,6 +34,9 @@ class Presence:
         self._keys = keys
         self._name = name
         self._failed = False
+        self._release = release_here()
+        self._standing = Standing()
+        self._looked_at = 0.0
 
     def note(self, read_ago: float | None, swept_ago: float | None) -> None:
         """Say that this coordinator is here. Never raises for the store's sake.
@@ -40,6 +48,7 @@ class Presence:
         host, pid, _ = self._name.rsplit(":", 2)
         try:
             now = self._now()
+            self._look_at_queues(now)
             line = {
                 "id": self._name,
                 "host": host,
@@ -47,7 +56,9 @@ class Presence:
                 "queues": [CONTROL_QUEUE],
                 "read_at": None if read_ago is None else now - read_ago,
                 "swept_at": None if swept_ago is None else now - swept_ago,
-                **(self._lookout.seen() if self._lookout is not None else {}),
+                "standing": self._standing.since,
+                **self._release,
+                **(self._lookout.seen(now) if self._lookout is not None else {}),
             }
             with self._redis.pipeline(transaction=True) as pipe:
                 pipe.hset(self._keys.coordinators, self._name, json.dumps(line))
@@ -58,6 +69,21 @@ class Presence:
             if not self._failed:
                 log.warning("this coordinator could not be shown in the fleet; it goes on: %s", error)
             self._failed = True
+
+    def _look_at_queues(self, now: float) -> None:
+        """Those that runners listen to, and our own. Raises: redis.RedisError."""
+        if 0 <= now - self._looked_at < EVERY_LOOK:
+            return
+        self._looked_at = now
+        described = self._redis.hvals(self._keys.runners)
+        queues = sorted({CONTROL_QUEUE, *(queue for line in described for queue in _queues_of(line))})
+        with self._redis.pipeline(transaction=False) as pipe:
+            for queue in queues:
+                pipe.lindex(queue, -1)  # Celery adds on the left
+            oldest = pipe.execute(raise_on_error=False)
+        # What is no list is no queue of Celery's, whoever named it.
+        found = {queue: text for queue, text in zip(queues, oldest, strict=True) if isinstance(text, str)}
+        self._standing = self._standing.after(found, now)
 
     def leave(self) -> None:
         """Take this coordinator out of the list: it ends in good order. Never raises for the store's sake."""
@@ -96,3 +122,11 @@ class Presence:
         """The time of the store, in seconds."""
         seconds, micros = self._redis.time()
         return float(seconds + micros / 1e6)
+
+
+def _queues_of(line: str | bytes) -> list[str]:
+    """Of a runner as it was described; none where that cannot be read, for it may stop nobody."""
+    try:
+        return list(json.loads(line)["queues"])
+    except (ValueError, TypeError, KeyError):
+        return []

@@ -1,9 +1,13 @@
 """The versions that the tests of this release ran with, of what it asks for. A wheel carries no constraints file.
 
-tests/unit/test_doctor.py holds that they are those of constraints.txt.
+tests/unit/test_doctor.py holds that they are those of constraints.txt. Of the server and of Java a minimum is asked
+for, and the doctor names these beside it.
 """
 
 from __future__ import annotations
+
+TESTED_SERVER = "Valkey 9.1.2"
+TESTED_JAVA = 17
 
 TESTED = {
     "celery": "5.7.0",

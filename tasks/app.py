@@ -14,6 +14,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from tasks.broker import BrokerConnection
+from tasks.connect import broker_url
 from tasks.settings import settings
 
 QUEUES = ("spark", "light")
@@ -30,9 +31,9 @@ def queue_of(name: str) -> Queue:
 def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
     """A Celery app as both rooms want it: no results, early acknowledgement, anonymous exchanges. Binds to nothing yet.
 
-    The first of ``queues`` is the default one.
+    The first of ``queues`` is the default one. ``broker``: an address of Redis, as in UNSTUCK_REDIS_URL.
     """
-    made = Celery(name, broker=broker, set_as_current=False)
+    made = Celery(name, broker=broker_url(broker), set_as_current=False)
     # Queues that a worker is given with -Q, or a spec names, are made the same way.
     made.amqp.autoexchange = lambda _name: Exchange("")
     made.amqp.Connection = BrokerConnection

@@ -1,10 +1,13 @@
-"""A worker's connection to the store: short waits, few silent repeats.
+"""A worker's connection to the store, and the same address as Celery writes it: short waits, few silent repeats.
 
 redis-py repeats a command up to ten times by itself; here that is bounded, so that a watchdog goes on counting
 seconds while the store is away, and the callers that must get through repeat by their own, visible rule.
 """
 
 from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import redis
 from redis.backoff import ExponentialBackoff
@@ -15,6 +18,8 @@ from tasks.keys import Keys
 
 def connect(url: str, *, timeout: float = 5.0, repeats: int = 2) -> redis.Redis:
     """A client that answers within about ``timeout`` seconds per try, with decoded responses."""
+    # A Unix socket has no such option, and redis-py refuses it there (test_a_fleet_on_a_unix_socket_runs_a_job).
+    tcp: dict[str, Any] = {} if _is_socket(url) else {"socket_keepalive": True}
     return redis.Redis.from_url(
         url,
         decode_responses=True,
@@ -22,10 +27,25 @@ def connect(url: str, *, timeout: float = 5.0, repeats: int = 2) -> redis.Redis:
         encoding_errors="backslashreplace",
         socket_timeout=timeout,
         socket_connect_timeout=timeout,
-        socket_keepalive=True,
         health_check_interval=15,
         retry=Retry(ExponentialBackoff(base=0.05, cap=0.5), repeats),
+        **tcp,
     )
+
+
+def broker_url(url: str) -> str:
+    """``url`` as Celery wants it: ``unix:///path?db=1`` is ``redis+socket:///path?virtual_host=1`` there."""
+    if not _is_socket(url):
+        return url
+    parts, asked = urlsplit(url), parse_qs(urlsplit(url).query)
+    user = parts.username or quote(asked.get("username", [""])[0], safe="")
+    password = parts.password or quote(asked.get("password", [""])[0], safe="")
+    known = f"{user}:{password}@" if user or password else ""
+    return f"redis+socket://{known}{parts.path}?{urlencode({'virtual_host': asked.get('db', ['0'])[0]})}"
+
+
+def _is_socket(url: str) -> bool:
+    return url.startswith("unix://")
 
 
 # Errors that the server gives as an answer, though they say that it cannot serve now, not that the command is wrong.

@@ -1,8 +1,9 @@
-"""Ears: a thread in the worker's main process that notices when this worker has gone deaf, and then ends it.
+"""Ears: a thread in a worker's main process that notices when this worker has gone deaf, and then ends it.
 
 Its supervisor starts another. A thread, and not a timer of Celery's own loop: that loop is what may be broken. It has a
 connection of its own to the store, and reads nothing but the lengths of the queues. It must never end a worker that
-is merely busy; what deaf means stands in ``tasks.hearing``.
+is merely busy; what deaf means stands in ``tasks.hearing``. A coordinator has the same ears, and another end
+(``coordinator.bootstep``).
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ from tasks.stop_sign import Word
 
 log = logging.getLogger(__name__)
 
-SHOWN_FOR = 86400.0  # seconds for which people see in the fleet that a worker went deaf
+SHOWN_FOR = 86400.0  # seconds for which people see in the fleet that somebody went deaf
 
 
 class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
     """Begins to listen when Celery has its first consumer, and goes on through every reconnect."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
+    parting = (
+        "though messages wait there and it has an idle runner (UNSTUCK_DEAF_AFTER). It hands back what it runs and "
+        "ends, so that its supervisor restarts it; no job is lost by that"
+    )
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
@@ -40,43 +45,59 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
         self._thread: threading.Thread | None = None
 
     def start(self, consumer: Any) -> None:
-        worker = stopping.this_worker()
-        if self._thread is not None or worker is None or not settings().deaf_after:
+        self._count(consumer.task_consumer.channel.qos)
+        if self._thread is not None or not self.at_work() or not settings().deaf_after:
             return
-        consumer.on_task_message.add(self._on_message)
-        self._thread = threading.Thread(
-            target=self._listen, args=(consumer, worker, settings()), name="ears", daemon=True
-        )
+        self._thread = threading.Thread(target=self._listen, args=(consumer, settings()), name="ears", daemon=True)
         self._thread.start()
 
-    def _on_message(self, request: Any) -> None:
-        self._received += 1
+    def at_work(self) -> bool:
+        """False once this process was told to stop: from then on it may take nothing."""
+        worker = stopping.this_worker()
+        return worker is not None and worker.sign.word is Word.WORK
 
-    def _listen(self, consumer: Any, worker: stopping.Stopping, settings: Settings) -> None:
-        """Until this worker is told to stop, by us or by anybody."""
+    def give_up(self) -> None:
+        """End this process, as a failure. From any thread."""
+        worker = stopping.this_worker()
+        if worker is not None:
+            worker.give_up()
+
+    def _count(self, qos: Any) -> None:
+        """Count what arrives on this connection: every message, also those of which Celery makes no task.
+
+        A coordinator throws sweeps away that came too late for it. That is no silence.
+        """
+        append = qos.append
+
+        def counted(*args: Any) -> None:
+            self._received += 1
+            append(*args)
+
+        qos.append = counted
+
+    def _listen(self, consumer: Any, settings: Settings) -> None:
+        """Until this process is told to stop, by us or by anybody."""
         every = settings.deaf_after / LOOKS
         client = connect(settings.redis_url, timeout=max(0.2, min(5.0, every)), repeats=0)
         hearing = Hearing()
-        while worker.sign.word is Word.WORK:
+        while self.at_work():
             time.sleep(every)
             queues = list(consumer.app.amqp.queues.consume_from)  # may change: ``celery control cancel_consumer``
             waiting = _waiting(client, queues)
-            look = Look(time.monotonic(), self._received, worker.sign.word is Word.WORK and _free(consumer), waiting)
+            look = Look(time.monotonic(), self._received, self.at_work() and _free(consumer), waiting)
             hearing = hearing.after(look, within=3 * every + 1.0)
             if hearing.deaf_for >= settings.deaf_after:
                 log.critical(
-                    "%s is deaf: for %.0fs it has received nothing from %s, though messages wait there and it has an "
-                    "idle runner (UNSTUCK_DEAF_AFTER). It hands back what it runs and ends, so that its supervisor "
-                    "restarts it; no job is lost by that",
-                    *(whoami(), hearing.deaf_for, ", ".join(queues)),
+                    "%s is deaf: for %.0fs it has received nothing from %s, %s",
+                    *(whoami(), hearing.deaf_for, ", ".join(queues), self.parting),
                 )
                 _leave_word(client, Keys(settings.prefix))
-                worker.give_up()
+                self.give_up()
         client.close()
 
 
 def _free(consumer: Any) -> bool:
-    """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``."""
+    """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``; else it takes more."""
     return len(state.reserved_requests) < int(consumer.pool.num_processes or 0)
 
 

@@ -33,7 +33,7 @@ key                                   type    what it holds
 ``P:finish:TOKEN:EVENT``              string  what was answered to a finish, since it may be repeated
 ``P:coordinators``                    hash    coordinator id → JSON: host, pid, when it last read and swept
 ``P:coordinators:seen``               zset    coordinator id → when it last noted itself
-``P:deaf``                            zset    worker (host:pid) → when it found that it had gone deaf and ended itself
+``P:deaf``                            zset    host:pid → when that worker or coordinator found itself deaf and ended
 ``P:nothing``                         list    never there: pushing onto it if it is there asks whether writes are taken
 ``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
 ====================================  ======  ===========================================================

@@ -15,6 +15,7 @@ from tasks.settings import Settings
 from tasks.warehouse import Warehouse
 
 EVERY = 60.0  # seconds from the end of one look to the next
+EVERY_NONE = 5.0  # the same, while there is no warehouse: the first submit makes one, and people ask right after it
 PATIENCE = 10.0  # seconds after which a look that has not ended is itself what is seen
 
 
@@ -34,13 +35,18 @@ class Lookout:
         self._began = 0.0
         self._ended: float | None = None
         self._last: dict[str, Any] = {}
+        self._last_began = 0.0  # the look that saw it
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self, at: float) -> dict[str, Any]:
         """What was seen last, and begin a new look if it is time. Never waits and never raises.
+
+        Args:
+            at: the time by the clock of the store, in seconds.
 
         Returns:
             ``warehouse``: the address, if this process was set to one; ``warehouse_id``: empty if there is none at it,
-            absent if that is not known; ``warehouse_trouble``: why not, in words.
+            absent if that is not known; ``warehouse_trouble``: why not, in words; ``warehouse_looked_at``: when that
+            look began, by the clock of ``at``.
         """
         if self._uri is None:
             return {}
@@ -49,15 +55,20 @@ class Lookout:
         now = self._clock()
         if self._thread is not None and self._thread.is_alive():
             waits = now - self._began
-            return self._told({"warehouse_trouble": f"no answer for {waits:.0f}s"} if waits > PATIENCE else self._last)
-        if self._ended is None or now - self._ended >= EVERY:
+            hangs = {"warehouse_trouble": f"no answer for {waits:.0f}s"}
+            return self._told(hangs if waits > PATIENCE else self._known(at, now))
+        if self._ended is None or now - self._ended >= (EVERY_NONE if self._last.get("warehouse_id") == "" else EVERY):
             self._began = now
             try:
                 self._thread = threading.Thread(target=self._look, args=(self._uri,), name="lookout", daemon=True)
                 self._thread.start()
             except RuntimeError as error:  # no more threads on this machine: tried again with the next question
                 self._thread, self._last = None, {"warehouse_trouble": str(error)}
-        return self._told(self._last)
+        return self._told(self._known(at, now))
+
+    def _known(self, at: float, now: float) -> dict[str, Any]:
+        """What the last look saw; nothing before the first has ended."""
+        return {**self._last, "warehouse_looked_at": at - (now - self._last_began)} if self._last else {}
 
     def _told(self, what: dict[str, Any]) -> dict[str, Any]:
         return {"warehouse": self._uri, **what}
@@ -68,4 +79,4 @@ class Lookout:
         except (OSError, ValueError) as error:
             self._last = {"warehouse_trouble": f"{type(error).__name__}: {error}"}
         finally:
-            self._ended = self._clock()
+            self._last_began, self._ended = self._began, self._clock()

@@ -28,7 +28,7 @@ from tasks.points import Point, reach
 
 ENTRY_VERSION = 1
 SNAPSHOT_EVERY = 50
-_ID = "_warehouse_id"
+ID_FILE = "_warehouse_id"
 _LOG = "_log"
 _NAME = re.compile(r"(\d{12,})(\.snapshot)?\.json")
 
@@ -123,9 +123,9 @@ class Warehouse:
         if (standing := self._id()) is not None:
             return standing
         mine = uuid.uuid4().hex
-        if self.storage.create(_ID, mine.encode()):
+        if self.storage.create(ID_FILE, mine.encode()):
             return mine
-        return self.storage.read(_ID).decode().strip()
+        return self.storage.read(ID_FILE).decode().strip()
 
     def identity(self) -> str | None:
         """The warehouse's id as seen from this process; None if there is none yet. Raises: OSError."""
@@ -143,7 +143,7 @@ class Warehouse:
 
     def _id(self) -> str | None:
         try:
-            return self.storage.read(_ID).decode().strip()
+            return self.storage.read(ID_FILE).decode().strip()
         except (FileNotFoundError, NotADirectoryError):
             return None
 

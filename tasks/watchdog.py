@@ -39,6 +39,7 @@ from tasks.lease import Lease, RenewAnswer
 from tasks.lookout import Lookout
 from tasks.points import Point, reach
 from tasks.proctree import Seen, Tree, describe_status, exit_status, look
+from tasks.release import release_here
 from tasks.report import Outcome
 from tasks.settings import Settings, settings
 from tasks.stop_sign import StopSign, Word
@@ -75,7 +76,9 @@ class Watchdog:
         self._token: Token | None = None
         self._claimed = float(hello.get("claimed", 0.0))  # its last claim, by the clock of this host
         self._taken = float(hello.get("taken", 0.0))  # when it last took a hint, whatever came of it
+        self._idle = time.time()  # since when it may have nothing to do: as far as this watchdog knows
         self._lookout = Lookout(settings)
+        self._release = release_here()  # of its runner, too: both are started by one Python
         self._log: str | None = None
         self._progress = ""
         self._vigil = Vigil()
@@ -157,6 +160,7 @@ class Watchdog:
             self._progress = line["text"]
         elif op == "release":
             self._token, self._log, self._progress, self._vigil, self._answer = None, None, "", Vigil(), None
+            self._idle = time.time()
             self._tick_soon()
 
     def _tick_soon(self) -> None:
@@ -276,13 +280,20 @@ class Watchdog:
             "taken_at": taken,
             "claimed_at": claimed,
             "job": None,
-            **self._lookout.seen(),
+            "idle_since": now - max(0.0, time.time() - max(self._idle, self._taken)) if self._free else None,
+            **self._lookout.seen(now),
+            **self._release,
         }
         if self._token is not None:
             token = self._token
             line |= {"job": token.job, "group": token.group, "epoch": token.epoch, "since": claimed}
             line["step"] = json.loads(self._progress).get("label") if self._progress else None
         return line
+
+    @property
+    def _free(self) -> bool:
+        """It runs nothing, and its worker was not told to stop: it should take what is offered."""
+        return self._token is None and self._word is Word.WORK
 
     def _unregister(self) -> None:
         try:

@@ -18,16 +18,18 @@ import typer
 from rich.text import Text
 
 from coordinator import doctor as judge
+from coordinator import fleet_health
 from coordinator.cli.connection import connected, settings_here
 from coordinator.cli.demo import JAVA, java_version
 from coordinator.cli.exits import BadRequest, ExitCode, Unreachable, without_password
 from coordinator.cli.terminal import count_of, emit, one_line, stdout, table
-from coordinator.doctor import Finding, Level
-from coordinator.fleet import FleetView
+from coordinator.finding import Finding, Level, ok, problem, warning
+from coordinator.fleet import FleetView, RunsOn
 from coordinator.premises import PlaceSeen, java_seen, packages_seen, place_seen
 from coordinator.tested import TESTED
 from coordinator.vitals import JobPlace, records_of, server_of
 from tasks.keys import Keys
+from tasks.release import release_here
 from tasks.settings import Settings
 
 PATIENCE = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
@@ -85,14 +87,14 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.
     if not fleet.ended(until):
         place = without_password(settings.redis_url)
         text = f"the Redis at {place} has not answered everything within {PATIENCE:g}s"
-        fleet.found.append(judge.problem("REDIS_UNREACHABLE", text, "See whether its host is overloaded or frozen."))
+        fleet.found.append(problem("REDIS_UNREACHABLE", text, "See whether its host is overloaded or frozen."))
     reached = not any(one.code in ("REDIS_UNREACHABLE", "REDIS_REFUSES") for one in fleet.found)
     if not warehouse.ended(until):
         text = f"the warehouse {settings.warehouse} has not answered within {PATIENCE:g}s; a file _doctor-… may be left"
-        warehouse.found.append(judge.problem("WAREHOUSE", text, "See whether it is mounted here, and its server up."))
+        warehouse.found.append(problem("WAREHOUSE", text, "See whether it is mounted here, and its server up."))
     if not machine.ended(until):
         text = f"java has not said its version within {PATIENCE:g}s"
-        machine.found.append(judge.warning("JAVA", text, "Ask it yourself: java -version"))
+        machine.found.append(warning("JAVA", text, "Ask it yourself: java -version"))
     findings = [*fleet.found, *judge.of_settings(settings), *warehouse.found]
     if seen.place is not None and seen.jobs is not None:
         findings += judge.of_place_and_jobs(seen.place, seen.jobs)
@@ -124,7 +126,7 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
     place = without_password(settings.redis_url)
     try:
         with connected(settings) as connection:
-            found.append(judge.ok("REDIS", f"answers at {place}"))
+            found.append(ok("REDIS", f"answers at {place}"))
             server = server_of(connection.redis)
             found.extend(judge.of_server(server, settings))
             if server.cluster:
@@ -133,7 +135,8 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
             seen.jobs = records.places
             found.extend(judge.of_records(records, settings))
             seen.fleet = connection.client.fleet()
-            found.extend(judge.of_fleet(seen.fleet, place, records.open))
+            found.extend(fleet_health.of_fleet(seen.fleet, place, records.open, settings.deaf_after))
+            found.extend(fleet_health.of_versions(seen.fleet, RunsOn(**release_here())))
     except (Unreachable, BadRequest) as error:
         found.append(_unreachable(error))
 
@@ -144,7 +147,7 @@ def _unreachable(error: Exception) -> Finding:
         cause is not None and "NOAUTH" in str(cause)
     )
     cure = "The checks of the fleet need it; those below did without."
-    return judge.problem("REDIS_REFUSES" if refused else "REDIS_UNREACHABLE", str(error), cure)
+    return problem("REDIS_REFUSES" if refused else "REDIS_UNREACHABLE", str(error), cure)
 
 
 def _look_at_warehouse(settings: Settings, seen: _Seen, found: list[Finding]) -> None:

@@ -54,7 +54,7 @@ def advice(view: FleetView, place: str) -> list[str]:
     if view.deaf:
         last = view.deaf[0]
         told.append(
-            f"The worker {last.worker} had gone deaf and ended itself {_ago(last.at, view.at)}"
+            f"The worker or coordinator {last.worker} had gone deaf and ended itself {_ago(last.at, view.at)}"
             + (f" ({len(view.deaf)} such ends within a day)" if len(view.deaf) > 1 else "")
             + ". Its supervisor should have started another; its log says more."
         )
@@ -109,19 +109,19 @@ def _heard(one: RunnerView | CoordinatorView, now: float) -> Text:
 
 def fleet_json(view: FleetView) -> dict[str, Any]:
     """Everything, with times as machines read them."""
-    times = ("taken_at", "claimed_at", "since", "read_at", "swept_at", "seen")
+    times = ("taken_at", "claimed_at", "since", "idle_since", "read_at", "swept_at", "seen")
 
     def told(one: RunnerView | CoordinatorView) -> dict[str, Any]:
         return {
             name: iso(value) if name in times else list(value) if name == "queues" else value
             for name, value in asdict(one).items()
-        }
+        } | {"warehouse": {**asdict(one.warehouse), "looked_at": iso(one.warehouse.looked_at)}}
 
     return {
         "at": iso(view.at),
         "swept_at": iso(view.swept_at),
         "runners": [told(one) for one in view.runners],
         "coordinators": [told(one) for one in view.coordinators],
-        "queues": [asdict(queue) for queue in view.queues],
+        "queues": [{**asdict(queue), "oldest_since": iso(queue.oldest_since)} for queue in view.queues],
         "deaf": [{"worker": one.worker, "at": iso(one.at)} for one in view.deaf],
     }

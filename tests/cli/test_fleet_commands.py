@@ -90,7 +90,7 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
         (coordinator,) = fleet["coordinators"]
         assert coordinator["read_at"]
         assert not coordinator["silent"]
-        assert {"name": "light", "length": 0, "listeners": 2} in fleet["queues"]
+        assert {"name": "light", "length": 0, "listeners": 2, "oldest_since": None} in fleet["queues"]
         second = alone("up")
         assert second.returncode == 4
         assert str(process.pid) in second.stderr

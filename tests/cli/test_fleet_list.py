@@ -55,7 +55,9 @@ def test_who_has_fallen_silent_is_said_and_comes_last(cli: Cli, head: Head) -> N
     assert "not heard of for 2h00m" in next(line for line in out.splitlines() if "host-1:11" in line)
     fleet = cli.json("fleet")
     assert [one["silent"] for one in fleet["runners"]] == [False, True]
-    assert {"name": "light", "length": 0, "listeners": 1} in fleet["queues"]  # the silent one does not listen
+    assert {"name": "light", "length": 0, "listeners": 1, "oldest_since": None} in fleet[
+        "queues"
+    ]  # the silent one does not listen
 
 
 def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, head: Head) -> None:
@@ -125,8 +127,8 @@ def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(
     assert line.split() == ["heavy", "1,200", "0"]
     assert "celery -A tasks worker -Q heavy" in done.stderr
     assert cli.json("fleet")["queues"] == [
-        {"name": "heavy", "length": 1200, "listeners": 0},
-        {"name": "light", "length": 0, "listeners": 1},
+        {"name": "heavy", "length": 1200, "listeners": 0, "oldest_since": None},
+        {"name": "light", "length": 0, "listeners": 1, "oldest_since": None},
     ]
 
 
@@ -144,6 +146,6 @@ def test_a_worker_that_went_deaf_is_named_although_it_is_gone(cli: Cli, head: He
     runner(head, "here", host="host-2", pid=22)
     head.redis.zadd(head.keys.deaf, {"host-1:11": now(head) - 7210, "host-1:12": now(head) - 130})
     said = " ".join(cli("fleet").stderr.split())
-    assert "worker host-1:12 had gone deaf and ended itself 2m" in said
+    assert "worker or coordinator host-1:12 had gone deaf and ended itself 2m" in said
     assert "(2 such ends within a day)" in said
     assert [one["worker"] for one in cli.json("fleet")["deaf"]] == ["host-1:12", "host-1:11"]

@@ -191,7 +191,7 @@ def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
     """Two homes under one path, as two hosts without the shared mount have: the doctor sees the second."""
     head.submit(group("a"))
     lookout = Lookout(head.settings)
-    wait_until(lambda: "warehouse_id" in lookout.seen(), 10, "the coordinator's look")
+    wait_until(lambda: "warehouse_id" in lookout.seen(0.0), 10, "the coordinator's look")
     presence = Presence(head.redis, head.keys, "host-1:7:word", lookout)
     presence.note(None, 0.0)
     assert told()["WAREHOUSE_SHARED"]["level"] == "ok"
@@ -203,8 +203,52 @@ def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
     assert found["level"] == "problem"
     assert "host-1:7" in found["text"]
     assert elsewhere in found["text"]
-    assert str(lookout.seen()["warehouse_id"]) in found["text"]
+    assert str(lookout.seen(0.0)["warehouse_id"]) in found["text"]
     assert "WAREHOUSE_MISMATCH" in found["cure"]
+
+
+def test_a_new_installation_has_no_false_problem_after_its_first_submit(
+    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    """Every process of a new fleet looks before the first submit makes the warehouse, and is asked right after it."""
+    lookout = Lookout(head.settings)
+    wait_until(lambda: "warehouse_id" in lookout.seen(0.0), 10, "the coordinator's look")
+    presence = Presence(head.redis, head.keys, "host-1:7:word", lookout)
+    presence.note(None, 0.0)
+    head.submit(group("a"))
+    presence.note(None, 0.0)
+    found = told()["WAREHOUSE_SHARED"]
+    assert (found["level"], "0 of 1 runners" in found["text"]) == ("ok", True), found
+    # But one that still sees none when it has looked again does not see the folder that all others see.
+    made = Path(head.settings.warehouse) / "_warehouse_id"
+    os.utime(made, (time.time() - 60, time.time() - 60))
+    found = told()["WAREHOUSE_SHARED"]
+    assert (found["level"], "host-1:7 (none)" in found["text"]) == ("problem", True), found
+
+
+def test_submits_that_no_coordinator_hears_are_named(head: Head, redis_server: RedisServer, tmp_path: Path) -> None:
+    """Its thread for reports lives and notes itself; what Celery should bring it lies on the queue."""
+    head.redis.lpush("control", "a submit, as Celery writes it")
+    head.presence.note(None, 0.0)
+    assert examine(redis_server.url, tmp_path)[1]["QUEUES"]["level"] == "ok", "it came just now"
+    code, findings, _ = examine(redis_server.url, tmp_path, UNSTUCK_DEAF_AFTER="100ms")
+    found = findings["QUEUES"]
+    assert (code, found["level"]) == (1, "problem")
+    assert "1 message on queue control" in found["text"]
+    assert "coordinators host:1" in found["text"]
+    assert "restart" in found["cure"]
+
+
+def test_a_coordinator_of_another_release_or_python_is_named(
+    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    head.presence.note(None, 0.0)
+    found = told()["VERSIONS"]
+    assert (found["level"], "of 1 runners and coordinators 1 say" in found["text"]) == ("ok", True), found
+    ((name, line),) = head.redis.hgetall(head.keys.coordinators).items()
+    head.redis.hset(head.keys.coordinators, name, json.dumps({**json.loads(line), "release": "0.0.9"}))
+    found = told()["VERSIONS"]
+    assert (found["level"], "Unstuck 0.0.9: host:1" in found["text"]) == ("warning", True), found
 
 
 def test_reports_that_a_coordinator_took_and_never_finished_are_named(

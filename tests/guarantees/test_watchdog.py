@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -393,7 +395,8 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
         return next((line for line in lines if line["pid"] == runner.pid and line["job"] == hint.job), {})
 
     line = wait_until(shown, 5, "the runner to be shown")
-    assert (line["queues"], line["group"], line["epoch"]) == (["light"], "g", 1)
+    assert (line["queues"], line["group"], line["epoch"], line["idle_since"]) == (["light"], "g", 1, None)
+    assert (line["release"], line["python"]) == (version("unstuck"), platform.python_version())
     assert abs(float(str(line["claimed_at"])) - store.time()[0]) < 10
     assert store.zscore(fleet.KEYS.runners_seen, line["id"])
     fleet.order(store, hint, "CANCEL")

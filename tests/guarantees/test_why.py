@@ -36,6 +36,22 @@ def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(hea
     assert "3 runners listen" in why(head, job)["a"].what
 
 
+def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(make_head: Callable[..., Head]) -> None:
+    head = make_head(deaf_after=0.3)
+    job = head.submit(group("a"))
+    head.read()
+    line = {"host": "host-9", "pid": 77, "worker_pid": 70, "queues": ["light"], "job": None, "idle_since": 1.0}
+    head.redis.hset(head.keys.runners, mapping={"r": json.dumps(line), "odd": "no line of ours", "odder": "[]"})
+    head.redis.zadd(head.keys.runners_seen, {"r": head.redis.time()[0] + 60})
+    head.redis.lpush("light", "the hint, as Celery writes it")
+    head.presence.note(None, 0.0)  # whatever somebody wrote there
+    head.redis.hdel(head.keys.runners, "odd", "odder")
+    found = wait_until(lambda: (now := why(head, job)["a"]) and "idle" in now.what and now, 10, "that to be said")
+    assert found.what.startswith("queue light: 1 runner listens, and none has taken it yet; messages lie on queue")
+    assert "worker host-9:70" in found.what
+    assert found.help[0] == "unstuck doctor"
+
+
 def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(head: Head) -> None:
     job = backoff(head)
     found = why(head, job)

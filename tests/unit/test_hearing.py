@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 import redis
+from kombu import Connection, Consumer, Producer, Queue
 from servers import RedisServer, free_port
 
 from tasks.connect import connect
-from tasks.ears import _waiting
+from tasks.ears import Ears, _waiting
 from tasks.hearing import Hearing, Look
 
 
@@ -56,3 +57,18 @@ def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis
             assert not _waiting(here, ["some"]), "to take it is a write, which is refused"
         finally:
             client.config_set("min-replicas-to-write", 0)
+
+
+def test_every_message_that_arrives_is_heard_whatever_celery_makes_of_it() -> None:
+    ears = Ears(None)
+    with Connection("memory://") as broker:
+        channel = broker.default_channel
+        queue = Queue("hearing")(channel)
+        queue.declare()
+        ears._count(channel.qos)
+        got: list[object] = []
+        with Consumer(channel, [queue], on_message=lambda message: (got.append(message.payload), message.ack())):
+            for text in ("no task of ours", "another"):
+                Producer(channel).publish(text, routing_key="hearing")
+                broker.drain_events(timeout=5)
+    assert (len(got), ears._received) == (2, 2)

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from servers import wait_until
 
-from tasks.lookout import EVERY, PATIENCE, Lookout
+from tasks.lookout import EVERY, EVERY_NONE, PATIENCE, Lookout
 from tasks.settings import Settings
 from tasks.warehouse import Warehouse
+
+AT = 5000.0  # by the clock of the store
 
 
 class Clock:
@@ -27,7 +29,7 @@ class Clock:
 
 def settled(lookout: Lookout) -> dict[str, Any]:
     def told() -> dict[str, Any] | None:
-        seen = lookout.seen()
+        seen = lookout.seen(AT)
         return seen if {"warehouse_id", "warehouse_trouble"} & set(seen) else None
 
     return wait_until(told, 10, "the first look")
@@ -36,21 +38,34 @@ def settled(lookout: Lookout) -> dict[str, Any]:
 def test_the_id_is_told_and_looked_at_again_after_a_while(tmp_path: Path) -> None:
     clock = Clock()
     lookout = Lookout(Settings(warehouse=str(tmp_path)), clock)
-    assert lookout.seen()["warehouse"] == str(tmp_path)
+    first = Warehouse(str(tmp_path)).ensure_id()
+    assert settled(lookout)["warehouse_id"] == first
+    (tmp_path / "_warehouse_id").write_text("another")
+    clock.now += EVERY - 1
+    seen = lookout.seen(AT)
+    assert (seen["warehouse_id"], seen["warehouse_looked_at"]) == (first, AT - (EVERY - 1))
+    clock.now += 1
+    wait_until(lambda: lookout.seen(AT)["warehouse_id"] == "another", 10, "the next look")
+
+
+def test_while_there_is_none_it_is_looked_again_soon(tmp_path: Path) -> None:
+    clock = Clock()
+    lookout = Lookout(Settings(warehouse=str(tmp_path)), clock)
     assert settled(lookout)["warehouse_id"] == "", "there is none"
     known = Warehouse(str(tmp_path)).ensure_id()
-    clock.now += EVERY - 1
-    assert lookout.seen()["warehouse_id"] == ""
+    clock.now += EVERY_NONE - 1
+    assert lookout.seen(AT)["warehouse_id"] == ""
     clock.now += 1
-    wait_until(lambda: lookout.seen()["warehouse_id"] == known, 10, "the next look")
+    wait_until(lambda: lookout.seen(AT)["warehouse_id"] == known, 10, "the next look")
+    assert lookout.seen(AT)["warehouse_looked_at"] == AT
 
 
 def test_a_process_that_was_set_to_no_warehouse_or_to_no_folder_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UNSTUCK_WAREHOUSE", raising=False)
-    assert Lookout(Settings()).seen() == {}
-    assert Lookout(Settings(warehouse="s3://bucket/w")).seen() == {"warehouse": "s3://bucket/w"}
+    assert Lookout(Settings()).seen(AT) == {}
+    assert Lookout(Settings(warehouse="s3://bucket/w")).seen(AT) == {"warehouse": "s3://bucket/w"}
     monkeypatch.setenv("UNSTUCK_WAREHOUSE", "/mnt/w")
-    assert Lookout(Settings()).seen()["warehouse"] == "/mnt/w"
+    assert Lookout(Settings()).seen(AT)["warehouse"] == "/mnt/w"
 
 
 def test_a_folder_that_cannot_be_read_is_told_with_what_was_said(tmp_path: Path) -> None:
@@ -64,9 +79,9 @@ def test_a_mount_that_hangs_holds_up_nobody_and_is_told_until_it_answers(tmp_pat
     clock = Clock()
     lookout = Lookout(Settings(warehouse=str(tmp_path)), clock)
     began = time.monotonic()
-    lookout.seen()
+    lookout.seen(AT)
     clock.now += PATIENCE + 2
-    assert lookout.seen() == {"warehouse": str(tmp_path), "warehouse_trouble": "no answer for 12s"}
+    assert lookout.seen(AT) == {"warehouse": str(tmp_path), "warehouse_trouble": "no answer for 12s"}
     assert time.monotonic() - began < 5
     hung.write_text("id7")
-    wait_until(lambda: lookout.seen().get("warehouse_id") == "id7", 10, "the look to end")
+    wait_until(lambda: lookout.seen(AT).get("warehouse_id") == "id7", 10, "the look to end")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.doctor import Level, of_settings
+from coordinator.doctor import of_settings
+from coordinator.finding import Level
 from tasks.settings import Settings
 
 

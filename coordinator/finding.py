@@ -1,0 +1,52 @@
+"""Finding: one thing that the doctor looked at, how bad it is, and the words in which findings are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tasks.duration import format_duration
+
+SHOWN = 6  # names in one sentence
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. ``cure`` says what to do; empty where all is well."""
+
+    code: str
+    level: Level
+    text: str
+    cure: str = ""
+
+
+def ok(code: str, text: str) -> Finding:
+    return Finding(code, Level.OK, text)
+
+
+def warning(code: str, text: str, cure: str) -> Finding:
+    return Finding(code, Level.WARNING, text, cure)
+
+
+def problem(code: str, text: str, cure: str) -> Finding:
+    return Finding(code, Level.PROBLEM, text, cure)
+
+
+def some(names: list[str]) -> str:
+    """The first few of ``names``, and how many there are beside them."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def count_of(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def ago(at: float | None, now: float) -> str:
+    return "never" if at is None else f"{format_duration(max(0.0, now - at))} ago"
