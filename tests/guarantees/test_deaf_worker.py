@@ -20,6 +20,7 @@ from servers import RedisServer, wait_until
 from coordinator.client import Client
 from coordinator.finding import Level
 from coordinator.fleet_health import of_fleet
+from tasks.app import celery_app
 from tasks.report import OutcomeKind
 from tasks.settings import Settings
 from tasks.token import Hint
@@ -81,30 +82,33 @@ def test_a_deaf_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
     assert [one.level for one in of_fleet(view, "here", 0) if one.code == "DEAF"] == [Level.WARNING]
 
 
-def test_a_worker_whose_main_process_is_frozen_is_named_by_the_doctor(
+def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_that_worker(
     head: Head, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Its watchdog goes on saying that an idle runner listens; nobody in it is left to notice that it takes nothing."""
+    """Its watchdog goes on saying that an idle runner listens. Here it was told over the broker to listen no more."""
 
     def queues(deaf_after: str) -> dict[str, Any]:
         head.presence.note(None, 0.0)
         done = Cli(redis_server.url, tmp_path)("doctor", "--json", UNSTUCK_DEAF_AFTER=deaf_after)
-        answer = json.loads(done.stdout)
-        (found,) = [one for one in answer["findings"] if one["code"] == "QUEUES"]
+        (found,) = [one for one in json.loads(done.stdout)["findings"] if one["code"] == "QUEUES"]
         return dict(found)
 
+    def listen(word: str) -> None:
+        assert app.control.broadcast(word, arguments={"queue": QUEUE}, reply=True, timeout=10, limit=1)
+
+    app = celery_app("people", (QUEUE,), redis_server.url)
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE) as worker:
         wait_until(lambda: head.client.fleet().runners, 10, "the runner to be shown")
-        os.kill(worker.process.pid, signal.SIGSTOP)
-        try:
-            group = {"name": "g", "spark": False, "queue": QUEUE, "steps": [{"python": "fleet_steps:my_pid"}]}
-            for name in ("a", "b", "c"):  # what it was asking for when it froze may have got the first
-                hint = fleet.offer(head.redis, tmp_path / "w", name, group)
-            assert queues("1m")["level"] == "ok", "they came just now"
-            found = wait_until(lambda: (now := queues("1s"))["level"] == "problem" and now, 20, "the doctor to see it")
-            assert f"queue {QUEUE}" in found["text"]
-            assert found["cure"]
-        finally:
-            os.kill(worker.process.pid, signal.SIGCONT)
+        listen("cancel_consumer")
+        group = {"name": "g", "spark": False, "queue": QUEUE, "steps": [{"python": "fleet_steps:my_pid"}]}
+        for name in ("a", "b", "c"):  # what it was asking for may have got the first
+            hint = fleet.offer(head.redis, tmp_path / "w", name, group)
+        assert queues("1m")["level"] == "ok", "they came just now"
+        found = wait_until(lambda: (now := queues("1s"))["level"] == "problem" and now, 20, "the doctor to see it")
+        assert f"on queue {QUEUE}, the oldest for" in found["text"]
+        assert f":{worker.process.pid}" in found["text"]
+        assert "restart that worker" in found["cure"]
+        listen("add_consumer")
         fleet.outcome(head.redis, hint)
         assert queues("1s")["level"] == "ok"
+    app.close()
