@@ -83,6 +83,29 @@ def until(spark: Any, ctx: Any, path: str) -> None:
         time.sleep(0.02)
 
 
+def gated_table(spark: Any, ctx: Any, started: str, gate: str) -> Any:
+    """A table, made once it is told to."""
+    Path(started).touch()
+    until(spark, ctx, gate)
+    return table(spark, ctx)
+
+
+def gated_never(spark: Any, ctx: Any, started: str, gate: str) -> Any:
+    """Fails for good, once it is told to."""
+    Path(started).touch()
+    until(spark, ctx, gate)
+    never(spark, ctx)
+
+
+def false_folder(spark: Any, ctx: Any, started: str, gate: str) -> None:
+    """Makes the warehouse's folder and its own staging folder again, as Spark does with any path it writes to."""
+    Path(started).touch()
+    until(spark, ctx, gate)
+    warehouse = Path(gate).parent / "warehouse"
+    job, group, *attempt = ctx.token.split("/")
+    (warehouse / "_staging" / job / group / "-".join(attempt)).mkdir(parents=True)
+
+
 def sleep_on(spark: Any, ctx: Any, started: str = "") -> None:
     """Rude: hears nothing; with a child of its own in a process group of its own, as pyspark.daemon has."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
