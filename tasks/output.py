@@ -38,14 +38,24 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
 
     Raises:
         OutputInvalid: it is no frame, or one that cannot be stored as Parquet that Spark reads.
-        StagingLost: it was written, and is not there.
+        StagingLost: it was written, and is not there, or not all of it.
         WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
         OSError: the store failed.
     """
     files.check()
     if is_frame(frame):
-        write_parquet(frame, files.uri(folder))
-        return describe(files, folder)
+        wrote = write_parquet(frame, files.uri(folder))
+        files.check()
+        staged = describe(files, folder)
+        if wrote is not None and wrote != staged.rows:
+            # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
+            # Spark commits what it finds there, without an error.
+            # (test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_half_of_one)
+            raise StagingLost(
+                f"Spark wrote {wrote} rows to {files.uri(folder)}, and {staged.rows} stand there. The warehouse was "
+                "away for a while, or somebody removed files; the group runs again, as its retry: allows"
+            )
+        return staged
     kind = _kind(frame)
     if not kind:
         raise OutputInvalid(

@@ -174,6 +174,28 @@ def empty(spark: Any, ctx: Any) -> Any:
     return spark.createDataFrame([], "n long, name string")
 
 
+def taken_away(spark: Any, ctx: Any, warehouse: str, back: bool) -> Any:
+    """30 rows, by three tasks one after the other. While the second writes the warehouse is away; or from then on."""
+    here, away, false = (Path(warehouse + end) for end in ("", "-away", "-false"))
+
+    def until_written_by(tasks: int, where: Path) -> None:
+        while len([*where.glob("_staging/**/_temporary/0/task_*")]) < tasks:
+            time.sleep(0.01)
+
+    def part(index: int, rows: Any) -> Any:
+        if index == 1:
+            until_written_by(1, here)
+            here.rename(away)
+        if index == 2:
+            until_written_by(1, here)
+            if back:
+                here.rename(false)
+                away.rename(here)
+        return ((row,) for row in rows)
+
+    return spark.sparkContext.parallelize(range(30), 3).mapPartitionsWithIndex(part).toDF("n long")
+
+
 def slow_stage(spark: Any, ctx: Any, started: str) -> None:
     """A Spark stage that would run for minutes."""
 
