@@ -68,10 +68,15 @@ class NotDurable(UnstuckError):
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job that is in the store. ``new`` is False where the key had been used for the same job before."""
+    """A job that is in the store.
+
+    ``new`` is False where the key had been used for the same job before. ``new_warehouse``: there was none, and this
+    call made one (of two calls at one time both may say so); if one should have been there, it is not mounted here.
+    """
 
     id: str
     new: bool
+    new_warehouse: bool = False
 
 
 def new_job_id(now: float) -> str:
@@ -150,6 +155,7 @@ class Client:
         Raises:
             NoSuchJob: there is no such job.
             Refused: the job has not ended, or it is FINISHED.
+            WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be seen from here.
             SpecError: the parameters are wrong.
             redis.RedisError: the store could not be asked; asking again is safe.
         """
@@ -159,6 +165,8 @@ class Client:
         spec = JobSpec.model_validate_json(old.spec)
         if params:
             spec = spec.with_params(dict(params))
+        if old.warehouse_id:
+            Warehouse(old.warehouse).check_id(old.warehouse_id)
         return self._store_job(spec, old.warehouse, f"retry/{job}/{spec.fingerprint[:16]}", by, reason, old)
 
     def _store_job(
@@ -172,6 +180,7 @@ class Client:
     ) -> Submitted:
         plan = compile_plan(job_spec)
         place = Warehouse(warehouse)
+        new_warehouse = place.identity() is None
         warehouse_id = place.ensure_id()
         adopts, reruns = ((retried.id, *retried.adopts), retried.reruns) if retried is not None else ((), {})
         job = JobRecord(
@@ -203,7 +212,7 @@ class Client:
         except NotEnded as error:
             raise Refused(against_retry(replace(retried or job, status=error.status))) from None
         self._make_durable(job_id)
-        return Submitted(job_id, new)
+        return Submitted(job_id, new, new_warehouse)
 
     def _make_durable(self, job: str) -> None:
         kind = self.settings.durability

@@ -109,7 +109,7 @@ def publish(
     author = _Author(publish_id, job, job_name, now)
     reach(Point.BEFORE_PACKAGE, job)
     try:
-        package = _collect(warehouse.storage, job, sources, published_by, wanted)
+        package = _package(warehouse.storage, job, sources, published_by, wanted)
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
         # appear under a job that was called FAILED, so the failure takes the job's place in the log.
@@ -151,8 +151,9 @@ def abort(
 
 
 def _open(uri: str, expected: str) -> Warehouse:
-    warehouse = Warehouse(uri)
-    warehouse.check_id(expected)
+    """Raises: WarehouseMismatch; so does every write, if the warehouse goes away later."""
+    warehouse = Warehouse(uri, expected)
+    warehouse.storage.check()
     return warehouse
 
 
@@ -206,6 +207,24 @@ class _Part(NamedTuple):
     group: str
     staging: str
     output: StagedOutput
+
+
+def _package(
+    files: Files,
+    job: str,
+    sources: Mapping[str, tuple[str, ...]],
+    published_by: Set[str],
+    wanted: tuple[str, ...] | None,
+) -> _Package:
+    """As ``_collect``; what is missing is missing in the job's own warehouse. Raises: also WarehouseMismatch."""
+    try:
+        return _collect(files, job, sources, published_by, wanted)
+    except PublishFailed:
+        # It is final, so it must not come of a warehouse that was away while its markers were looked for: one that is
+        # away still says so here, and one that is back is looked at once more.
+        # (test_a_warehouse_that_was_away_for_one_look_fails_nothing)
+        files.check()
+        return _collect(files, job, sources, published_by, wanted)
 
 
 def _collect(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from tasks.errors import WarehouseMismatch
 from tasks.filesystem import Files
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -139,7 +140,7 @@ class AttemptLog:
             path = folder / "attempt.log"
             stack.callback(self._upload, path)
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._files.make_folder(self._name.rpartition("/")[0])
         handler = _Bounded(path)
         stack.callback(handler.close)
         return handler
@@ -155,7 +156,7 @@ class AttemptLog:
         """An object store takes a file as a whole, so its log appears when the attempt has ended."""
         try:
             self._files.write_durable(self._name, path.read_bytes())
-        except OSError as error:
+        except (OSError, WarehouseMismatch) as error:
             logging.getLogger(__name__).warning("the log %s could not be stored: %s", self._name, error)
 
 

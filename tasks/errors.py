@@ -11,6 +11,7 @@
     │   ├── ForkValuesInvalid    the values of a dynamic fork are null, doubled, too many or not scalars
     │   └── MarkerFailed         the durable marker could not be written
     ├── InputMissing             what a needed group staged is not there
+    ├── StagingLost              what this attempt staged is not there any more
     ├── AttemptEnded             raised in the runner to leave an attempt that is no longer its own
     ├── WarehouseMismatch        this process sees another warehouse than the job was submitted to
     ├── WarehouseUnsupported     the file system cannot create a file only if it is absent
@@ -75,6 +76,12 @@ class InputMissing(UnstuckError):
     """What a needed group staged is not where its marker says, or the group reads something nobody staged."""
 
     code = "INPUT_MISSING"
+
+
+class StagingLost(UnstuckError):
+    """What this attempt wrote is not in the warehouse: it was away for a while, or somebody removed the files."""
+
+    code = "STAGING_LOST"
 
 
 class AttemptEnded(UnstuckError):

@@ -4,6 +4,9 @@ Everything that makes a publish safe rests on two of them: ``write_durable`` (wh
 ``create`` (whole and on disk, and only if nothing was there). Content is never visible half-written. A file system
 that cannot create a file only if it is absent is refused (``WarehouseUnsupported``), never imitated.
 
+A mount that goes away leaves a path that can be written to, and nobody would find again what was written there. So the
+caller may bring a check of the place, made before and after each write, and then the root itself is never made.
+
 This file knows nothing of jobs, markers or the log.
 """
 
@@ -14,7 +17,7 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +36,12 @@ _memory = threading.Lock()
 class Files:
     """The files below one warehouse URI. Every ``path`` is relative to it, with ``/`` between its parts."""
 
-    def __init__(self, uri: str) -> None:
-        """``uri``: an absolute path, ``file:///…``, ``s3://…``, or ``memory://…`` (one process; for tests).
+    def __init__(self, uri: str, check: Callable[[], None] | None = None) -> None:
+        """Nothing is asked of the place yet.
+
+        Args:
+            uri: an absolute path, ``file:///…``, ``s3://…``, or ``memory://…`` (one process; for tests).
+            check: raises if the place is not the one that was meant. None: any place will do, and is made if absent.
 
         Raises:
             ValueError: the path is not absolute, or holds a character that Spark reads as a pattern.
@@ -43,6 +50,7 @@ class Files:
             uri = "/" + uri.removeprefix("file:").lstrip("/")
         if _PATTERN.intersection(uri):
             raise ValueError(f"the warehouse {uri} has one of * ? [ ] {{ }} \\ in its path; choose another folder")
+        self._check = check
         self._fs: Any = None
         self._root = uri.rstrip("/")
         self._scheme = "file"
@@ -57,6 +65,11 @@ class Files:
             raise ValueError(
                 f"the warehouse {uri!r} must be an absolute path or a URI, or its hosts will disagree on it"
             )
+
+    def check(self) -> None:
+        """Raises: whatever the ``check`` that was given raises: this is not the place that was meant."""
+        if self._check is not None:
+            self._check()
 
     def __repr__(self) -> str:
         return f"Files({self._root!r})"
@@ -104,12 +117,20 @@ class Files:
 
         Raises:
             OSError: it is not known to be on disk; the old or the new content stands. Repeating is safe.
+            Exception: as ``check``; what was written, if anything, stands in another place and counts for nothing.
         """
+        self.check()
+        self._write_durable(path, data)
+        # Again: the place may have gone between the look and the write.
+        # (test_what_is_written_while_the_place_goes_away_is_not_called_written)
+        self.check()
+
+    def _write_durable(self, path: str, data: bytes) -> None:
         local = self.local_path(path)
         if local is None:
             self._fs.pipe_file(self._key(path), data)
             return
-        _make_folder(local.parent)
+        self._make_folder(local.parent)
         temp = _write_temp(local, data)
         try:
             os.replace(temp, local)
@@ -127,11 +148,18 @@ class Files:
         Raises:
             WarehouseUnsupported: this file system cannot do that in one step.
             OSError: it is not known whether the file was made; read it.
+            Exception: as ``check``; nor is it known here.
         """
+        self.check()
+        made = self._create(path, data)
+        self.check()
+        return made
+
+    def _create(self, path: str, data: bytes) -> bool:
         local = self.local_path(path)
         if local is None:
             return self._create_remote(path, data)
-        _make_folder(local.parent)
+        self._make_folder(local.parent)
         temp = _write_temp(local, data)
         try:
             # link, not rename: rename replaces what is there. The content is on disk before the name appears.
@@ -188,10 +216,14 @@ class Files:
             _sync(folder)
 
     def make_folder(self, folder: str) -> None:
-        """Create ``folder`` and its parents; nothing if it is there (object stores have no folders to make)."""
+        """Create ``folder`` and its parents; nothing if it is there (object stores have no folders to make).
+
+        Raises: OSError; as ``check``.
+        """
+        self.check()
         local = self.local_path(folder)
         if local is not None:
-            _make_folder(local)
+            self._make_folder(local)
 
     def remove_tree(self, folder: str) -> None:
         """Remove ``folder`` and all below it, or a file; nothing if it is absent, also when others remove it meanwhile.
@@ -214,6 +246,17 @@ class Files:
                 shutil.rmtree(local)
             except FileNotFoundError:
                 continue  # somebody else removed a part of it first: less is left than before
+
+    def _make_folder(self, folder: Path) -> None:
+        root = Path(self.uri("")) if self._check is not None else None
+        missing = [folder]
+        while not missing[-1].exists():
+            if missing[-1] == root:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(root))
+            missing.append(missing[-1].parent)
+        for parent, child in zip(reversed(missing), reversed(missing[:-1]), strict=False):
+            child.mkdir(exist_ok=True)
+            _sync(parent)  # the name of a new folder is in its parent
 
     def _key(self, path: str) -> str:
         return f"{self._base}/{_checked(path)}" if path else self._base
@@ -240,15 +283,6 @@ def _write_temp(target: Path, data: bytes) -> Path:
         temp.unlink(missing_ok=True)
         raise
     return temp
-
-
-def _make_folder(folder: Path) -> None:
-    missing = [folder]
-    while not missing[-1].exists():
-        missing.append(missing[-1].parent)
-    for parent, child in zip(reversed(missing), reversed(missing[:-1]), strict=False):
-        child.mkdir(exist_ok=True)
-        _sync(parent)  # the name of a new folder is in its parent
 
 
 def _sync(path: Path) -> None:

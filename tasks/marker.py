@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
-from tasks.errors import MarkerFailed
+from tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
 from tasks.filesystem import Files
 
 MARKER = "_marker.json"
@@ -77,12 +77,14 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
     """Put the marker into the attempt's ``staging`` folder, durably, after the files it names.
 
     Raises:
-        MarkerFailed: it could not be written after a few tries (about two seconds), a file it names is not there, or
-            its forks or results are not JSON. The attempt does not count as done.
+        MarkerFailed: it could not be written after a few tries (about two seconds), or its forks or results are not
+            JSON. The attempt does not count as done; nor in the other cases.
+        WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
+        StagingLost: a file that the marker names is not there.
     """
     path = f"{staging}/{MARKER}"
     retrying = Retrying(
-        retry=retry_if_exception_type(OSError),
+        retry=retry_if_exception_type((OSError, WarehouseMismatch, StagingLost)),
         stop=stop_after_attempt(_TRIES),
         wait=wait_exponential(multiplier=0.2, max=2) + wait_random(0, 0.1),
         sleep=sleep,
@@ -99,8 +101,17 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
 
 
 def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
+    # First, so that what was written to a path from which the warehouse had gone is not vouched for at that path.
+    # (test_a_marker_is_never_written_beside_files_in_a_false_folder)
+    files.check()
     # The marker vouches for the files, so they reach the disk first: a loss of power must not leave it alone there.
-    files.sync(file.path for output in marker.outputs.values() for file in output.files)
+    try:
+        files.sync(file.path for output in marker.outputs.values() for file in output.files)
+    except FileNotFoundError as error:
+        raise StagingLost(
+            f"{error.filename}, which {marker.token} wrote, is not there any more. The warehouse was away for a while "
+            "during the attempt, or somebody removed the file; the group runs again, as its retry: allows"
+        ) from error
     files.write_durable(path, data)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
-from tasks.errors import ForkValuesInvalid, OutputInvalid
+from tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from tasks.filesystem import Files
 from tasks.group import MAX_FORK, Collect
 from tasks.marker import DataFile, StagedOutput
@@ -38,11 +38,24 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
 
     Raises:
         OutputInvalid: it is no frame, or one that cannot be stored as Parquet that Spark reads.
+        StagingLost: it was written, and is not there, or not all of it.
+        WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
         OSError: the store failed.
     """
+    files.check()
     if is_frame(frame):
-        write_parquet(frame, files.uri(folder))
-        return describe(files, folder)
+        wrote = write_parquet(frame, files.uri(folder))
+        files.check()
+        staged = describe(files, folder)
+        if wrote is not None and wrote != staged.rows:
+            # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
+            # Spark commits what it finds there, without an error.
+            # (test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_half_of_one)
+            raise StagingLost(
+                f"Spark wrote {wrote} rows to {files.uri(folder)}, and {staged.rows} stand there. The warehouse was "
+                "away for a while, or somebody removed files; the group runs again, as its retry: allows"
+            )
+        return staged
     kind = _kind(frame)
     if not kind:
         raise OutputInvalid(
@@ -68,7 +81,7 @@ def describe(files: Files, folder: str) -> StagedOutput:
     """What the Parquet files in ``folder`` say of themselves.
 
     Raises:
-        OutputInvalid: there is no data file.
+        StagingLost: there is no data file.
     """
     import pyarrow.parquet as pq
 
@@ -85,7 +98,11 @@ def describe(files: Files, folder: str) -> StagedOutput:
                 own = (footer.metadata.metadata or {}).get(_SPARK_SCHEMA)
                 schema = own.decode() if own else spark_schema(footer.schema_arrow)
     if not staged:
-        raise OutputInvalid(f"nothing was written to {files.uri(folder)}")
+        # Spark writes a file for an empty frame too.
+        raise StagingLost(
+            f"no data file stands in {files.uri(folder)} after it was written. The warehouse was away for a while, or "
+            "somebody removed the files; the group runs again, as its retry: allows"
+        )
     return StagedOutput(staged, sum(file.rows for file in staged), schema)
 
 

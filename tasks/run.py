@@ -31,9 +31,8 @@ from tenacity import (
 
 from tasks.attempt_log import AttemptLog
 from tasks.context import StepContext, Work
-from tasks.errors import AttemptEnded, Malformed
-from tasks.failure import failure_of
-from tasks.filesystem import Files
+from tasks.errors import AttemptEnded, Malformed, WarehouseMismatch
+from tasks.failure import MAX_TEXT, failure_of, shorten
 from tasks.group import Step, WorkOrder
 from tasks.inputs import read_inputs
 from tasks.lease import ClaimAnswer, FinishAnswer
@@ -127,9 +126,8 @@ class Attempt:
     def _open(self, stack: ExitStack) -> None:
         """The warehouse and the log in it. The id comes first: where the warehouse is not, nothing is to be made."""
         plan = self._order.plan
-        self._files = Files(plan.warehouse)
-        if plan.warehouse_id is not None:
-            Warehouse(plan.warehouse).check_id(plan.warehouse_id)
+        self._files = Warehouse(plan.warehouse, plan.warehouse_id).storage
+        self._files.check()
         self._log = AttemptLog(self._files, self._token.staging)
         self._log.hide(self._secrets.clean)
         stack.enter_context(self._log.open())
@@ -143,6 +141,7 @@ class Attempt:
             if standing is None:
                 continue
             staging, marker = standing
+            files.check()
             log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
             return _success(staging, marker, adopted=True)
         with ExitStack() as stack:
@@ -230,7 +229,7 @@ class Attempt:
             order = Order.DRAIN
         if order is None:
             log.error("%s failed", self._token, exc_info=error)
-            failure = failure_of(error)
+            failure = self._unless_away(failure_of(error))
             return Outcome(
                 OutcomeKind.FAILED,
                 failure=Failure(
@@ -248,6 +247,20 @@ class Attempt:
         if order is Order.DRAIN:
             return Outcome(OutcomeKind.RELEASED)
         return Outcome(OutcomeKind.FAILED, failure=held.timeout)
+
+    def _unless_away(self, failure: Failure) -> Failure:
+        """``failure``, unless it is for good and the warehouse is away: whatever was missing may be there next time."""
+        if failure.recoverable:
+            return failure
+        plan = self._order.plan
+        try:
+            Warehouse(plan.warehouse, plan.warehouse_id).storage.check()
+        except WarehouseMismatch as away:
+            text = shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT)
+            return replace(failure, code=away.code, text=text, recoverable=True)
+        except (OSError, ValueError) as error:
+            log.warning("%s: the warehouse could not be asked whether it is there: %s", self._token, error)
+        return failure
 
     def _finish(self, outcome: Outcome | None) -> str:
         """Put the outcome on the record. Nothing is removed when it is refused: another attempt may adopt it."""

@@ -21,6 +21,7 @@ from tasks.errors import Unrecoverable
 from tasks.settings import Settings
 
 log = logging.getLogger(__name__)
+_TOLD_WITHIN = "10 seconds"  # most often it is there at once
 
 
 def local_master(master: str, slots: int, cores: int) -> str:
@@ -269,9 +270,37 @@ def hadoop_uri(uri: str) -> str:
     return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
 
 
-def write_parquet(frame: Any, uri: str) -> None:
-    """The rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try of the same step left there."""
-    frame.write.mode("overwrite").parquet(hadoop_uri(uri))
+def write_parquet(frame: Any, uri: str) -> int | None:
+    """The rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try of the same step left there.
+
+    Returns:
+        The rows that its tasks wrote, as they counted them; None if Spark does not say. The driver commits whatever
+        it then finds in the folder, and reports no error where that is less.
+    """
+    if frame.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
+        frame.write.mode("overwrite").parquet(hadoop_uri(uri))
+        return None
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    counted = Observation()
+    frame.observe(counted, count(lit(1)).alias("rows")).write.mode("overwrite").parquet(hadoop_uri(uri))
+    return _told(frame, counted)
+
+
+def _told(frame: Any, counted: Any) -> int | None:
+    """What was observed. It is on its way when the write returns, and Spark drops such news when it has too many."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm = frame.sparkSession._jvm
+    patience = jvm.scala.concurrent.duration.Duration.apply(_TOLD_WITHIN)
+    try:
+        jvm.scala.concurrent.Await.ready(counted._jo.future(), patience)
+    except Py4JJavaError as error:
+        log.warning("Spark did not say how many rows it wrote; they are not compared with what stands: %s", error)
+        return None
+    rows = counted.get.get("rows")
+    return None if rows is None else int(rows)
 
 
 def read_parquet(session: Any, groups: Sequence[Sequence[str]]) -> Any:

@@ -16,6 +16,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -108,9 +109,16 @@ def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
 class Warehouse:
     """The log of the warehouse at ``uri``. Holds no state but the address: every call reads what stands."""
 
-    def __init__(self, uri: str) -> None:
-        """Raises: ValueError: ``uri`` cannot be the place of a warehouse (see ``Files``)."""
-        self.storage = Files(uri)
+    def __init__(self, uri: str, known: str | None = None) -> None:
+        """
+        Args:
+            known: the id that the warehouse must have. Where another one stands, or none, every write raises
+                WarehouseMismatch (``check_id``), and nothing is made there. None: any will do.
+
+        Raises:
+            ValueError: ``uri`` cannot be the place of a warehouse (see ``Files``).
+        """
+        self.storage = Files(uri, None if known is None else partial(self.check_id, known))
 
     # The identity: a folder that is not shared between hosts must not pass for the warehouse.
 
@@ -270,6 +278,7 @@ class Warehouse:
             LogBroken: the slot before it is free; a gap can never be made.
             WarehouseUnsupported: the file system cannot create a file only if it is absent.
             OSError: it is not known who has the slot; read it.
+            WarehouseMismatch: nor is it known here; see ``known``.
         """
         if n < 1 or entry.n != n or entry.parent != n - 1:
             raise ValueError(f"entry {entry.n} with parent {entry.parent} does not belong into slot {n}")
@@ -289,8 +298,8 @@ class Warehouse:
             The entry that stands, and whether this call created it.
 
         Raises:
-            LogBroken, WarehouseNewer, WarehouseUnsupported, OSError: as ``create_entry`` and ``find_publish``;
-                the outcome is unknown, and repeating the call is safe.
+            LogBroken, WarehouseNewer, WarehouseUnsupported, WarehouseMismatch, OSError: as ``create_entry`` and
+                ``find_publish``; the outcome is unknown, and repeating the call is safe.
         """
         head = self.head()
         found = self.find_publish(publish_id, after)
@@ -322,7 +331,7 @@ class Warehouse:
         try:
             if due and self.storage.size(_snapshot_path(due)) is None:
                 self.write_snapshot(due)
-        except OSError as error:
+        except (OSError, WarehouseMismatch) as error:
             # Entry n stands, and that is the publish. The next one tries again.
             log.warning("Snapshot %d of the log at %s could not be written: %s", due, self.storage.uri(""), error)
 

@@ -83,6 +83,29 @@ def until(spark: Any, ctx: Any, path: str) -> None:
         time.sleep(0.02)
 
 
+def gated_table(spark: Any, ctx: Any, started: str, gate: str) -> Any:
+    """A table, made once it is told to."""
+    Path(started).touch()
+    until(spark, ctx, gate)
+    return table(spark, ctx)
+
+
+def gated_never(spark: Any, ctx: Any, started: str, gate: str) -> Any:
+    """Fails for good, once it is told to."""
+    Path(started).touch()
+    until(spark, ctx, gate)
+    never(spark, ctx)
+
+
+def false_folder(spark: Any, ctx: Any, started: str, gate: str) -> None:
+    """Makes the warehouse's folder and its own staging folder again, as Spark does with any path it writes to."""
+    Path(started).touch()
+    until(spark, ctx, gate)
+    warehouse = Path(gate).parent / "warehouse"
+    job, group, *attempt = ctx.token.split("/")
+    (warehouse / "_staging" / job / group / "-".join(attempt)).mkdir(parents=True)
+
+
 def sleep_on(spark: Any, ctx: Any, started: str = "") -> None:
     """Rude: hears nothing; with a child of its own in a process group of its own, as pyspark.daemon has."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
@@ -149,6 +172,28 @@ def pandas_in_spark(spark: Any, ctx: Any) -> None:
 
 def empty(spark: Any, ctx: Any) -> Any:
     return spark.createDataFrame([], "n long, name string")
+
+
+def taken_away(spark: Any, ctx: Any, warehouse: str, back: bool) -> Any:
+    """30 rows, by three tasks one after the other. While the second writes the warehouse is away; or from then on."""
+    here, away, false = (Path(warehouse + end) for end in ("", "-away", "-false"))
+
+    def until_written_by(tasks: int, where: Path) -> None:
+        while len([*where.glob("_staging/**/_temporary/0/task_*")]) < tasks:
+            time.sleep(0.01)
+
+    def part(index: int, rows: Any) -> Any:
+        if index == 1:
+            until_written_by(1, here)
+            here.rename(away)
+        if index == 2:
+            until_written_by(1, here)
+            if back:
+                here.rename(false)
+                away.rename(here)
+        return ((row,) for row in rows)
+
+    return spark.sparkContext.parallelize(range(30), 3).mapPartitionsWithIndex(part).toDF("n long")
 
 
 def slow_stage(spark: Any, ctx: Any, started: str) -> None:

@@ -13,6 +13,7 @@ from coordinator.cli.selection import Answers, Named, Since, Statuses, Wanted, W
 from coordinator.cli.submit import params_of
 from coordinator.client import Client, Refused
 from coordinator.commands import RETRY_LEGAL, Answer, Commanded
+from tasks.errors import WarehouseMismatch
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="A group, a fork, or one member: 'by_month[3]'.")]
@@ -82,6 +83,9 @@ def _retried(client: Client, job: str, params: dict[str, str], reason: str, by: 
         new = client.retry(job, params=params, reason=reason, by=by)
     except Refused as error:
         return Commanded(Answer.REFUSED, client.show(job).job, str(error))
+    except WarehouseMismatch as error:
+        text = f"job {job} is not retried: {error}. Bring it back and retry, or submit the job anew in another one"
+        return Commanded(Answer.REFUSED, client.show(job).job, text)
     record = client.show(new.id).job
     if new.new:
         text = f"job {job} is retried as job {new.id}; `unstuck watch {new.id}` follows it"

@@ -51,8 +51,14 @@ def submit(
 
 
 def tell(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
-    """Say which job this is, and whether it is new."""
+    """Say which job this is, whether it is new, and whether its warehouse is."""
     out = stderr if as_json else voice(as_json)
+    if submitted.new_warehouse:
+        # The job runs and is published all the same, so it is said here or noticed late.
+        stderr.print(
+            f"A new warehouse was made at {client.settings.warehouse}, where there was none. If one should be there, "
+            f"it is not mounted on this machine: `unstuck cancel {submitted.id}`, mount it, and submit again."
+        )
     if submitted.new:
         out.print(f"Submitted {name}: job {submitted.id}")
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from cli.conftest import ByHand, Cli
 
@@ -68,6 +70,21 @@ def test_skip_rerun_and_their_refusals(cli: Cli, hand: ByHand, retrying: str) ->
     refused = cli("rerun", retrying, "bad")
     assert refused.returncode == 4
     assert "unstuck pause" in refused.stderr, "the job runs again"
+
+
+def test_a_retry_makes_no_warehouse_where_the_old_one_is_not(cli: Cli, hand: ByHand, tmp_path: Path) -> None:
+    job = hand.submit({"name": "a"})
+    hand.decide(job)
+    hand.fail(job, "a", "no")
+    here, away = tmp_path / "warehouse", tmp_path / "away"
+    here.rename(away)
+    refused = cli("retry", job)
+    assert refused.returncode == 4
+    assert f"job {job} is not retried: there is no warehouse at {here}" in refused.stderr
+    assert not here.exists()
+
+    away.rename(here)
+    assert cli("retry", job).returncode == 0
 
 
 def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:

@@ -19,6 +19,7 @@ import redis
 from servers import RedisServer, wait_until
 
 from tasks.report import Outcome, OutcomeKind
+from tasks.warehouse import Warehouse
 from tests.cli.conftest import ByHand, Cli
 
 SPEC = """\
@@ -55,6 +56,20 @@ def test_submit_prints_the_job_and_what_to_do_next(cli: Cli, hand: ByHand, spec:
     assert done.returncode == 0
     assert f"Submitted waited: job {job}" in done.stdout
     assert f"unstuck watch {job}" in done.stdout
+
+
+def test_submit_says_that_it_made_a_new_warehouse(cli: Cli, hand: ByHand, spec: Path, tmp_path: Path) -> None:
+    """As it does while the mount is missing: nobody else would say so before the jobs that were there are missed."""
+    first, again = cli("submit", spec, "--json"), cli("submit", spec)
+    made = f"A new warehouse was made at {tmp_path / 'warehouse'}"
+    assert made in first.stderr
+    assert f"unstuck cancel {json.loads(first.stdout)['id']}" in first.stderr
+    assert made not in again.stderr + again.stdout
+
+    (tmp_path / "warehouse").rename(tmp_path / "away")
+    third = cli("submit", spec)
+    assert made in third.stderr
+    assert made not in third.stdout
 
 
 def test_the_same_key_is_the_same_job_and_that_is_said(cli: Cli, spec: Path) -> None:
@@ -107,6 +122,7 @@ def test_waiting_for_a_job_that_fails_is_1_with_its_reason(cli: Cli, hand: ByHan
 def test_ctrl_c_while_waiting_leaves_the_job_running_and_says_how_to_come_back(
     cli: Cli, hand: ByHand, spec: Path
 ) -> None:
+    Warehouse(hand.settings.warehouse).ensure_id()  # of a new one it would say something
     with cli.start("submit", spec, "--wait") as process:
         job = the_job(hand)
         hand.decide(job)

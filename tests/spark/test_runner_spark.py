@@ -247,6 +247,17 @@ def test_a_warehouse_that_this_worker_does_not_see_is_refused_and_nothing_is_mad
     assert not (tmp_path / "warehouse" / "_staging").exists()
 
 
+@pytest.mark.parametrize(("back", "code"), [(False, "WAREHOUSE_MISMATCH"), (True, "STAGING_LOST")])
+def test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_half_of_one(
+    store: redis.Redis, offer: Offer, tmp_path: Path, back: bool, code: str
+) -> None:
+    """Spark makes the folders that are missing, and commits what it finds in them: it notices neither."""
+    hint = offer("g", python("taken_away", "numbers", warehouse=str(tmp_path / "warehouse"), back=back))
+    found = failure(store, hint)
+    assert (found.code, found.recoverable) == (code, True), found.text
+    assert not [*tmp_path.rglob("_marker.json")]
+
+
 def test_the_record_carries_progress_with_the_application_and_its_ui(
     store: redis.Redis, offer: Offer, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -44,6 +44,44 @@ def test_an_absent_file_is_absent_and_not_an_empty_one(files: Files) -> None:
         files.read("nothing")
     assert files.size("nothing") is None
     assert files.names("no/such/folder") == []
+
+
+@pytest.mark.parametrize("write", [Files.write_durable, Files.create])
+@pytest.mark.parametrize("mount_point", [False, True], ids=["nothing there", "an empty mount point"])
+def test_what_is_written_while_the_place_goes_away_is_not_called_written(
+    tmp_path: Path, write: Callable[[Files, str, bytes], object], mount_point: bool
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "sign").touch()
+
+    def check() -> None:
+        if not (here / "sign").exists():
+            raise LookupError("this is not the place")
+        here.rename(tmp_path / "away")  # at once after the look
+        if mount_point:
+            here.mkdir()
+
+    with pytest.raises((LookupError, FileNotFoundError)):
+        write(Files(str(here), check), "a/b", b"lost")
+
+    assert here.exists() == mount_point, "the root is never made"
+    assert os.listdir(tmp_path / "away") == ["sign"]
+
+
+def test_where_the_place_is_not_the_one_that_was_meant_nothing_is_made(tmp_path: Path) -> None:
+    def check() -> None:
+        raise LookupError("this is not the place")
+
+    files = Files(str(tmp_path / "here"), check)
+    for act in (
+        lambda: files.write_durable("a/b", b""),
+        lambda: files.create("a/b", b""),
+        lambda: files.make_folder("a"),
+    ):
+        with pytest.raises(LookupError):
+            act()
+    assert not os.listdir(tmp_path)
 
 
 def test_create_makes_a_file_once_and_never_touches_it_again(files: Files) -> None:

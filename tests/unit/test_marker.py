@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import MarkerFailed
+from tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
 from tasks.filesystem import Files
 from tasks.marker import (
     MARKER,
@@ -22,6 +22,7 @@ from tasks.marker import (
     standing_marker,
     write_marker,
 )
+from tasks.warehouse import Warehouse
 
 GROUP = "_staging/job-1/clean"
 SCHEMA = '{"type":"struct","fields":[]}'
@@ -154,9 +155,37 @@ def test_a_marker_that_cannot_be_written_fails_loudly_and_leaves_nothing_to_beli
 def test_a_marker_never_vouches_for_a_file_that_is_not_there(files: Files) -> None:
     marker = stage(files, "1-n-c")
     files.remove_tree(f"{GROUP}/1-n-c/flights")
-    with pytest.raises(MarkerFailed, match=r"part-0\.parquet"):
+    with pytest.raises(StagingLost, match=r"part-0\.parquet.*job-1/clean/1-n-c.*runs again"):
         write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
     assert read_marker(files, f"{GROUP}/1-n-c") is None
+
+
+def test_a_marker_is_never_written_beside_files_in_a_false_folder(tmp_path: Path) -> None:
+    """Spark writes data files by itself, and makes every folder that is missing on the way."""
+    root = str(tmp_path / "warehouse")
+    known = Warehouse(root).ensure_id()
+    (tmp_path / "warehouse").rename(tmp_path / "away")
+    marker = stage(Files(root), "1-n-c")
+
+    with pytest.raises(WarehouseMismatch, match="no warehouse at"):
+        write_marker(Warehouse(root, known).storage, f"{GROUP}/1-n-c", marker, sleep=no_wait)
+
+    assert read_marker(Files(root), f"{GROUP}/1-n-c") is None
+
+
+def test_a_marker_waits_a_moment_for_a_warehouse_that_is_away(tmp_path: Path) -> None:
+    here, away = tmp_path / "warehouse", tmp_path / "away"
+    known = Warehouse(str(here)).ensure_id()
+    marker = stage(Files(str(here)), "1-n-c")
+    here.rename(away)
+
+    files = Warehouse(str(here), known).storage
+    write_marker(files, f"{GROUP}/1-n-c", marker, sleep=lambda _: None if here.exists() else void(away.rename(here)))
+
+    assert read_marker(files, f"{GROUP}/1-n-c") == marker
+
+
+def void(_: object) -> None: ...
 
 
 def test_results_that_are_not_json_fail_the_marker_and_not_its_reader(files: Files) -> None:

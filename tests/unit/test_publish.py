@@ -24,7 +24,8 @@ import coordinator.publish
 from coordinator.publish import Aborted, Published, PublishFailed, abort, publish
 from tasks.errors import LogBroken, WarehouseMismatch
 from tasks.filesystem import Files
-from tasks.marker import MARKER, DataFile, Marker, StagedOutput, write_marker
+from tasks.marker import MARKER, DataFile, Marker, StagedOutput, read_marker, write_marker
+from tasks.points import Point, arm
 from tasks.warehouse import Warehouse
 
 
@@ -47,6 +48,7 @@ class Job:
     root: str
     id: str = "job-1"
     publish_id: str = ""
+    known: str = ""  # the id of the warehouse; made if need be
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def stage(
@@ -69,7 +71,7 @@ class Job:
     def identity(self) -> dict[str, Any]:
         return {
             "warehouse_uri": self.root,
-            "warehouse_id": Warehouse(self.root).ensure_id(),
+            "warehouse_id": self.known or Warehouse(self.root).ensure_id(),
             "publish_id": self.publish_id or self.id,
             "job": self.id,
             "job_name": "flights",
@@ -256,6 +258,59 @@ def test_another_warehouse_in_its_place_is_refused(root: str, tmp_path: Path) ->
     with pytest.raises(WarehouseMismatch, match=known):
         abort(**elsewhere, base=0)
     assert not (tmp_path / "unshared").exists()
+
+
+class Mount:
+    """A warehouse that goes away and comes back."""
+
+    def __init__(self, root: str) -> None:
+        self.here, self.gone = Path(root), Path(f"{root}-gone")
+
+    def away(self) -> None:
+        self.here.rename(self.gone)
+        self.here.mkdir()  # an empty mount point
+
+    def back(self) -> None:
+        self.here.rmdir()  # it is empty still
+        self.gone.rename(self.here)
+
+
+@pytest.mark.parametrize(
+    ("act", "at"),
+    [(Job.publish, Point.BEFORE_PACKAGE), (Job.publish, Point.BEFORE_ENTRY), (Job.abort, Point.BEFORE_ENTRY)],
+)
+def test_a_warehouse_that_goes_away_while_it_is_published_to_is_no_failure_and_nothing_is_made_there(
+    root: str, act: Callable[[Job], Published | Aborted], at: Point
+) -> None:
+    job, warehouse = two_outputs(root, "job-1"), Mount(root)
+    job.known = Warehouse(root).ensure_id()
+    before = arm(lambda point, _: warehouse.away() if point is at else None)
+    try:
+        with pytest.raises(WarehouseMismatch, match="no warehouse at"):
+            act(job)
+    finally:
+        arm(before)
+
+    warehouse.back()
+    assert Warehouse(root).head() == 0
+    act(job)
+    assert Warehouse(root).head() == 1
+
+
+def test_a_warehouse_that_was_away_for_one_look_fails_nothing(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, warehouse, looks = two_outputs(root, "job-1"), Mount(root), []
+
+    def look(files: Files, staging: str) -> Marker | None:
+        looks.append(staging)
+        if len(looks) > 1:
+            return read_marker(files, staging)
+        warehouse.away()
+        found = read_marker(files, staging)
+        warehouse.back()
+        return found
+
+    monkeypatch.setattr(coordinator.publish, "read_marker", look)
+    assert job.publish() == Published(1, {"carriers": 2, "months": 5})
 
 
 # Once
