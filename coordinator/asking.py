@@ -61,8 +61,12 @@ def skip(state: JobState, group: str) -> Commanded:
     return Commanded(Answer.DONE, replace(job, asks=(*job.asks, ask)), text)
 
 
-def rerun(state: JobState, group: str) -> Commanded:
+def rerun(state: JobState, group: str, word: str) -> Commanded:
     """The job after ``group`` and everything after it was asked to run again.
+
+    Args:
+        word: a fresh random word. A number would come round again after a rollback, and with it the markers of a rerun
+            that the store has forgotten (tests/guarantees/test_rolled_back.py).
 
     Raises: NoSuchGroup.
     """
@@ -78,7 +82,7 @@ def rerun(state: JobState, group: str) -> Commanded:
     also = f", and so will what comes after it: {listed(after)}" if after else ""
     # What comes after it too: with the same inputs as before (another need of its was enough, or this one failed both
     # times) it would take over its own marker of before, and not run (test_what_comes_after_a_rerun_runs_too_…).
-    reruns = {**job.reruns, **{each: job.reruns.get(each, 0) + 1 for each in names}}
+    reruns = {**job.reruns, **dict.fromkeys(names, word)}
     asked = replace(job, asks=(*job.asks, ask), reruns=reruns)
     plans = state.plan.group_plans(job.warehouse, job.warehouse_id, reruns, job.adopts)
     changed = {each: plans[each] for each in names if each in plans}

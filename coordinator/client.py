@@ -341,7 +341,9 @@ class Client:
 
         Raises: NoSuchGroup; see also `command`.
         """
-        return self._ask(job, "rerun", lambda state: rerun(state, group), reason, by or _user(), group)
+        return self._ask(
+            job, "rerun", lambda state: rerun(state, group, self._giving.mint()), reason, by or _user(), group
+        )
 
     def _ask(
         self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""

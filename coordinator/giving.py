@@ -52,7 +52,7 @@ class Giving:
             clock: monotonic seconds.
         """
         self._records = records
-        self._ids = ids
+        self.mint = ids
         self._clock = clock
         self._sleep = sleep
 
@@ -79,7 +79,7 @@ class Giving:
         Raises:
             redis.RedisError: the store could not be asked; giving it again is safe.
         """
-        command_id = self._ids()
+        command_id = self.mint()
         while True:
             old, result = judge()
             if result.answer is not Answer.DONE:

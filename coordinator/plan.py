@@ -79,7 +79,7 @@ class Plan:
         self,
         warehouse: str,
         warehouse_id: str | None,
-        reruns: Mapping[str, int] | None = None,
+        reruns: Mapping[str, str] | None = None,
         adopts: tuple[str, ...] = (),
     ) -> dict[str, str]:
         """What is stored per group for the runners, as JSON. ``reruns`` and ``adopts``: as on the job's record."""
@@ -89,7 +89,7 @@ class Plan:
                 collect=group.collect,
                 warehouse=warehouse,
                 warehouse_id=warehouse_id,
-                reruns=(reruns or {}).get(group.name, 0),
+                rerun=(reruns or {}).get(group.name, ""),
                 adopts=adopts,
             ).model_dump_json(by_alias=True)
             for group in self.groups.values()

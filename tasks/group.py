@@ -203,7 +203,8 @@ class GroupPlan(Strict):
     ``params`` are the job's; they are stored once, beside the plans, and joined when the group is claimed.
 
     Attributes:
-        reruns: how often the user asked for it, or a group before it, to run again; no marker of before counts then.
+        rerun: since the user asked for it, or a group before it, to run again, a word of that time: no marker of before
+            counts then.
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
     """
 
@@ -212,7 +213,7 @@ class GroupPlan(Strict):
     collect: tuple[Collect, ...] = ()
     warehouse: str
     warehouse_id: str | None = None
-    reruns: int = 0
+    rerun: str = ""
     adopts: tuple[str, ...] = ()
 
 
@@ -257,6 +258,6 @@ class WorkOrder(Strict):
             "params": self.params,
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
-            **({"reruns": self.plan.reruns} if self.plan.reruns else {}),
+            **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
         }
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]

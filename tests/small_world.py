@@ -212,7 +212,7 @@ class SmallWorld:
         self._written(skip(self.state(), name))
 
     def _rerun(self, name: str, _: str) -> None:
-        self._written(rerun(self.state(), name))
+        self._written(rerun(self.state(), name, f"w{self.given}"))
 
     def _alter(self, _: str, how: str) -> None:
         values = {"params.x": self.job.revision + 1} if how == "code" else {"max_parallel": self.job.revision + 1}

@@ -78,6 +78,36 @@ def test_a_job_that_goes_on_again_is_not_retried_by_who_had_seen_it_ended(
     assert head.client.retry(job).new, "the key of the one that was refused is free"
 
 
+def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(head: Head) -> None:
+    """It was asked for, made its output, was forgotten with it, and is asked for again: what it made then is not it.
+
+    Seed 33076 of the simulator: a count of reruns came round again.
+    """
+    job = head.submit(group("a"), group("b", "a", retry=ONCE), group("c"))
+    head.read()
+    for hint in head.hints():
+        head.work(hint)
+    head.read()
+    head.client.pause(job)
+    head.read()
+
+    def made_anew() -> str:
+        assert head.client.rerun(job, "a").answer == "DONE"
+        back = snapshot(head)
+        head.client.resume(job)
+        head.read()
+        (hint,) = [hint for hint in head.hints(job) if hint.group == "a"]
+        order = head.claim(hint).order
+        assert order is not None
+        back()
+        return order.fingerprint
+
+    back = snapshot(head)
+    before = made_anew()
+    back()
+    assert made_anew() != before, "a marker of before would be taken over"
+
+
 def test_a_command_makes_a_job_due_no_later_than_it_was(head: Head) -> None:
     """The most overdue are looked at first."""
     job = running(head)

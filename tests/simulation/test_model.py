@@ -100,8 +100,8 @@ _ASKS: tuple[tuple[str, Callable[[JobState], Commanded]], ...] = (
     ("alter", lambda state: alter(state, {"groups.a.steps.0.params.n": 3, "max_parallel": 3}, 1.0, "ada", "")),
     ("skip", lambda state: skip(state, "b")),
     ("skip", lambda state: skip(state, "a")),
-    ("rerun", lambda state: rerun(state, "a")),
-    ("rerun", lambda state: rerun(state, "b")),
+    ("rerun", lambda state: rerun(state, "a", "w")),
+    ("rerun", lambda state: rerun(state, "b", "w")),
 )
 _GENTLE = (Command.PAUSE, Command.RESUME, Command.RESUME)  # others leave little to do
 
@@ -202,7 +202,7 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
     asked("alter", lambda state: alter(state, {"params.level": 7, "groups.b.steps.0.params.m": 3}, 1.0, "ada", ""))
     assert both.claim(Hint("both", "b[1]", 1, first), "c") == ("CLAIMED", "CLAIMED")
     assert job.attempts["b[1]"].revision == 1
-    asked("rerun", lambda state: rerun(state, "a"))
+    asked("rerun", lambda state: rerun(state, "a", "w"))
     asked("skip", lambda state: skip(state, "b[1]"))
     act()
     assert job.collected == {}
@@ -213,7 +213,7 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
     ran("a", third, 1, OutcomeKind.SUCCEEDED, n=1)
     act()
     assert job.collected == {"d": (0,)}
-    assert json.loads(job.plans["a"])["reruns"] == 1
+    assert json.loads(job.plans["a"])["rerun"] == "w"
 
 
 def test_the_model_of_the_slot_and_the_warehouse_log_agree(tmp_path: Path) -> None:

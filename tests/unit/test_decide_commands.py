@@ -120,7 +120,7 @@ def test_a_cancel_that_came_after_the_pass_began_still_has_its_deadline_before_i
 
 def _rerun(job: Job, group_id: str) -> Commanded:
     job.state.job = replace(job.state.job, warehouse="/nowhere")
-    said = rerun(job.state, group_id)
+    said = rerun(job.state, group_id, "w")
     assert said.answer is Answer.DONE
     job.state.job = said.job
     return said
@@ -138,7 +138,7 @@ def test_what_comes_after_a_rerun_runs_too_although_it_reads_the_same() -> None:
     said = _rerun(job, "a")
     assert "so will what comes after it: c" in said.text
     assert "b" not in said.plans
-    assert GroupPlan.model_validate_json(said.plans["c"]).reruns == 1
+    assert GroupPlan.model_validate_json(said.plans["c"]).rerun == "w"
     assert said.plans["c"] != before
 
 
