@@ -341,9 +341,8 @@ class Client:
 
         Raises: NoSuchGroup; see also `command`.
         """
-        return self._ask(
-            job, "rerun", lambda state: rerun(state, group, self._giving.mint()), reason, by or _user(), group
-        )
+        word = self._giving.mint()
+        return self._ask(job, "rerun", lambda state: rerun(state, group, word), reason, by or _user(), group)
 
     def _ask(
         self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
