@@ -213,8 +213,8 @@ class JobRecord:
         renewed: the user resumed, and every group's retry budget is to be given back in full.
         asks: what the user asked of single groups and no coordinator has brought about yet.
         revision: how often ``spec`` was altered since the submit, and ``alterations`` what each time, in order.
-        reruns: groups that were asked to run again, or come after one that was → a word of its own for the last time, so
-            that no marker of before counts.
+        reruns: groups that were asked to run again, or come after one that was → a word of their own for the last time,
+            so that no marker of before counts.
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
         paused_at: since when the job stands PAUSED; 0 while it does not.
         counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever it stood PAUSED.
