@@ -13,7 +13,7 @@ from __future__ import annotations
 from celery import Celery
 from kombu import Exchange, Queue
 
-from tasks.settings import settings
+from tasks.settings import settings_or_leave
 
 QUEUES = ("spark", "light")
 
@@ -66,7 +66,7 @@ def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
     return made
 
 
-app = celery_app("unstuck.tasks", QUEUES, settings().redis_url)
+app = celery_app("unstuck.tasks", QUEUES, settings_or_leave().redis_url)
 app.conf.update(
     worker_pool="tasks.pool:TaskPool",
     worker_concurrency=1,

@@ -10,6 +10,7 @@
     │   ├── OutputInvalid        an output was written twice, or with a frame nobody can store
     │   ├── ForkValuesInvalid    the values of a dynamic fork are null, doubled, too many or not scalars
     │   └── MarkerFailed         the durable marker could not be written
+    ├── SettingsInvalid          a variable of the environment holds what no process can run with
     ├── InputMissing             what a needed group staged is not there
     ├── AttemptEnded             raised in the runner to leave an attempt that is no longer its own
     ├── WarehouseMismatch        this process sees another warehouse than the job was submitted to
@@ -69,6 +70,12 @@ class MarkerFailed(Unrecoverable):
     """The durable marker of an attempt could not be written, so the attempt cannot count as done."""
 
     code = "MARKER_FAILED"
+
+
+class SettingsInvalid(UnstuckError):
+    """A variable UNSTUCK_… of the environment cannot be read, or holds what no process can run with."""
+
+    code = "SETTINGS_INVALID"
 
 
 class InputMissing(UnstuckError):

@@ -20,13 +20,14 @@ from rich.text import Text
 from coordinator import doctor as judge
 from coordinator.cli.connection import connected, settings_here
 from coordinator.cli.demo import JAVA, java_version
-from coordinator.cli.exits import BadRequest, ExitCode, Unreachable, without_password
+from coordinator.cli.exits import ExitCode, Unreachable
 from coordinator.cli.terminal import count_of, emit, one_line, stdout, table
 from coordinator.doctor import Finding, Level
 from coordinator.fleet import FleetView
 from coordinator.premises import PlaceSeen, java_seen, packages_seen, place_seen
 from coordinator.tested import TESTED
 from coordinator.vitals import JobPlace, records_of, server_of
+from tasks.address import without_password
 from tasks.keys import Keys
 from tasks.settings import Settings
 
@@ -134,7 +135,7 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
             found.extend(judge.of_records(records, settings))
             seen.fleet = connection.client.fleet()
             found.extend(judge.of_fleet(seen.fleet, place, records.open))
-    except (Unreachable, BadRequest) as error:
+    except Unreachable as error:
         found.append(_unreachable(error))
 
 
