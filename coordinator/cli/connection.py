@@ -13,7 +13,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from coordinator.cli.exits import unreachable
+from coordinator.cli.exits import ELSEWHERE, unreachable
 from coordinator.client import Client
 from coordinator.home import discover_redis_url
 from coordinator.inbox import Inbox
@@ -45,8 +45,8 @@ def settings_here() -> Settings:
 
 
 @contextmanager
-def connected(settings: Settings | None = None) -> Iterator[Connection]:
-    """A connection, closed at the end.
+def connected(settings: Settings | None = None, otherwise: str = ELSEWHERE) -> Iterator[Connection]:
+    """A connection, closed at the end. ``otherwise``: what a person can do if nobody answers.
 
     Raises:
         Unreachable: the store did not answer, or answered with an error, in the block or before it.
@@ -62,4 +62,4 @@ def connected(settings: Settings | None = None) -> Iterator[Connection]:
             store.set_retry(Retry(ExponentialBackoff(base=0.05, cap=0.5), REPEATS))
             yield Connection(client, store, url)
         except redis.RedisError as error:
-            raise unreachable(url, error) from error
+            raise unreachable(url, error, otherwise) from error

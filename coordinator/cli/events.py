@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Protocol, TypeVar
@@ -46,9 +47,16 @@ class EventLines:
             self._after = found[-1][0]
             yield from found
 
-    def follow(self, every: float) -> Iterator[tuple[str, Event]]:
-        """All of them, and each as it comes, until the job has ended."""
+    def follow(
+        self, every: float, quiet: float = 0.0, on_quiet: Callable[[], None] | None = None
+    ) -> Iterator[tuple[str, Event]]:
+        """All of them, and each as it comes, until the job has ended.
+
+        Args:
+            on_quiet: called once in each stretch of ``quiet`` seconds without an event.
+        """
         looked = -LOOK_EVERY
+        news = time.monotonic()
         while True:
             ended = False
             if time.monotonic() - looked >= LOOK_EVERY:
@@ -57,9 +65,13 @@ class EventLines:
                 looked = time.monotonic()
             for entry, event in self.new():
                 ended = ended or ("group" not in event and event["kind"] in _ENDS)
+                news = time.monotonic()
                 yield entry, event
             if ended:
                 return
+            if on_quiet is not None and time.monotonic() - news >= quiet:
+                on_quiet()
+                news = math.inf  # until the next event
             time.sleep(every)
 
 

@@ -43,8 +43,11 @@ class Ambiguous(BadRequest):
     code = "AMBIGUOUS"
 
 
-def unreachable(url: str, error: redis.RedisError) -> Unreachable:
-    """What an error of the store means to a person at ``url``."""
+ELSEWHERE = "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
+
+
+def unreachable(url: str, error: redis.RedisError, otherwise: str = ELSEWHERE) -> Unreachable:
+    """What an error of the store means to a person at ``url``; ``otherwise``: what to do if nobody answers there."""
     place = without_password(url)
     said = str(error).strip().rstrip(".") or type(error).__name__
     if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError) or "NOAUTH" in said:
@@ -61,10 +64,7 @@ def unreachable(url: str, error: redis.RedisError) -> Unreachable:
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         return Unreachable(f"The Redis at {place} is full: {said}. Give it more memory; nothing was changed.")
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        return Unreachable(
-            f"No Redis answers at {place}: {said}. "
-            "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
-        )
+        return Unreachable(f"No Redis answers at {place}: {said}. {otherwise}")
     return Unreachable(f"The Redis at {place} answered with an error: {said}")
 
 
