@@ -23,6 +23,7 @@ class ExitCode(IntEnum):
     UNREACHABLE = 5  # Redis cannot be reached, or will not have us
     BUG = 70
     INTERRUPTED = 130
+    READER_GONE = 141  # as a shell shows a process that SIGPIPE has ended
 
 
 class Unreachable(UnstuckError):

@@ -7,6 +7,7 @@ never reach the terminal.
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import sys
 from collections.abc import Iterable
@@ -39,9 +40,17 @@ STYLES = {
 }
 
 
+class _Console(Console):
+    """One that does not leave by itself when its reader has gone: ``cli.main`` knows the exit code for that."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        raise BrokenPipeError(errno.EPIPE, "the reader has gone")
+
+
 def _console(stderr: bool) -> Console:
     tty = (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(
+    return _Console(
         stderr=stderr, markup=False, highlight=False, emoji=False, width=None if tty else PIPED_WIDTH, soft_wrap=not tty
     )
 

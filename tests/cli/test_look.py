@@ -311,11 +311,12 @@ def test_a_reader_that_leaves_early_is_no_error(cli: Cli, hand: ByHand) -> None:
     assert process.returncode == 141
 
 
-def test_an_answer_that_nobody_reads_is_no_error(cli: Cli, hand: ByHand) -> None:
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
+def test_an_answer_that_nobody_reads_is_no_error(cli: Cli, hand: ByHand, as_json: bool) -> None:
     hand.finished()
     reader, writer = os.pipe()
     os.close(reader)
-    with cli.start("list", "--json", stdout=writer) as process:
+    with cli.start("list", *(["--json"] if as_json else []), stdout=writer) as process:
         os.close(writer)
         assert process.stderr is not None
         assert process.stderr.read() == ""
@@ -356,7 +357,17 @@ def test_a_dataset_at_an_older_version_with_its_files(cli: Cli, published: Wareh
     assert published.storage.uri("_staging/j/2.parquet") in out.splitlines()
 
 
+def test_a_warehouse_that_is_not_there_is_2_and_not_an_empty_one(cli: Cli, tmp_path: Path) -> None:
+    for more in ((), ("--json",)):
+        done = cli("datasets", "--warehouse", "elsewhere", *more)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"There is no warehouse at {tmp_path / 'elsewhere'}" in done.stderr
+        assert "mounted" in done.stderr
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_warehouse_without_datasets_is_said_and_named(cli: Cli, tmp_path: Path) -> None:
+    Warehouse(str(tmp_path / "elsewhere")).ensure_id()
     assert cli.json("datasets", "--warehouse", "elsewhere") == []
     done = cli("datasets", "--warehouse", "elsewhere")
     assert (done.returncode, done.stdout) == (0, "")
