@@ -9,8 +9,11 @@ from __future__ import annotations
 import datetime
 import errno
 import json
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -115,6 +118,18 @@ def clock(at: float) -> str:
 def iso(at: float | None) -> str | None:
     """A time as a machine reads it: ISO 8601 with the offset from UTC; None for a time that never was."""
     return local(at).isoformat(timespec="milliseconds") if at else None
+
+
+def program(folder: Path) -> str:
+    """How a person in ``folder`` calls this program: ``unstuck``, or where it lies if no shell would find it.
+
+    ``make demo`` runs it from a ``.venv`` that nobody has activated.
+    """
+    mine = Path(sys.executable).parent / "unstuck"
+    found = shutil.which("unstuck")
+    if not mine.is_file() or (found is not None and Path(found).resolve() == mine.resolve()):
+        return "unstuck"
+    return shlex.quote(str(mine.relative_to(folder) if mine.is_relative_to(folder) else mine))
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:

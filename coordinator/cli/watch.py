@@ -56,7 +56,7 @@ def await_end(connection: Connection, job_id: str, console: Console, footer: Foo
     try:
         view = _live(connection, job_id, console, footer) if can_live(console) else _lines(connection, job_id, console)
     except KeyboardInterrupt:
-        console.print(f"You have left; job {job_id} goes on. Come back with: unstuck watch {job_id}")
+        console.print(f"You have left; job {job_id} goes on. Come back with: unstuck watch {job_id}", soft_wrap=True)
         return ExitCode.INTERRUPTED
     for text in conclusion(view):
         console.print(text, soft_wrap=True)

@@ -271,12 +271,13 @@ def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(cli: 
 
 def test_ctrl_c_on_a_terminal_gives_the_cursor_back(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"})
-    terminal = Terminal(cli, "watch", "last")
+    terminal = Terminal(cli, "watch", "last", columns=80)
     try:
         terminal.shows(r"○ only +waiting")
         terminal.process.send_signal(signal.SIGINT)
         code = terminal.end()
         assert f"job {job} goes on" in terminal.plain
+        assert f"unstuck watch {job}" in terminal.plain  # on one line, so that it can be copied
         assert terminal.drawn.rfind("\x1b[?25h") > terminal.drawn.rfind("\x1b[?25l")
         assert code == 130
     finally:
