@@ -59,6 +59,8 @@ class GroupState(StrEnum):
         return self in GROUP_TERMINAL
 
 
+# What listings count as done: a group that was canceled has ended, and nobody did it.
+DONE = frozenset({"SUCCEEDED", "FAILED", "SKIPPED"})
 GROUP_TERMINAL = frozenset({GroupState.SUCCEEDED, GroupState.FAILED, GroupState.CANCELED, GroupState.SKIPPED})
 
 

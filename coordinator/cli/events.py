@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import typer
 from rich.text import Text
 
+from coordinator.alter import in_words
 from coordinator.cli.connection import connected
 from coordinator.cli.job_name import resolve
 from coordinator.cli.terminal import clock, coloured, count_of, emit_line, iso, one_line, stdout
@@ -21,6 +22,7 @@ from tasks.duration import format_duration
 T = TypeVar("T")
 Event = dict[str, Any]
 LOOK_EVERY = 2.0  # seconds between two looks at the job itself, which may end without an event to say so
+CHANGES = 5  # of one alter, written out
 _ENDS = {str(status) for status in TERMINAL}
 
 
@@ -89,6 +91,13 @@ def event_text(event: Event) -> Text:
         parts.append(f"queue {event['queue']}")
     if "rows" in event:
         parts.append(count_of(event["rows"], "row"))
+    changes = event.get("changes") or ()  # of an alter
+    parts.extend(
+        f"{one['path']}: {in_words(one['path'], one['old'])} → {in_words(one['path'], one['new'])}"
+        for one in changes[:CHANGES]
+    )
+    if len(changes) > CHANGES:
+        parts.append(f"{len(changes) - CHANGES} more")
     if event.get("by"):
         parts.append(f"by {event['by']}")
     if event.get("next_at"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -40,6 +41,17 @@ def test_list_in_json_has_stable_names_and_times_with_an_offset(cli: Cli, hand: 
     assert (second["status"], second["done"], second["total"], second["groups"]) == ("FINISHED", 1, 1, {"SUCCEEDED": 1})
     assert datetime.datetime.fromisoformat(second["ended_at"]).utcoffset() is not None
     assert (first["status"], first["started_at"], first["total"]) == ("PENDING", None, 2)
+
+
+def test_what_was_canceled_before_it_ran_is_not_counted_as_done(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "a"}, {"name": "b", "needs": ["a"]}, {"name": "f", "for_each": {"m": [1, 2]}})
+    hand.decide(job)
+    hand.succeed(job, "a")
+    hand.client.force_stop(job)
+    hand.decide(job)
+    (listed,) = cli.json("list")
+    assert (listed["status"], listed["done"], listed["total"]) == ("CANCELED", 1, 4)
+    assert re.search(r"CANCELED +1/4 ▇▇▇▇▁", cli("show", job).stdout)
 
 
 def test_list_filters_by_status_name_time_and_number(cli: Cli, hand: ByHand) -> None:
