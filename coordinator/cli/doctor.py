@@ -6,10 +6,11 @@ orchestrator, has the answer within five seconds.
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
@@ -25,6 +26,7 @@ from coordinator.cli.terminal import count_of, emit, one_line, stdout, table
 from coordinator.doctor import Finding, Level
 from coordinator.fleet import FleetView
 from coordinator.premises import PlaceSeen, java_seen, packages_seen, place_seen
+from coordinator.problem import suggestion
 from coordinator.tested import TESTED
 from coordinator.vitals import JobPlace, records_of, server_of
 from tasks.address import without_password
@@ -32,6 +34,7 @@ from tasks.keys import Keys
 from tasks.settings import Settings
 
 PATIENCE = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
+BESIDES = ("debug", "arm")  # UNSTUCK_…: read, and no settings of a fleet
 STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 
 
@@ -94,7 +97,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.
     if not machine.ended(until):
         text = f"java has not said its version within {PATIENCE:g}s"
         machine.found.append(judge.warning("JAVA", text, "Ask it yourself: java -version"))
-    findings = [*fleet.found, *judge.of_settings(settings), *warehouse.found]
+    findings = [*fleet.found, *judge.of_settings(settings), *of_names(os.environ), *warehouse.found]
     if seen.place is not None and seen.jobs is not None:
         findings += judge.of_place_and_jobs(seen.place, seen.jobs)
     if seen.place is not None and seen.fleet is not None:
@@ -119,6 +122,19 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.
         raise typer.Exit(ExitCode.UNREACHABLE)
     if counts[Level.PROBLEM]:
         raise typer.Exit(ExitCode.NOT_WELL)
+
+
+def of_names(environ: Iterable[str]) -> list[Finding]:
+    """Variables that look like settings of ours and are none; nobody reads them. Pure."""
+    known = [f"UNSTUCK_{name.upper()}" for name in Settings.model_fields]
+    found: list[Finding] = []
+    for name in sorted(environ):
+        prefix, _, rest = name.lower().partition("_")
+        if prefix == "unstuck" and rest not in (*Settings.model_fields, *BESIDES):
+            text = f"{name} is set and is no setting, so nobody reads it{suggestion(name.upper(), known)}"
+            cure = "Correct its name or unset it; docs/settings.md has the names. Look at the other processes' as well."
+            found.append(judge.warning("SETTINGS", text, cure))
+    return found
 
 
 def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> None:
