@@ -40,6 +40,11 @@ class Intent(StrEnum):
     CANCEL = "cancel"
     FORCE_STOP = "force_stop"
 
+    @property
+    def command(self) -> str:
+        """As the user gives it on the command line."""
+        return self.value.replace("_", "-")
+
 
 class GroupState(StrEnum):
     """Where a group stands. A group without a record is WAITING."""
