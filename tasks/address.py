@@ -16,7 +16,7 @@ def redis_address(url: str) -> str:
     if why := _trouble(url):
         raise ValueError(
             f"not the address of a Redis: {without_password(url)} ({why}). "
-            "Expected: redis://HOST:PORT/0, or rediss://… for TLS"
+            "Expected: redis://HOST:PORT/0, rediss://… for TLS, or unix:///path"
         )
     return url
 
@@ -28,8 +28,10 @@ def _trouble(url: str) -> str:
         database = parts.path.strip("/")
     except ValueError:
         return "its brackets do not fit"
-    if parts.scheme not in ("redis", "rediss") or "://" not in url:
-        return "it does not begin with redis:// or rediss://"
+    if parts.scheme not in ("redis", "rediss", "unix") or "://" not in url:
+        return "it does not begin with redis://, rediss:// or unix://"
+    if parts.scheme == "unix":
+        return "" if len(parts.path) > 1 else "it names no socket"
     try:
         _ = parts.port
     except ValueError:

@@ -50,7 +50,13 @@ def test_a_variable_that_is_set_to_nothing_counts_as_unset(monkeypatch: pytest.M
     assert Settings().model_fields_set == unset.model_fields_set
 
 
-@pytest.mark.parametrize("url", ["redis://h:1/0", "redis://h", "rediss://u:p%2F@h:1/15?ssl_cert_reqs=required"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://h:1/0", "redis://h", "rediss://u:p%2F@h:1/15?ssl_cert_reqs=required"),
+        *("unix:///run/r.sock?db=3&password=p%40w", "unix://me:p%40w@/run/r.sock"),
+    ],
+)
 def test_the_address_of_a_redis_stays_as_it_was_given(url: str) -> None:
     assert Settings(redis_url=url).redis_url == url
 
@@ -61,7 +67,7 @@ def test_the_address_of_a_redis_stays_as_it_was_given(url: str) -> None:
         ("foo", "'foo' (it does not begin with redis://"),
         ("127.0.0.1:6379", "'127.0.0.1:6379' (it does not begin with redis://"),
         ("amqp://guest:secret@h//", "amqp://guest:***@h// (it does not begin with redis://"),
-        ("unix:///run/redis.sock", "(it does not begin with redis://"),  # Celery's broker cannot use it
+        ("unix://", "(it names no socket"),
         ("redis://:6379/0", "(it names no host)"),
         ("redis://h:secret/0", "(its port is not a number"),
         ("redis://:sec/ret@h:1/0", "(its port is not a number"),
