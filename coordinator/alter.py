@@ -29,6 +29,8 @@ _POLICY = re.compile(
 )
 _QUEUE = re.compile(rf"{_GROUP}queue")
 _CODE = re.compile(rf"params(\..+)?|{_GROUP}conf(\..+)?|groups\.[^.]+\.(params(\..+)?|when)|{_STEP}(\..+)?")
+_SHAPE = re.compile(r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark)(\..+)?")
+_DURATION = re.compile(r"(.+\.)?(timeout|queue_timeout|backoff|max_backoff)")
 CODE_LEGAL = (Status.PAUSED, Status.RETRYING)
 
 
@@ -53,7 +55,12 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     problems = [problem for path, value in values.items() if (problem := _set(new, path, value)) is not None]
     if problems:
         raise SpecError(problems)
-    spec = JobSpec.model_validate(new)
+    try:
+        spec = JobSpec.model_validate(new)
+    except SpecError:
+        if shape := next(filter(_SHAPE.fullmatch, values), ""):  # no other value would be legal there either
+            return Commanded(Answer.REFUSED, job, f"{where}: {_of_the_shape(shape)}. Nothing was changed.")
+        raise
     text = spec.to_json()
     changes = tuple(changes_between(old, json.loads(text)))
     if not changes:
@@ -69,7 +76,10 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     if any(_CODE.fullmatch(change.path) for change in changes):
         stale = [g for g in state.recovering if plan.params != state.plan.params or split_member(g)[0] in plans]
         altered = replace(altered, asks=(*altered.asks, *(Ask("renew", group_id) for group_id in stale)))
-    said = ", ".join(f"{change.path}: {_short(change.old)} → {_short(change.new)}" for change in changes[:5])
+    said = ", ".join(
+        f"{change.path}: {_short(change.path, change.old)} → {_short(change.path, change.new)}"
+        for change in changes[:5]
+    )
     more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
     text = f"job {job.id} is altered ({said}{more}); `unstuck show {job.id} --diff` shows which groups ran with what"
     return Commanded(Answer.DONE, altered, text, plans, plan.params)
@@ -86,13 +96,17 @@ def _refusal(state: JobState, changes: tuple[Change, ...]) -> str:
                     f"`unstuck pause {state.job.id}` takes unclaimed groups back"
                 )
         elif not _CODE.fullmatch(change.path):
-            return f"{change.path} is part of the job's shape, which never changes; submit another job"
+            return _of_the_shape(change.path)
         elif state.job.status not in CODE_LEGAL:
             return (
                 f"{change.path} (code, parameters and conf) can change only while a job is PAUSED or RETRYING; "
                 f"`unstuck pause {state.job.id}` first, or change policy only (timeouts, retries, max_parallel, queues)"
             )
     return ""
+
+
+def _of_the_shape(path: str) -> str:
+    return f"{path} is part of the job's shape, which never changes; submit another job"
 
 
 def _queued_on(state: JobState, path: str) -> str:
@@ -177,6 +191,13 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
         yield Change(path, old, new)
 
 
-def _short(value: Any) -> str:
-    text = "none" if value is None else json.dumps(value)
+def in_words(path: str, value: Any) -> str:
+    """A value of a spec as people read it: ``none``, ``5s`` of a duration, else JSON."""
+    if value is None:
+        return "none"
+    return f"{value:g}s" if _DURATION.fullmatch(path) and isinstance(value, int | float) else json.dumps(value)
+
+
+def _short(path: str, value: Any) -> str:
+    text = in_words(path, value)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -105,7 +105,8 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
     elif job.intent not in (Intent.RUN, Intent.PAUSE):
         # A job that was halted is shown as PAUSED whatever the user wants of it
         # (tests/unit/test_known_histories.py::test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped).
-        text = f"{where}, but {job.intent} was asked for, so none of its groups will run again; `unstuck why {job.id}`"
+        asked = job.intent.command
+        text = f"{where}, but {asked} was asked for, so none of its groups will run again; `unstuck why {job.id}`"
     elif job.phase == PUBLISHING:
         text = f"{where} and was publishing, so its outputs may be visible already; resume it"
     elif ordinal is not None and state.ended_whole(name):

@@ -85,14 +85,16 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
                 Answer.REFUSED, job, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
             )
         if job.intent not in (Intent.RUN, Intent.PAUSE):
-            return Commanded(Answer.REFUSED, job, f"{where}: a {job.intent} cannot be taken back; {_ending(job)}")
+            return Commanded(
+                Answer.REFUSED, job, f"{where}: a {job.intent.command} cannot be taken back; {_ending(job)}"
+            )
         said = replace(job, intent_by=by, intent_why=why)
         resumed = replace(said, intent=Intent.RUN, halted=None, pause_now=False, renewed=True)
         return Commanded(Answer.DONE, resumed, f"job {job.id} goes on, with its full retry budget")
     if job.intent is wanted and (not now or job.pause_now):
         return Commanded(Answer.ALREADY, job, f"{where}, and {given} had been asked for before")
     if _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
-        text = f"{where}: {job.intent} was asked for, which {given} does not override; {_ending(job)}"
+        text = f"{where}: {job.intent.command} was asked for, which {given} does not override; {_ending(job)}"
         return Commanded(Answer.REFUSED, job, text)
     pause_now = now and given is Command.PAUSE
     asked = replace(job, intent=wanted, intent_by=by, intent_why=why, pause_now=pause_now)

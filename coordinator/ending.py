@@ -87,7 +87,7 @@ def end(draft: Draft) -> None:
         else:
             said = f"{error.code}: {error.text}"
         others = len(draft.state.fatal) - 1
-        more = f" (and {others} more groups failed)" if others else ""
+        more = f" (and {others} more group{'s' if others > 1 else ''} failed)" if others else ""
         finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {said}{more}"))
         return
     # Of a job that is not publishing it is the answer to a record that is no more: the store was rolled back meanwhile.
@@ -141,8 +141,8 @@ def published(draft: Draft, result: PublishResult) -> None:
         )
     else:
         draft.job = replace(draft.job, version=result.version, published=dict(result.rows))
-        where = f"as version {result.version}" if result.version else "(nothing to publish)"
-        finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done and published {where}"))
+        what = f" and published as version {result.version}" if result.version else "; there was nothing to publish"
+        finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}"))
 
 
 def finish(draft: Draft, status: Status, reason: Reason) -> None:

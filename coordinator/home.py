@@ -124,10 +124,14 @@ def discover_redis_url(home: Path | str | None = None) -> str:
 
     Args:
         home: the home of the local fleet; ``.unstuck`` in the current folder if None.
+
+    Raises:
+        pydantic.ValidationError: a setting is wrong, the address among them.
     """
-    if os.environ.get("UNSTUCK_REDIS_URL"):
-        return os.environ["UNSTUCK_REDIS_URL"]
-    return Home(home).address() or Settings().redis_url
+    settings = Settings()
+    if "redis_url" in settings.model_fields_set:
+        return settings.redis_url
+    return Home(home).address() or settings.redis_url
 
 
 def answers(url: str, timeout: float = 1.0) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -140,8 +141,7 @@ class LocalFleet:
         say: takes each line for the person at the terminal.
         commands: what to run instead of the Celery programs.
 
-    Raises:
-        ValueError: a number that makes no fleet.
+    Raises: ValueError: a number that makes no fleet.
     """
 
     def __init__(
@@ -322,10 +322,12 @@ class LocalFleet:
         return 1 if failures else 0
 
     def welcome(self) -> str:
-        """What a person wants to know once the fleet is ready."""
+        """What a person wants to know once it is ready: the line to submit with names what no other terminal knows."""
         url = maybe_sanitize_url(self._url)
         found = self._valkey is not None and self.home.path == Home().path  # by discover_redis_url()
         prefix = "" if found else f"UNSTUCK_REDIS_URL={url} "
+        if self.settings.warehouse != str(Path("warehouse").resolve()):
+            prefix += f"UNSTUCK_WAREHOUSE={shlex.quote(self.settings.warehouse)} "
         return "\n".join(
             (
                 f"Ready: {self.size}, on {url}",

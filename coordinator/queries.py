@@ -14,7 +14,7 @@ from coordinator.explanation import Explanation
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import plan_of
 from coordinator.state import JobState
-from coordinator.status import GroupState, Status
+from coordinator.status import DONE, GroupState, Status
 from tasks.group import Scalar
 from tasks.keys import Keys
 from tasks.token import split_member
@@ -52,6 +52,10 @@ class ForkView:
     census: dict[str, int]
     members: tuple[GroupView, ...]  # those with a record; the others are WAITING
 
+    @property
+    def done(self) -> int:
+        return sum(n for state, n in self.census.items() if state in DONE)
+
 
 @dataclass(frozen=True, slots=True)
 class JobView:
@@ -68,7 +72,8 @@ class JobView:
 
     @property
     def done(self) -> int:
-        return sum(n for group in self.groups for state, n in group.census.items() if GroupState(state).terminal)
+        """Groups that have ended and were not canceled."""
+        return sum(group.done for group in self.groups)
 
     @property
     def total(self) -> int:
@@ -101,7 +106,8 @@ class ListedJob:
 
     @property
     def done(self) -> int:
-        return sum(n for state, n in self.groups.items() if GroupState(state).terminal)
+        """Groups that have ended and were not canceled."""
+        return sum(n for state, n in self.groups.items() if state in DONE)
 
 
 EARLIER = 500  # jobs, of any name, among which one is looked for that ran before

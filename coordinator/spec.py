@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from coordinator.problem import Loc, Problem, SpecError, listed, shorten, suggestion
-from coordinator.spec_check import problems_in
+from coordinator.spec_check import problems_in, problems_of_graph
 from coordinator.spec_words import problems_of
 from coordinator.text_tree import Reading
-from tasks.duration import Seconds, Timeout
+from tasks.duration import Timeout
 from tasks.group import (
     DatasetName,
     ForkFrom,
@@ -43,7 +43,7 @@ class Defaults(Strict):
     """What holds for every group that says nothing itself. ``conf`` is joined key by key, the group's wins."""
 
     retry: RetryPolicy | None = None
-    timeout: Seconds | None = None
+    timeout: Timeout | None = None
     queue_timeout: Timeout | None = None
     worker_losses: int | None = Field(default=None, ge=1, le=1000, strict=True)
     queue: QueueName | None = None
@@ -74,7 +74,9 @@ class JobSpec(Strict):
         try:
             spec = handler(data)
         except ValidationError as error:
-            raise SpecError(problems_of(error, data, _MODELS)) from None
+            problems = problems_of(error, data, _MODELS)
+            told = {problem.loc for problem in problems}
+            raise SpecError([*problems, *(p for p in problems_of_graph(data) if p.loc not in told)]) from None
         if problems := problems_in(spec):
             raise SpecError(problems)
         return spec

@@ -7,14 +7,14 @@ any output, so wherever one could help, the question is left to the runner.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from coordinator.condition import Scope, check
 from coordinator.problem import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
-from tasks.group import GroupSpec
+from tasks.group import GroupSpec, Step
 
 if TYPE_CHECKING:
     from coordinator.spec import JobSpec
@@ -40,9 +40,7 @@ def problems_in(spec: JobSpec) -> list[Problem]:
             owners.setdefault(output, group.name)
     found = chain(
         _sizes(spec),
-        _names(spec),
-        _needs(spec, groups),
-        _cycle(spec, groups),
+        _graph(spec.groups),
         *(_join(("groups", i), group, groups) for i, group in enumerate(spec.groups)),
         *(_fork(("groups", i), group, groups, owners) for i, group in enumerate(spec.groups)),
         _conditions(spec, groups),
@@ -51,6 +49,41 @@ def problems_in(spec: JobSpec) -> list[Problem]:
         _params(spec),
     )
     return list(islice(found, MAX_PROBLEMS))
+
+
+def problems_of_graph(data: Any) -> list[Problem]:
+    """What is wrong with the names and needs of a spec of which something else cannot be read, such as a field.
+
+    Tells nothing that mending the rest might mend: a need is called unknown only where all groups have their names.
+    """
+    written = data.get("groups") if isinstance(data, dict) else None
+    if not isinstance(written, list | tuple):
+        return []
+    rough = [_rough(group, i) for i, group in enumerate(written)]
+    return list(islice(_graph(rough, nameless=any(group.name.startswith("\0") for group in rough)), MAX_PROBLEMS))
+
+
+def _rough(group: Any, index: int) -> GroupSpec:
+    """The name and needs of a group as they are written, with no word about its steps."""
+    if isinstance(group, GroupSpec):
+        return group
+    fields = group if isinstance(group, dict) else {}
+    name, needs, queue = fields.get("name"), fields.get("needs"), fields.get("queue")
+    return GroupSpec.model_construct(
+        name=name if isinstance(name, str) and name else f"\0{index}",
+        needs=tuple(needs) if isinstance(needs, list | tuple) and all(isinstance(n, str) for n in needs) else (),
+        queue=queue if isinstance(queue, str) else None,
+        steps=(Step.model_construct(),),
+    )
+
+
+def _graph(every: Sequence[GroupSpec], *, nameless: bool = False) -> Iterator[Problem]:
+    groups: dict[str, GroupSpec] = {}
+    for group in every:
+        groups.setdefault(group.name, group)
+    yield from _names(every)
+    yield from _needs(every, groups, nameless)
+    yield from _cycle(every, groups)
 
 
 def _sizes(spec: JobSpec) -> Iterator[Problem]:
@@ -63,9 +96,9 @@ def _sizes(spec: JobSpec) -> Iterator[Problem]:
         yield Problem(f"all forks together have {members:,} values; at most {MAX_MEMBERS:,} are allowed", ("groups",))
 
 
-def _names(spec: JobSpec) -> Iterator[Problem]:
+def _names(every: Sequence[GroupSpec]) -> Iterator[Problem]:
     first: dict[str, int] = {}
-    for i, group in enumerate(spec.groups):
+    for i, group in enumerate(every):
         if group.name in first:
             yield Problem(
                 f"two groups are named {group.name!r}, this one and groups[{first[group.name]}]", ("groups", i, "name")
@@ -78,9 +111,9 @@ def _names(spec: JobSpec) -> Iterator[Problem]:
             )
 
 
-def _needs(spec: JobSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
+def _needs(every: Sequence[GroupSpec], groups: dict[str, GroupSpec], nameless: bool) -> Iterator[Problem]:
     unknown = 0
-    for i, group in enumerate(spec.groups):
+    for i, group in enumerate(every):
         if not group.steps and not group.needs:
             yield Problem(
                 f"group {group.name!r} has neither steps: nor needs:, so there is nothing to do", ("groups", i)
@@ -92,7 +125,7 @@ def _needs(spec: JobSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
                 yield Problem(f"group {need!r} needs itself; remove it", loc)
             elif need in seen:
                 yield Problem(f"{need!r} is needed twice; keep one", loc)
-            elif need not in groups:
+            elif need not in groups and not nameless:
                 unknown += 1
                 near = suggestion(need, groups) if unknown <= MAX_SUGGESTIONS else ""
                 hint = near or f"; groups: {listed(groups)}"
@@ -100,18 +133,18 @@ def _needs(spec: JobSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
             seen.add(need)
 
 
-def _cycle(spec: JobSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
+def _cycle(every: Sequence[GroupSpec], groups: dict[str, GroupSpec]) -> Iterator[Problem]:
     """One cycle is named; the next shows when this one is mended."""
     known = {name: [need for need in group.needs if need in groups and need != name] for name, group in groups.items()}
     try:
         TopologicalSorter(known).prepare()
     except CycleError as error:
         ring: list[str] = error.args[1][:0:-1]  # graphlib lists each before the one that needs it
-        index = {group.name: i for i, group in reversed(list(enumerate(spec.groups)))}
+        index = {group.name: i for i, group in reversed(list(enumerate(every)))}
         start = min(range(len(ring)), key=lambda at: index[ring[at]])
         ring = [*ring[start:], *ring[:start]]
         at = index[ring[0]]
-        need = spec.groups[at].needs.index(ring[1])
+        need = every[at].needs.index(ring[1])
         shown = [*ring, ring[0]] if len(ring) <= 12 else [*ring[:12], f"… {len(ring) - 12} more …", ring[0]]
         yield Problem(f"a cycle, each needs the next: {' → '.join(shown)}", ("groups", at, "needs", need))
 

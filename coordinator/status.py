@@ -40,6 +40,11 @@ class Intent(StrEnum):
     CANCEL = "cancel"
     FORCE_STOP = "force_stop"
 
+    @property
+    def command(self) -> str:
+        """As the user gives it on the command line."""
+        return self.value.replace("_", "-")
+
 
 class GroupState(StrEnum):
     """Where a group stands. A group without a record is WAITING."""
@@ -59,6 +64,8 @@ class GroupState(StrEnum):
         return self in GROUP_TERMINAL
 
 
+# What listings count as done: a group that was canceled has ended, and nobody did it.
+DONE = frozenset({"SUCCEEDED", "FAILED", "SKIPPED"})
 GROUP_TERMINAL = frozenset({GroupState.SUCCEEDED, GroupState.FAILED, GroupState.CANCELED, GroupState.SKIPPED})
 
 

@@ -43,9 +43,12 @@ class Sweep:
         """
         now, gap = self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
         if gap > 3 * self._settings.sweep_every or gap < 0:
-            log.warning(
-                "nobody had swept for %.1fs (or the clock was set back): no lease counts as lapsed for the next %.0fs",
-                gap,
+            first = gap >= now  # no tick is on record: the age of none is the age of the epoch
+            outage = f"nobody had swept for {gap:.1f}s (or the clock was set back)"
+            log.log(
+                logging.INFO if first else logging.WARNING,
+                "%s: no lease counts as lapsed for the next %.0fs",
+                "this is the first sweep on this Redis" if first else outage,
                 self._settings.lease_ttl,
             )
         decided = 0

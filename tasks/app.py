@@ -15,7 +15,7 @@ from kombu import Exchange, Queue
 
 from tasks.broker import BrokerConnection
 from tasks.connect import broker_url
-from tasks.settings import settings
+from tasks.settings import settings_or_leave
 
 QUEUES = ("spark", "light")
 
@@ -73,7 +73,7 @@ def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
     return made
 
 
-app = celery_app("unstuck.tasks", QUEUES, settings().redis_url)
+app = celery_app("unstuck.tasks", QUEUES, settings_or_leave().redis_url)
 app.conf.update(
     worker_pool="tasks.pool:TaskPool",
     worker_concurrency=1,

@@ -10,6 +10,7 @@
     │   ├── OutputInvalid        an output was written twice, or with a frame nobody can store
     │   ├── ForkValuesInvalid    the values of a dynamic fork are null, doubled, too many or not scalars
     │   └── MarkerFailed         the durable marker could not be written
+    ├── SettingsInvalid          a variable of the environment holds what no process can run with
     ├── InputMissing             what a needed group staged is not there
     ├── StagingLost              what this attempt staged is not there any more
     ├── AttemptEnded             raised in the runner to leave an attempt that is no longer its own
@@ -70,6 +71,12 @@ class MarkerFailed(Unrecoverable):
     """The durable marker of an attempt could not be written, so the attempt cannot count as done."""
 
     code = "MARKER_FAILED"
+
+
+class SettingsInvalid(UnstuckError):
+    """A variable UNSTUCK_… of the environment cannot be read, or holds what no process can run with."""
+
+    code = "SETTINGS_INVALID"
 
 
 class InputMissing(UnstuckError):

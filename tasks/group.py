@@ -129,7 +129,7 @@ class GroupSpec(Strict):
     params: dict[ParamName, Any] = Field(default_factory=dict)
     steps: tuple[Step, ...] = ()
     retry: RetryPolicy | None = None
-    timeout: Seconds | None = Field(default=None, description="from the group's first step; None: no end")
+    timeout: Timeout | None = Field(default=None, description="from the group's first step; None: no end")
     queue_timeout: Timeout | None = Field(
         default=None, description="QUEUED for longer than this without a claim: FAILED; None: it waits for ever"
     )

@@ -131,8 +131,10 @@ class Report:
         """
         try:
             version = int(fields["v"])
-        except (KeyError, ValueError) as error:
-            raise Malformed(f"a report needs a schema version in 'v': {error}") from error
+        except KeyError:
+            raise Malformed("a report needs a schema version in the field 'v', and this one has none") from None
+        except ValueError:
+            raise Malformed(f"the schema version in 'v' must be a whole number, not {fields['v'][:60]!r}") from None
         if version > SCHEMA_VERSION:
             raise NewerSchema(version)
         try:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from tasks.address import redis_address
 from tasks.duration import Seconds
+from tasks.errors import SettingsInvalid
 
 LAST_STEPS = 5.0  # seconds; for what a worker does once its attempts have ended, such as ending its processes
 
@@ -23,11 +27,16 @@ def _absolute(uri: str) -> str:
 
 
 class Settings(BaseSettings):
-    """What a process of Unstuck can be told from outside. ``UNSTUCK_LEASE_TTL=15s`` sets ``lease_ttl``."""
+    """What a process of Unstuck can be told from outside. ``UNSTUCK_LEASE_TTL=15s`` sets ``lease_ttl``.
 
-    model_config = SettingsConfigDict(env_prefix="UNSTUCK_", extra="ignore")
+    A variable that is there and empty counts as one that is not set: compose files and shells make them by accident.
+    """
 
-    redis_url: str = "redis://localhost:6379/0"
+    model_config = SettingsConfigDict(
+        env_prefix="UNSTUCK_", extra="ignore", env_ignore_empty=True, hide_input_in_errors=True
+    )
+
+    redis_url: Annotated[str, AfterValidator(redis_address)] = "redis://localhost:6379/0"
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,40}$")] = "unstuck"
     warehouse: Annotated[str, AfterValidator(_absolute)] = Field(default="./warehouse", validate_default=True)
 
@@ -51,7 +60,9 @@ class Settings(BaseSettings):
     durability: Literal["everysec", "fsync", "replica"] = "everysec"
 
     spark_master: str = "local[*]"
-    spark_conf: dict[str, str] = Field(default_factory=dict, description="JSON; Spark conf of every session")
+    spark_conf: Annotated[dict[str, str], NoDecode] = Field(
+        default_factory=dict, description="JSON; Spark conf of every session"
+    )
     spark_prewarm: bool = Field(
         default=False, description="start the session with the worker, not with its first group"
     )
@@ -76,11 +87,46 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
+    @field_validator("spark_conf", mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f'expected a JSON object such as {{"spark.driver.memory": "4g"}}: {error}') from None
+
+
+def words_of(error: ValidationError) -> str:
+    """What is wrong with the settings: a line for each variable."""
+    lines = []
+    for item in error.errors(include_url=False, include_input=False):
+        name, *inside = map(str, item["loc"]) or ("",)
+        place = f"UNSTUCK_{name.upper()}" + "".join(f"[{part!r}]" for part in inside)
+        lines.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
+    return "\n".join(lines)
+
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """The settings of this process, read once."""
-    return Settings()
+    """The settings of this process, read once. Raises: SettingsInvalid."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise SettingsInvalid(words_of(error)) from None
+
+
+def settings_or_leave() -> Settings:
+    """The settings, for a program of Celery's: one that cannot read them says so and ends with 2, having tried nothing.
+
+    An exception would not do: Celery shows those of an import with their traceback.
+    """
+    try:
+        return settings()
+    except SettingsInvalid as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(2) from None
 
 
 def whoami() -> str:

@@ -18,6 +18,7 @@ from tasks.context import StepContext, Work
 from tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound
 from tasks.group import Step
 from tasks.output import is_any_frame
+from tasks.settings import whoami
 from tasks.spark import sql_error
 
 _MARKERS = re.compile(r":([A-Za-z_]\w*)")
@@ -79,7 +80,7 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
         for part in path.split("."):
             target = getattr(target, part)
     except Exception as error:
-        raise StepNotFound(f"{name} cannot be imported by this worker: {type(error).__name__}: {error}") from error
+        raise StepNotFound(f"{name} cannot be imported on {whoami()}: {type(error).__name__}: {error}") from error
     if not callable(target):
         raise StepNotFound(f"{name} is not a function but {type(target).__name__}")
     return target  # type: ignore[no-any-return]

@@ -52,4 +52,6 @@ def main() -> None:
 def _reader_has_gone(out: TextIO) -> NoReturn:
     """``head`` or ``less`` has seen enough. Python would complain once more when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-    sys.exit(141)  # as a shell shows a process that SIGPIPE has ended
+    from coordinator.cli.exits import ExitCode
+
+    sys.exit(ExitCode.READER_GONE)

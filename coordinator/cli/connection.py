@@ -13,7 +13,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from coordinator.cli.exits import BadRequest, unreachable, without_password
+from coordinator.cli.exits import ELSEWHERE, unreachable
 from coordinator.client import Client
 from coordinator.home import discover_redis_url
 from coordinator.inbox import Inbox
@@ -45,22 +45,15 @@ def settings_here() -> Settings:
 
 
 @contextmanager
-def connected(settings: Settings | None = None) -> Iterator[Connection]:
-    """A connection, closed at the end.
+def connected(settings: Settings | None = None, otherwise: str = ELSEWHERE) -> Iterator[Connection]:
+    """A connection, closed at the end. ``otherwise``: what a person can do if nobody answers.
 
     Raises:
         Unreachable: the store did not answer, or answered with an error, in the block or before it.
-        BadRequest: the address is not one of a Redis.
     """
     settings = settings or settings_here()
     url = settings.redis_url
-    try:
-        store = connect(url, timeout=ANSWER_TIMEOUT, repeats=0)
-    except ValueError as error:
-        raise BadRequest(
-            f"UNSTUCK_REDIS_URL is not the address of a Redis: {without_password(url)} ({error}). "
-            "Expected: redis://HOST:PORT/0, rediss://… for TLS, or unix:///path"
-        ) from None
+    store = connect(url, timeout=ANSWER_TIMEOUT, repeats=0)
     with Client(settings, redis_client=store) as client:
         try:
             # Once, without repeats: redis-py multiplies those of the connection with those of the command, and a
@@ -69,4 +62,4 @@ def connected(settings: Settings | None = None) -> Iterator[Connection]:
             store.set_retry(Retry(ExponentialBackoff(base=0.05, cap=0.5), REPEATS))
             yield Connection(client, store, url)
         except redis.RedisError as error:
-            raise unreachable(url, error) from error
+            raise unreachable(url, error, otherwise) from error

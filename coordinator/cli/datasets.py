@@ -36,6 +36,11 @@ def datasets(
     settings = Settings() if warehouse is None else Settings(warehouse=warehouse)
     place = warehouse_at(settings.warehouse)
     found = place.state(version) if name is None else {name: place.dataset(name, version)}
+    if not found and place.identity() is None:  # a mount that is missing must not pass for a warehouse that is empty
+        raise BadRequest(
+            f"There is no warehouse at {settings.warehouse}: the first submit makes it. If one should be there, see "
+            "whether it is mounted, and whether UNSTUCK_WAREHOUSE or --warehouse is the path that was meant."
+        )
     if as_json:
         emit([_as_json(place, settings.warehouse, dataset, state, files) for dataset, state in sorted(found.items())])
         return

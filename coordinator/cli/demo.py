@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import typer
 
 from coordinator.cli.connection import connected
 from coordinator.cli.exits import BadRequest, ExitCode
-from coordinator.cli.terminal import can_live, stdout, table
+from coordinator.cli.terminal import can_live, program, stdout, table
 from coordinator.cli.watch import await_end
 from coordinator.spec import JobSpec
 from tasks.settings import Settings
@@ -50,7 +51,7 @@ def demo(
             code = _run(fleet, settings)
             if keep and code is not ExitCode.INTERRUPTED:
                 say("\nThe fleet stays up until Ctrl-C. In another terminal:")
-                say(f"  UNSTUCK_REDIS_URL={fleet.redis_url} unstuck list")
+                say(f"  UNSTUCK_REDIS_URL={fleet.redis_url} {program(CHECKOUT)} list", soft_wrap=True)
                 _until_interrupted()
         except KeyboardInterrupt:
             code = ExitCode.INTERRUPTED
@@ -114,15 +115,24 @@ def _run(fleet: LocalFleet, settings: Settings) -> ExitCode:
         code = await_end(connection, submitted.id, stdout, (lambda: footer(fleet)) if can_live(stdout) else None)
     if code is ExitCode.FINE:
         _show_report(settings.warehouse)
-    reach = f"UNSTUCK_REDIS_URL={fleet.redis_url}"
-    stdout.print(
-        f"\nLook further:\n"
-        f"  unstuck datasets --warehouse {settings.warehouse}\n"
-        f"  unstuck up --home {fleet.home.path}          brings this fleet back; then, in another terminal:\n"
-        f"  {reach} unstuck events {submitted.id}\n"
-        f"  {reach} unstuck logs {submitted.id}"
-    )
+    # Unwrapped: a line that the terminal breaks by itself is copied whole.
+    for line in further(fleet.home.path, settings.warehouse, fleet.redis_url, submitted.id, program(CHECKOUT)):
+        stdout.print(line, soft_wrap=True)
     return code
+
+
+def further(home: Path, warehouse: str, url: str, job: str, program: str) -> list[str]:
+    """Commands to go on with, each complete on a line of its own."""
+    at, place, reach = shlex.quote(str(home)), shlex.quote(warehouse), f"UNSTUCK_REDIS_URL={shlex.quote(url)}"
+    return [
+        "\nLook further:",
+        f"  {program} datasets --warehouse {place}",
+        "This brings the fleet back, with its warehouse:",
+        f"  UNSTUCK_WAREHOUSE={place} {program} up --home {at}",
+        "And then, in another terminal:",
+        f"  {reach} {program} events {job}",
+        f"  {reach} {program} logs {job}",
+    ]
 
 
 def _show_report(warehouse: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from rich.text import Text
 
+from coordinator.alter import in_words
 from coordinator.cli.terminal import clock, coloured, iso, printable
 from coordinator.queries import JobView
 
@@ -44,7 +44,8 @@ def diff_lines(view: JobView) -> Iterator[Text]:
         why = f": {one.reason}" if one.reason else ""
         yield Text.assemble((f"revision {number}", "bold"), f"  {clock(one.at)} by {printable(one.by + why)}")
         for change in one.changes:
-            yield Text.assemble(f"  {change.path}  ", (_said(change.old), "red"), " → ", (_said(change.new), "green"))
+            old, new = (printable(in_words(change.path, value)) for value in (change.old, change.new))
+            yield Text.assemble(f"  {change.path}  ", (old, "red"), " → ", (new, "green"))
     for member, revision in _ran(view):
         with_ = "as it is now" if revision == job.revision else f"revision {revision}" if revision else "as submitted"
         yield Text.assemble((member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}")
@@ -55,7 +56,3 @@ def _ran(view: JobView) -> Iterator[tuple[Any, int]]:
         for member in group.members:
             if member.record.started_at:
                 yield member, member.record.revision
-
-
-def _said(value: Any) -> str:
-    return "none" if value is None else printable(json.dumps(value))

@@ -6,10 +6,11 @@ orchestrator, has the answer within five seconds.
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
@@ -21,18 +22,21 @@ from coordinator import doctor as judge
 from coordinator import fleet_health
 from coordinator.cli.connection import connected, settings_here
 from coordinator.cli.demo import JAVA, java_version
-from coordinator.cli.exits import BadRequest, ExitCode, Unreachable, without_password
+from coordinator.cli.exits import ExitCode, Unreachable
 from coordinator.cli.terminal import count_of, emit, one_line, stdout, table
 from coordinator.finding import Finding, Level, ok, problem, warning
 from coordinator.fleet import FleetView, RunsOn
 from coordinator.premises import PlaceSeen, java_seen, packages_seen, place_seen
+from coordinator.problem import suggestion
 from coordinator.tested import TESTED
 from coordinator.vitals import JobPlace, records_of, server_of
+from tasks.address import without_password
 from tasks.keys import Keys
 from tasks.release import release_here
 from tasks.settings import Settings
 
 PATIENCE = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
+BESIDES = ("debug", "arm")  # UNSTUCK_…: read, and no settings of a fleet
 STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 
 
@@ -95,7 +99,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.
     if not machine.ended(until):
         text = f"java has not said its version within {PATIENCE:g}s"
         machine.found.append(warning("JAVA", text, "Ask it yourself: java -version"))
-    findings = [*fleet.found, *judge.of_settings(settings), *warehouse.found]
+    findings = [*fleet.found, *judge.of_settings(settings), *of_names(os.environ), *warehouse.found]
     if seen.place is not None and seen.jobs is not None:
         findings += judge.of_place_and_jobs(seen.place, seen.jobs)
     if seen.place is not None and seen.fleet is not None:
@@ -122,6 +126,19 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.
         raise typer.Exit(ExitCode.NOT_WELL)
 
 
+def of_names(environ: Iterable[str]) -> list[Finding]:
+    """Variables that look like settings of ours and are none; nobody reads them. Pure."""
+    known = [f"UNSTUCK_{name.upper()}" for name in Settings.model_fields]
+    found: list[Finding] = []
+    for name in sorted(environ):
+        prefix, _, rest = name.lower().partition("_")
+        if prefix == "unstuck" and rest not in (*Settings.model_fields, *BESIDES):
+            text = f"{name} is set and is no setting, so nobody reads it{suggestion(name.upper(), known)}"
+            cure = "Correct its name or unset it; docs/settings.md has the names. Look at the other processes' as well."
+            found.append(warning("SETTINGS", text, cure))
+    return found
+
+
 def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> None:
     place = without_password(settings.redis_url)
     try:
@@ -137,7 +154,7 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
             seen.fleet = connection.client.fleet()
             found.extend(fleet_health.of_fleet(seen.fleet, place, records.open, settings.deaf_after))
             found.extend(fleet_health.of_versions(seen.fleet, RunsOn(**release_here())))
-    except (Unreachable, BadRequest) as error:
+    except Unreachable as error:
         found.append(_unreachable(error))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Protocol, TypeVar
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import typer
 from rich.text import Text
 
+from coordinator.alter import in_words
 from coordinator.cli.connection import connected
 from coordinator.cli.job_name import resolve
 from coordinator.cli.terminal import clock, coloured, count_of, emit_line, iso, one_line, stdout
@@ -20,6 +22,7 @@ from tasks.duration import format_duration
 T = TypeVar("T")
 Event = dict[str, Any]
 LOOK_EVERY = 2.0  # seconds between two looks at the job itself, which may end without an event to say so
+CHANGES = 5  # of one alter, written out
 _ENDS = {str(status) for status in TERMINAL}
 
 
@@ -46,9 +49,16 @@ class EventLines:
             self._after = found[-1][0]
             yield from found
 
-    def follow(self, every: float) -> Iterator[tuple[str, Event]]:
-        """All of them, and each as it comes, until the job has ended."""
+    def follow(
+        self, every: float, quiet: float = 0.0, on_quiet: Callable[[], None] | None = None
+    ) -> Iterator[tuple[str, Event]]:
+        """All of them, and each as it comes, until the job has ended.
+
+        Args:
+            on_quiet: called once in each stretch of ``quiet`` seconds without an event.
+        """
         looked = -LOOK_EVERY
+        news = time.monotonic()
         while True:
             ended = False
             if time.monotonic() - looked >= LOOK_EVERY:
@@ -57,9 +67,13 @@ class EventLines:
                 looked = time.monotonic()
             for entry, event in self.new():
                 ended = ended or ("group" not in event and event["kind"] in _ENDS)
+                news = time.monotonic()
                 yield entry, event
             if ended:
                 return
+            if on_quiet is not None and time.monotonic() - news >= quiet:
+                on_quiet()
+                news = math.inf  # until the next event
             time.sleep(every)
 
 
@@ -77,6 +91,13 @@ def event_text(event: Event) -> Text:
         parts.append(f"queue {event['queue']}")
     if "rows" in event:
         parts.append(count_of(event["rows"], "row"))
+    changes = event.get("changes") or ()  # of an alter
+    parts.extend(
+        f"{one['path']}: {in_words(one['path'], one['old'])} → {in_words(one['path'], one['new'])}"
+        for one in changes[:CHANGES]
+    )
+    if len(changes) > CHANGES:
+        parts.append(f"{len(changes) - CHANGES} more")
     if event.get("by"):
         parts.append(f"by {event['by']}")
     if event.get("next_at"):

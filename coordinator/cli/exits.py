@@ -6,11 +6,12 @@ The codes are a promise to scripts. An error that is not listed here is a bug of
 from __future__ import annotations
 
 from enum import IntEnum
-from urllib.parse import urlsplit
 
 import redis
 
+from tasks.address import without_password
 from tasks.errors import UnstuckError
+from tasks.settings import words_of
 
 
 class ExitCode(IntEnum):
@@ -22,6 +23,7 @@ class ExitCode(IntEnum):
     UNREACHABLE = 5  # Redis cannot be reached, or will not have us
     BUG = 70
     INTERRUPTED = 130
+    READER_GONE = 141  # as a shell shows a process that SIGPIPE has ended
 
 
 class Unreachable(UnstuckError):
@@ -42,21 +44,11 @@ class Ambiguous(BadRequest):
     code = "AMBIGUOUS"
 
 
-def without_password(url: str) -> str:
-    """``url`` fit to be shown: no password, and no query, which may hold one."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "(an address that cannot be read)"
-    if parts.password is not None or parts.username:
-        host = f"{parts.username or ''}:***@{host}"
-    return f"{parts.scheme}://{host}{port}{parts.path}"
+ELSEWHERE = "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
 
 
-def unreachable(url: str, error: redis.RedisError) -> Unreachable:
-    """What an error of the store means to a person at ``url``."""
+def unreachable(url: str, error: redis.RedisError, otherwise: str = ELSEWHERE) -> Unreachable:
+    """What an error of the store means to a person at ``url``; ``otherwise``: what to do if nobody answers there."""
     place = without_password(url)
     said = str(error).strip().rstrip(".") or type(error).__name__
     if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError) or "NOAUTH" in said:
@@ -73,10 +65,7 @@ def unreachable(url: str, error: redis.RedisError) -> Unreachable:
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         return Unreachable(f"The Redis at {place} is full: {said}. Give it more memory; nothing was changed.")
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        return Unreachable(
-            f"No Redis answers at {place}: {said}. "
-            "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
-        )
+        return Unreachable(f"No Redis answers at {place}: {said}. {otherwise}")
     return Unreachable(f"The Redis at {place} answered with an error: {said}")
 
 
@@ -98,18 +87,7 @@ def verdict(error: Exception) -> tuple[ExitCode, str] | None:
         # FleetFailed is found by its code: coordinator.local is slow to import, and an error path need not have it.
         return (ExitCode.NOT_WELL if error.code == "FLEET_FAILED" else ExitCode.USAGE), str(error)
     if isinstance(error, ValidationError) and error.title == "Settings":
-        return ExitCode.USAGE, _settings_text(error)
+        return ExitCode.USAGE, words_of(error)
     if isinstance(error, OSError):
         return ExitCode.USAGE, f"{error.filename or 'a file'}: {error.strerror or error}"
     return None
-
-
-def _settings_text(error: object) -> str:
-    from pydantic import ValidationError
-
-    assert isinstance(error, ValidationError)
-    lines = []
-    for item in error.errors(include_url=False):
-        name = f"UNSTUCK_{'_'.join(str(part) for part in item['loc']).upper()}"
-        lines.append(f"{name}: {item['msg'].removeprefix('Value error, ')}")
-    return "\n".join(lines)

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.cli.connection import connected
-from coordinator.cli.exits import without_password
 from coordinator.cli.terminal import emit, iso, one_line, stderr, stdout, table
 from coordinator.fleet import CoordinatorView, FleetView, QueueView, RunnerView
 from coordinator.spec_check import CONTROL_QUEUE
+from tasks.address import without_password
 from tasks.duration import format_duration
 
 WORKER = "celery -A tasks worker"

@@ -203,7 +203,7 @@ def _ask_all(ids: Sequence[str], ask: Callable[[str], Commanded], answers: Answe
 
 
 def tell_all(answers: Answers, filtered: bool, as_json: bool) -> None:
-    """A line for each job that was named; of those that were chosen, only for what went wrong, and the sum.
+    """A line for each job that was named; of those that were chosen, only for what went wrong; of several, the sum.
 
     Raises: typer.Exit: not all did as they were asked.
     """
@@ -213,7 +213,7 @@ def tell_all(answers: Answers, filtered: bool, as_json: bool) -> None:
         bad = isinstance(one, Missing) or one.answer is Answer.REFUSED
         if bad or not filtered:
             (stderr if bad else stdout).print(one.text, soft_wrap=True)
-    if filtered or len(answers.answered) > SHOWN:
+    if filtered or len(answers.answered) > 1:
         voice(as_json).print(answers.summary(), soft_wrap=True)
     if answers.code is not ExitCode.FINE:
         raise typer.Exit(answers.code)

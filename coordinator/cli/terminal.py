@@ -7,9 +7,13 @@ never reach the terminal.
 from __future__ import annotations
 
 import datetime
+import errno
 import json
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -39,9 +43,17 @@ STYLES = {
 }
 
 
+class _Console(Console):
+    """One that does not leave by itself when its reader has gone: ``cli.main`` knows the exit code for that."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        raise BrokenPipeError(errno.EPIPE, "the reader has gone")
+
+
 def _console(stderr: bool) -> Console:
     tty = (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(
+    return _Console(
         stderr=stderr, markup=False, highlight=False, emoji=False, width=None if tty else PIPED_WIDTH, soft_wrap=not tty
     )
 
@@ -106,6 +118,18 @@ def clock(at: float) -> str:
 def iso(at: float | None) -> str | None:
     """A time as a machine reads it: ISO 8601 with the offset from UTC; None for a time that never was."""
     return local(at).isoformat(timespec="milliseconds") if at else None
+
+
+def program(folder: Path) -> str:
+    """How a person in ``folder`` calls this program: ``unstuck``, or where it lies if no shell would find it.
+
+    ``make demo`` runs it from a ``.venv`` that nobody has activated.
+    """
+    mine = Path(sys.executable).parent / "unstuck"
+    found = shutil.which("unstuck")
+    if not mine.is_file() or (found is not None and Path(found).resolve() == mine.resolve()):
+        return "unstuck"
+    return shlex.quote(str(mine.relative_to(folder) if mine.is_relative_to(folder) else mine))
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:

@@ -160,9 +160,9 @@ def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
         said = one_line(view.why_line(group.name, at))
         return Line(group.name, GroupState.WAITING, said or "its members are not known yet")
     counts = {GroupState(state): n for state, n in group.census.items() if n}
-    done = sum(n for state, n in counts.items() if state.terminal)
+    over = sum(n for state, n in counts.items() if state.terminal) == group.total
     order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED, GroupState.SKIPPED)
-    ended = GroupState.SUCCEEDED if done == group.total else GroupState.WAITING
+    ended = GroupState.SUCCEEDED if over else GroupState.WAITING
     state = next((s for s in order if counts.get(s) and s is not GroupState.SKIPPED), ended)
     told = [f"{counts[state]} {state.lower()}" for state in order if counts.get(state)]
     # The members at work have lines of their own; the fork's says what the others wait for.
@@ -170,12 +170,12 @@ def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
     detail = _joined(", ".join(told), one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)))
     rows = sum(sum(member.record.rows.values()) for member in group.members)
     starts = [m.record.started_at for m in group.members if m.record.started_at]
-    end = max((m.record.since for m in group.members), default=at) if done == group.total else at
+    end = max((m.record.since for m in group.members), default=at) if over else at
     return Line(
         group.name,
         state,
         _joined(detail, _rows(rows)),
-        done,
+        group.done,
         group.total,
         max(0.0, end - min(starts)) if starts else None,
     )

@@ -24,7 +24,7 @@ def up(
     from coordinator.local import LocalFleet
 
     if os.environ.get("UNSTUCK_REDIS_URL"):
-        with connected():
+        with connected(otherwise="Start it, or unset UNSTUCK_REDIS_URL: `unstuck up` then brings a Valkey of its own."):
             pass  # asked here, so that a refusal is explained before anything is started
     fleet = LocalFleet(workers, coordinators, light, home)
     raise typer.Exit(ExitCode.NOT_WELL if fleet.run() else ExitCode.FINE)

@@ -21,14 +21,15 @@ from coordinator.cli.connection import Connection, connected
 from coordinator.cli.events import EventLines, event_text
 from coordinator.cli.exits import ExitCode
 from coordinator.cli.job_name import resolve
-from coordinator.cli.terminal import can_live, coloured, count_of, one_line, stdout
+from coordinator.cli.terminal import can_live, clock, coloured, count_of, one_line, stdout
 from coordinator.cli.tree import MEMBERS, job_tree
 from coordinator.queries import JobView
-from coordinator.status import Status
+from coordinator.status import GroupState, Status
 from tasks.duration import format_duration
 
 EVERY = 0.5  # seconds between two looks
 OUTAGE = 60.0  # seconds that a watcher waits for a store that was there before
+STANDS = 10.0  # seconds without an event after which a line says why
 FRAMES = 4  # per second, so that clocks tick between two looks
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]
@@ -55,7 +56,7 @@ def await_end(connection: Connection, job_id: str, console: Console, footer: Foo
     try:
         view = _live(connection, job_id, console, footer) if can_live(console) else _lines(connection, job_id, console)
     except KeyboardInterrupt:
-        console.print(f"You have left; job {job_id} goes on. Come back with: unstuck watch {job_id}")
+        console.print(f"You have left; job {job_id} goes on. Come back with: unstuck watch {job_id}", soft_wrap=True)
         return ExitCode.INTERRUPTED
     for text in conclusion(view):
         console.print(text, soft_wrap=True)
@@ -146,9 +147,21 @@ class _Latest:
 
 
 def _lines(connection: Connection, job_id: str, console: Console) -> JobView:
-    """One line per event, from the first one on."""
+    """One line per event, from the first one on, and one for each time that the job stands still."""
     connection.client.show(job_id)  # an error now is an answer, and later an outage to wait out
     ask = Patience(console.print).ask
-    for _, event in EventLines(connection.client, job_id, ask).follow(EVERY):
+
+    def stands() -> None:
+        if text := standing(ask(lambda: _look(connection, job_id))):
+            console.print(text, soft_wrap=True)
+
+    for _, event in EventLines(connection.client, job_id, ask).follow(EVERY, STANDS, stands):
         console.print(event_text(event), soft_wrap=True)
     return ask(lambda: connection.client.show(job_id))
+
+
+def standing(view: JobView) -> Text | None:
+    """Why a job stands still, as one line; None where something runs, for then the events have said what."""
+    runs = any(group.census.get(state) for group in view.groups for state in (GroupState.RUNNING, GroupState.CANCELING))
+    why = "" if runs or view.job.terminal else view.why_line(view.job.id)
+    return Text(f"{clock(view.at)}  stands      {one_line(why)}", "yellow") if why else None

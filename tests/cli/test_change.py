@@ -32,7 +32,10 @@ def test_what_was_altered_and_which_group_ran_with_what_is_shown(cli: Cli, hand:
     hand.succeed(retrying, "good")
     shown = cli("show", retrying, "--diff").stdout
     assert 'params.table  "flights" → "planes"' in shown
-    assert "groups.bad.timeout  none → 7200" in shown
+    assert "groups.bad.timeout  none → 7200s" in shown
+    event = next(line for line in cli("events", retrying).stdout.splitlines() if "USER_ALTER" in line)
+    assert 'groups.bad.timeout: none → 7200s, params.table: "flights" → "planes"' in event
+    assert "typo" in event
     assert "typo" in shown
     assert "bad BACKOFF  ran with the spec as submitted" in shown
     assert "good SUCCEEDED  ran with the spec as it is now" in shown
@@ -50,6 +53,7 @@ def test_what_was_altered_and_which_group_ran_with_what_is_shown(cli: Cli, hand:
         ("groups.bad.timeuot=1h", "timeuot", 2),
         ("params", "is not PATH=VALUE", 2),
         ("groups.end.needs=[good]", "never changes", 4),
+        ("groups.end.needs=[godo]", "groups.end.needs is part of the job's shape, which never changes", 4),
     ],
 )
 def test_an_alter_that_makes_no_sense_says_what_was_expected(

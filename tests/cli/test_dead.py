@@ -16,10 +16,11 @@ KEYS = Keys()
 
 
 def park(client: redis.Redis, job: str, **fields: str) -> str:
-    """A parked report of ``job``; its id on the dead stream."""
+    """A parked report of ``job``, without the ``fields`` that are empty; its id on the dead stream."""
     inbox = Inbox(client, KEYS, "tester")
     inbox.open()
     said = {"v": "1", "id": "e", "token": f"{job}/a/1/n/c", "kind": "succeeded", "at": "1388534400", **fields}
+    said = {name: value for name, value in said.items() if value}
     client.xadd(KEYS.reports, said)  # type: ignore[arg-type]
     assert inbox.park([entry for entry in inbox.read(10, 1.0) if entry.fields == said], "UNKNOWN_JOB: it", "X") == 1
     return parked(client)[0].id
@@ -38,6 +39,19 @@ def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(cli: Cl
     answer = cli.json("dead", "show", report)
     assert (answer["deliveries"], answer["unreadable"]) == (1, None)
     assert json.loads(answer["raw"]["report"])["kind"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("", "a report needs a schema version in the field 'v', and this one has none"),
+        ("one", "the schema version in 'v' must be a whole number, not 'one'"),
+    ],
+)
+def test_a_report_whose_version_cannot_be_read_says_so_in_words(
+    cli: Cli, client: redis.Redis, version: str, why: str
+) -> None:
+    assert cli.json("dead", "show", park(client, "gone", v=version))["unreadable"] == why
 
 
 def test_show_of_one_that_is_not_there_is_3(cli: Cli, client: redis.Redis) -> None:

@@ -15,7 +15,7 @@ from servers import RedisServer, free_port
 from typer.main import get_command
 
 from coordinator.cli.commands import app
-from coordinator.cli.exits import without_password
+from tasks.address import without_password
 from tests.cli.conftest import COMMAND, ByHand, Cli
 
 GOOD = """\
@@ -138,6 +138,7 @@ def test_a_key_that_belongs_to_another_spec_is_2_and_names_the_job(cli: Cli, goo
         ("UNSTUCK_LEASE_TTL", "soon"),
         ("UNSTUCK_REDIS_URL", "http://:secret@host/"),
         ("UNSTUCK_WAREHOUSE", "/data/w*rehouse"),
+        ("UNSTUCK_SPARK_CONF", "{spark.driver.memory: 4g}"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_2_and_is_named(cli: Cli, good: Path, name: str, value: str) -> None:
@@ -145,6 +146,19 @@ def test_a_setting_that_cannot_be_used_is_2_and_is_named(cli: Cli, good: Path, n
     assert done.returncode == 2
     assert name in done.stderr or value in done.stderr
     assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["list", "doctor", "up"])
+def test_an_address_that_is_none_is_2_with_every_command_and_shown_as_it_was_given(cli: Cli, command: str) -> None:
+    done = cli(command, UNSTUCK_REDIS_URL="127.0.0.1:17799")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "UNSTUCK_REDIS_URL: not the address of a Redis: '127.0.0.1:17799'" in done.stderr
+    assert "Expected: redis://HOST:PORT/0" in done.stderr
+
+
+def test_an_empty_address_is_none_at_all(cli: Cli) -> None:
+    done = cli("list", UNSTUCK_REDIS_URL="", UNSTUCK_LEASE_TTL="")
+    assert "redis://localhost:6379/0" in done.stderr or done.returncode == 0  # somebody's own Redis may be there
 
 
 def test_a_shortened_id_that_fits_several_jobs_is_2_and_lists_them(cli: Cli, hand: ByHand) -> None:
@@ -318,6 +332,9 @@ def test_help_imports_neither_spark_nor_what_only_workers_need(cli: Cli) -> None
         ("rediss://u:secret@h/2?password=secret", "rediss://u:***@h/2"),
         ("unix:///run/redis.sock?password=secret", "unix:///run/redis.sock"),
         ("redis://h:secret", "(an address that cannot be read)"),
+        ("redis://:1/secret@h", "(an address that cannot be read)"),
+        ("h:1", "'h:1'"),
+        ("someone:secret@h:1", "(an address that cannot be read)"),
     ],
 )
 def test_no_address_is_shown_with_its_password(url: str, shown: str) -> None:

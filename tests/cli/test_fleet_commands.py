@@ -100,6 +100,8 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
 def test_up_with_a_redis_that_is_not_there_is_5_and_starts_nothing(alone: Cli) -> None:
     done = alone("up", UNSTUCK_REDIS_URL="redis://127.0.0.1:1/0")
     assert done.returncode == 5
+    assert "unset UNSTUCK_REDIS_URL" in done.stderr
+    assert "Start a local fleet" not in done.stderr  # that is what was tried
     assert not (alone.folder / ".unstuck").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -40,6 +41,17 @@ def test_list_in_json_has_stable_names_and_times_with_an_offset(cli: Cli, hand: 
     assert (second["status"], second["done"], second["total"], second["groups"]) == ("FINISHED", 1, 1, {"SUCCEEDED": 1})
     assert datetime.datetime.fromisoformat(second["ended_at"]).utcoffset() is not None
     assert (first["status"], first["started_at"], first["total"]) == ("PENDING", None, 2)
+
+
+def test_what_was_canceled_before_it_ran_is_not_counted_as_done(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "a"}, {"name": "b", "needs": ["a"]}, {"name": "f", "for_each": {"m": [1, 2]}})
+    hand.decide(job)
+    hand.succeed(job, "a")
+    hand.client.force_stop(job)
+    hand.decide(job)
+    (listed,) = cli.json("list")
+    assert (listed["status"], listed["done"], listed["total"]) == ("CANCELED", 1, 4)
+    assert re.search(r"CANCELED +1/4 ▇▇▇▇▁", cli("show", job).stdout)
 
 
 def test_list_filters_by_status_name_time_and_number(cli: Cli, hand: ByHand) -> None:
@@ -311,11 +323,12 @@ def test_a_reader_that_leaves_early_is_no_error(cli: Cli, hand: ByHand) -> None:
     assert process.returncode == 141
 
 
-def test_an_answer_that_nobody_reads_is_no_error(cli: Cli, hand: ByHand) -> None:
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
+def test_an_answer_that_nobody_reads_is_no_error(cli: Cli, hand: ByHand, as_json: bool) -> None:
     hand.finished()
     reader, writer = os.pipe()
     os.close(reader)
-    with cli.start("list", "--json", stdout=writer) as process:
+    with cli.start("list", *(["--json"] if as_json else []), stdout=writer) as process:
         os.close(writer)
         assert process.stderr is not None
         assert process.stderr.read() == ""
@@ -356,7 +369,17 @@ def test_a_dataset_at_an_older_version_with_its_files(cli: Cli, published: Wareh
     assert published.storage.uri("_staging/j/2.parquet") in out.splitlines()
 
 
+def test_a_warehouse_that_is_not_there_is_2_and_not_an_empty_one(cli: Cli, tmp_path: Path) -> None:
+    for more in ((), ("--json",)):
+        done = cli("datasets", "--warehouse", "elsewhere", *more)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"There is no warehouse at {tmp_path / 'elsewhere'}" in done.stderr
+        assert "mounted" in done.stderr
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_warehouse_without_datasets_is_said_and_named(cli: Cli, tmp_path: Path) -> None:
+    Warehouse(str(tmp_path / "elsewhere")).ensure_id()
     assert cli.json("datasets", "--warehouse", "elsewhere") == []
     done = cli("datasets", "--warehouse", "elsewhere")
     assert (done.returncode, done.stdout) == (0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -84,7 +85,9 @@ def test_an_unknown_id_is_3_and_the_others_are_done_all_the_same(cli: Cli, hand:
         done = cli("pause", first, unknown, second, first)
         assert done.returncode == 3
         assert f"no job {unknown}" in done.stderr
-        assert len(done.stdout.splitlines()) == 2
+        *lines, count = done.stdout.splitlines()
+        assert len(lines) == 2
+        assert re.fullmatch(r"pause: 2 (on record|already), 1 not there", count)
     assert intents(hand, first, second) == ["pause", "pause"]
     answers = json.loads(cli("pause", "zzz", first, "--json").stdout)
     assert [one["answer"] for one in answers] == ["NO_SUCH_JOB", "ALREADY"]

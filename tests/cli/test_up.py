@@ -22,6 +22,8 @@ import redis
 from servers import free_port, wait_until
 
 from coordinator.child import FIRST_DELAY, LONGEST_DELAY, how_it_ended, restart_delay
+from coordinator.cli.demo import further
+from coordinator.cli.terminal import program
 from coordinator.home import Home, discover_redis_url
 from coordinator.local import LocalFleet, Size, crew
 from tasks.settings import Settings
@@ -322,6 +324,40 @@ def test_other_commands_find_the_fleet_of_this_folder(
     fleet.signal(signal.SIGTERM)
     assert fleet.code() == 0
     assert discover_redis_url() == "redis://localhost:6379/0"
+
+
+def test_the_line_to_submit_with_names_all_that_another_terminal_would_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the warehouse, a job submitted as it says would publish to ./warehouse."""
+    monkeypatch.delenv("UNSTUCK_WAREHOUSE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert "UNSTUCK_WAREHOUSE" not in LocalFleet(home=tmp_path, redis_url="redis://h:1/0").welcome()
+    monkeypatch.setenv("UNSTUCK_WAREHOUSE", "a house")
+    shown = LocalFleet(home=tmp_path, redis_url="redis://h:1/0").welcome()
+    assert f"UNSTUCK_WAREHOUSE='{tmp_path}/a house' unstuck submit SPEC" in shown
+
+
+def test_the_demo_ends_with_commands_that_can_be_copied_and_name_its_warehouse() -> None:
+    lines = further(
+        Path("/w/.unstuck/demo"), "/w/.unstuck/demo/ware house", "redis://127.0.0.1:1/0", "J", ".venv/bin/u"
+    )
+    assert "  UNSTUCK_WAREHOUSE='/w/.unstuck/demo/ware house' .venv/bin/u up --home /w/.unstuck/demo" in lines
+    assert "  UNSTUCK_REDIS_URL=redis://127.0.0.1:1/0 .venv/bin/u events J" in lines
+
+
+def test_a_program_that_no_shell_would_find_is_named_by_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / ".venv" / "bin" / "unstuck"
+    mine.parent.mkdir(parents=True)
+    mine.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(mine.parent / "python"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert program(tmp_path) == ".venv/bin/unstuck"
+    assert program(tmp_path / "elsewhere") == str(mine)
+    monkeypatch.setenv("PATH", str(mine.parent))
+    assert program(tmp_path) == "unstuck"
 
 
 def test_the_address_of_a_dead_fleet_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

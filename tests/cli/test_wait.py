@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -11,13 +12,18 @@ import select
 import signal
 import struct
 import termios
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import redis
+from rich.console import Console
 from servers import RedisServer, wait_until
 
+from coordinator import brief
+from coordinator.cli import watch
+from coordinator.cli.connection import Connection
 from tasks.report import Outcome, OutcomeKind
 from tasks.warehouse import Warehouse
 from tests.cli.conftest import ByHand, Cli
@@ -167,6 +173,37 @@ def test_a_watcher_outlives_a_restart_of_redis(cli: Cli, tmp_path: Path) -> None
         server.stop()
 
 
+def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(
+    hand: ByHand, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of a CI that ends in SUBMITTED or QUEUED helps nobody."""
+    monkeypatch.setattr(watch, "STANDS", 0.3)
+    monkeypatch.setattr(watch, "EVERY", 0.05)
+    monkeypatch.setattr(brief, "LONELY", 0.1)
+    job = hand.submit({"name": "only", "queue": "gpu"})
+    drawn = io.StringIO()
+    console = Console(file=drawn, width=1000)
+    waiting = threading.Thread(
+        target=watch.await_end, args=(Connection(hand.client, client, ""), job, console), daemon=True
+    )
+    waiting.start()
+
+    def stood(word: str) -> list[str]:
+        return [line for line in drawn.getvalue().splitlines() if "  stands  " in line and word in line]
+
+    # Given: no coordinator. Then: it says so; and with one, that nobody listens to the queue.
+    wait_until(lambda: stood("no coordinator has looked at this job"), 5, "a word about coordinators")
+    hand.decide(job)
+    wait_until(lambda: stood("queue gpu: no worker listens on it"), 5, "a word about the queue")
+    # When it runs, a line would be noise.
+    token = hand.claim(job, "only")
+    time.sleep(0.6)
+    hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
+    waiting.join(5)
+    assert "FINISHED after" in drawn.getvalue()
+    assert len(stood("")) == 2, drawn.getvalue()
+
+
 # -- on a terminal --------------------------------------------------------------------------------------------
 
 
@@ -250,12 +287,13 @@ def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(cli: 
 
 def test_ctrl_c_on_a_terminal_gives_the_cursor_back(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"})
-    terminal = Terminal(cli, "watch", "last")
+    terminal = Terminal(cli, "watch", "last", columns=80)
     try:
         terminal.shows(r"○ only +waiting")
         terminal.process.send_signal(signal.SIGINT)
         code = terminal.end()
         assert f"job {job} goes on" in terminal.plain
+        assert f"unstuck watch {job}" in terminal.plain  # on one line, so that it can be copied
         assert terminal.drawn.rfind("\x1b[?25h") > terminal.drawn.rfind("\x1b[?25l")
         assert code == 130
     finally:

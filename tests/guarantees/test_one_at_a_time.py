@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -232,6 +233,16 @@ def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_head: Cal
 
     wait_until(lambda: head.sweep.run() and bool(head.sent), 3, "the takeover after the grace", every=0.05)
     assert head.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
+
+
+def test_the_first_sweep_of_all_is_not_told_as_an_outage(head: Head, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    head.sweep.run()
+    assert "this is the first sweep on this Redis: no lease counts as lapsed for the next 15s" in caplog.text
+    assert "nobody had swept" not in caplog.text
+    head.redis.hset(head.keys.alive, "at", "1")
+    head.sweep.run()
+    assert "nobody had swept for" in caplog.text
 
 
 def test_a_clock_that_was_set_back_begins_a_grace(head: Head) -> None:

@@ -53,6 +53,12 @@ def test_a_halted_job_is_resumed_though_nobody_paused_it() -> None:
     assert (result.job.halted, result.job.renewed, result.job.intent) == (None, True, Intent.RUN)
 
 
+def test_a_command_that_comes_too_late_names_what_was_asked_before_as_it_is_typed() -> None:
+    forced = command(JOB, Command.FORCE_STOP).job
+    assert "a force-stop cannot be taken back" in command(forced, Command.RESUME).text
+    assert "force-stop was asked for, which cancel does not override" in command(forced, Command.CANCEL).text
+
+
 def test_pause_now_after_a_pause_is_another_wish() -> None:
     paused = command(JOB, Command.PAUSE).job
     assert command(paused, Command.PAUSE).answer is Answer.ALREADY

@@ -198,6 +198,16 @@ def test_only_what_has_been_published_is_finished() -> None:
     decision = job.decide(published=PublishResult(version=7, rows={"a": 3}))
     assert (job.status(), job.state.job.version, job.state.job.published) == (Status.FINISHED, 7, {"a": 3})
     assert decision.due is None
+    assert job.state.job.reason is not None
+    assert job.state.job.reason.text == "all groups are done and published as version 7"
+
+
+def test_a_job_that_had_nothing_to_publish_does_not_say_that_it_published() -> None:
+    job = all_done()
+    job.decide(published=PublishResult(version=0, rows={}))
+    assert job.state.job.reason is not None
+    said = job.state.job.reason.text
+    assert (job.status(), said) == (Status.FINISHED, "all groups are done; there was nothing to publish")
 
 
 def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -> None:

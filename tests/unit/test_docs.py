@@ -262,6 +262,11 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
     assert [int(number) for number in numbers] == sorted(int(code) for code in ExitCode)
 
 
+def test_the_recipes_are_listed_in_their_order() -> None:
+    page = (DOCS / "howto.md").read_text()
+    assert re.findall(r"^- \[(.*)\]\(#", page, re.MULTILINE) == re.findall(r"^## (.*)$", page, re.MULTILINE)
+
+
 def test_every_make_target_is_described() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert phony

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator import doctor, fleet_health
+from coordinator.cli.doctor import of_names
 from coordinator.finding import Finding, Level
 from coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView, RunsOn, SeenThere
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
@@ -362,6 +363,15 @@ def test_who_is_set_to_another_path_is_named_with_it() -> None:
     (found,) = doctor.of_place_and_fleet(PLACE, seeing(SeenThere("/w", "id1"), SeenThere("/mnt/w", "id1")))
     assert (found.code, found.level) == ("WAREHOUSE_SHARED", Level.WARNING)
     assert "h2:2 (/mnt/w)" in found.text
+
+
+def test_a_variable_that_is_no_setting_is_named_with_what_may_have_been_meant() -> None:
+    fine = ["UNSTUCK_LEASE_TTL", "UNSTUCK_DEBUG", "UNSTUCK_ARM", "unstuck_prefix", "PATH"]
+    assert of_names(fine) == []
+    (found,) = of_names([*fine, "UNSTUCK_LEAS_TTL"])
+    assert (found.code, found.level) == ("SETTINGS", Level.WARNING)
+    assert found.text.startswith("UNSTUCK_LEAS_TTL is set and is no setting")
+    assert "did you mean 'UNSTUCK_LEASE_TTL'?" in found.text
 
 
 # -- the page -------------------------------------------------------------------------------------------------

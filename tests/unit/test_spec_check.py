@@ -78,6 +78,37 @@ def test_a_graph_that_cannot_work_is_refused(groups: str, message: str) -> None:
     assert told(HEAD + groups) == [message]
 
 
+def test_a_slip_in_one_field_hides_neither_cycles_nor_unknown_needs_nor_double_names() -> None:
+    assert told(
+        HEAD
+        + "  - {name: a, needs: [c], tiemout: 3s}\n"
+        + "  - {name: b, needs: [a, zebra], steps: []}\n"
+        + "  - {name: c, needs: [b], steps: [{python: 'm'}]}\n"
+        + "  - {name: b, steps: [{python: 'm:f'}]}\n"
+    ) == [
+        "s.yaml:3:23: groups[0].needs[0]: a cycle, each needs the next: a → c → b → a",
+        "s.yaml:3:27: groups[0].tiemout: unknown field 'tiemout'; did you mean 'timeout'?",
+        "s.yaml:4:26: groups[1].needs[1]: unknown group 'zebra'; groups: a, b, c",
+        "s.yaml:5:44: groups[2].steps[0].python: expected module:function, such as examples.flights:clean, not 'm'",
+        "s.yaml:6:12: groups[3].name: two groups are named 'b', this one and groups[1]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "lines"),
+    [
+        # The group that is needed may be the one without a name.
+        ("  - {nmae: a, steps: [{python: 'm:f'}]}\n  - {name: b, needs: [a]}\n", 2),
+        # A group that misspelt what it runs is not told that it runs nothing.
+        ("  - {name: a, setps: [{python: 'm:f'}]}\n", 1),
+        ("  - {name: a, needs: [1, a], steps: [{python: 'm:f'}]}\n  - 7\n", 2),
+        (A + "  - {name: b, needs: ['a b']}\n", 1),
+    ],
+)
+def test_what_mending_a_slip_would_mend_is_not_told(groups: str, lines: int) -> None:
+    assert len(told(HEAD + groups)) == lines, told(HEAD + groups)
+
+
 def test_a_fork_counts_with_its_members() -> None:
     fork = "  - {name: f, for_each: {m: [1, 2, 3]}, steps: [{python: 'm:f'}]}\n"
     assert JobSpec.from_text(HEAD + fork + "  - {name: b, needs: [f], join: {at_least: 2}}\n").groups[1].join.count == 2

@@ -26,11 +26,13 @@ S = GroupState
     "wrong",
     [
         minimal(timeout=0),
+        minimal(defaults={"timeout": 0}),
+        minimal(groups=[{"name": "a", "timeout": 0, "steps": [{"python": "m:f"}]}]),
         minimal(defaults={"queue_timeout": "0s"}),
         minimal(groups=[{"name": "a", "queue_timeout": 0, "steps": [{"python": "m:f"}]}]),
         minimal(groups=[{"name": "a", "steps": [{"python": "m:f", "timeout": "0ms"}]}]),
     ],
-    ids=["job", "defaults", "group", "step"],
+    ids=["job", "defaults", "group", "defaults-queue", "group-queue", "step"],
 )
 def test_a_timeout_of_zero_is_refused_with_what_to_write_instead(wrong: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"timeout: a timeout of zero .* leave it out for no end"):
