@@ -145,7 +145,7 @@ def _released(record: GroupRecord, outcome: Outcome, world: World, interrupted: 
     releases = record.releases + 1
     said = outcome.failure.text if outcome.failure else "handed back by a worker that was told to stop"
     if interrupted:
-        said = "interrupted and handed back, since its job was paused"
+        said = "interrupted by a pause that did not wait, and handed back"
     if releases > MAX_RELEASES:
         text = f"handed back {releases} times without an end: {said}"
         return Folded(replace(record, state=GroupState.FAILED, releases=releases, reason=Reason("RELEASED", text)))

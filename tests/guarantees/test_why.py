@@ -323,7 +323,7 @@ def test_a_pause_that_does_not_wait_is_told_as_one(head: Head) -> None:
     events = [event for _, event in head.client.queries.events(job)]
     assert [e["text"] for e in events if e["kind"] == "USER_PAUSE"] == ["now, interrupting what runs: the disk is full"]
     released = [e["text"] for e in events if e.get("code") == "RELEASED"]
-    assert released == ["interrupted and handed back, since its job was paused"]
+    assert released == ["interrupted by a pause that did not wait, and handed back"]
 
 
 def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_command(head: Head) -> None:

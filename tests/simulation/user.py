@@ -81,7 +81,13 @@ class _WarehouseAtHand:
         self._line, self._depot = line, depot
 
     def ensure_id(self) -> str:
+        return self.identity()
+
+    def identity(self) -> str:
         return "w"
+
+    def check_id(self, expected: str) -> None:
+        assert expected == self.identity(), "there is one warehouse here"
 
     def head(self) -> int:
         return self._line.call("head of the log", self._depot.head, lost=OSError, of_store=False)
