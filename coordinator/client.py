@@ -24,7 +24,7 @@ from coordinator.decision import World
 from coordinator.explain import SHOWN, explain
 from coordinator.explanation import Explanation
 from coordinator.fleet import FleetView, fleet_of
-from coordinator.fleet_health import left_lying
+from coordinator.fleet_health import all_at_work, left_lying
 from coordinator.giving import Giving, Judge
 from coordinator.job import JobRecord
 from coordinator.parked import Parked, Treated
@@ -255,8 +255,9 @@ class Client:
         """
         state, now, due = self._state(job)
         took, idle = self.queries.took(state), self.queries.idle(now)
-        lying = left_lying(self.fleet(wanted=False), self.settings.deaf_after)
-        return explain(state, self._world(now, state), due, SHOWN, took, idle, lying)
+        fleet = self.fleet(wanted=False)
+        lying, busy = left_lying(fleet, self.settings.deaf_after), all_at_work(fleet)
+        return explain(state, self._world(now, state), due, SHOWN, took, idle, lying, busy)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""

@@ -56,6 +56,7 @@ def explain(
     took: Mapping[str, float] | None = None,
     idle: float = 0.0,
     lying: Mapping[str, str] | None = None,
+    busy: Mapping[str, str] | None = None,
 ) -> list[Explanation]:
     """The job first, then every group that is not done or that its condition skipped, in the order of the spec.
 
@@ -65,11 +66,12 @@ def explain(
         took: seconds that groups took when they last succeeded, in an earlier job; see `Queries.took`.
         idle: seconds in which no coordinator has looked at any job; see `Queries.idle`.
         lying: queues on which messages lie before idle runners, with the words for it; see `left_lying`.
+        busy: queues whose runners are all at work, with the words for it; see `all_at_work`.
     """
     job = _job(state, world, due)
     if state.job.terminal:
         return [job]
-    seen = Seen(state, world, due, took or {}, lying or {})
+    seen = Seen(state, world, due, took or {}, lying or {}, busy or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(_planned(seen, name, planned, members))
@@ -346,6 +348,8 @@ def _queued(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecor
         )
         if queue in seen.lying:
             what, helps = f"{what}; messages lie on {seen.lying[queue]}", ("unstuck doctor", *helps)
+        elif queue in seen.busy:
+            what, helps = f"{what}; {seen.busy[queue]}", ("unstuck fleet", *helps)
     else:
         what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
     at = ahead(resend_at(record, queue, world), world, seen.due)

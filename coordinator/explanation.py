@@ -79,9 +79,11 @@ class Seen:
         due: float | None,
         took: Mapping[str, float],
         lying: Mapping[str, str],
+        busy: Mapping[str, str],
     ) -> None:
-        """``took``: seconds that groups took when they last succeeded. ``lying``: see `explain`."""
-        self.state, self.world, self.due, self.took, self.lying = state, world, due, took, lying
+        """``took``: seconds that groups took when they last succeeded. ``lying``, ``busy``: see `explain`."""
+        self.state, self.world, self.due = state, world, due
+        self.took, self.lying, self.busy = took, lying, busy
         draft = Draft(state, world)
         self.room = Room(draft)
         job = state.job

@@ -120,6 +120,22 @@ def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:
     return found
 
 
+def all_at_work(view: FleetView) -> dict[str, str]:
+    """Queues whose listeners are all at work: queue → what they are at, in words."""
+    busy: dict[str, list[RunnerView]] = {}
+    for queue in {queue for one in view.runners for queue in one.queues}:
+        listening = [one for one in view.runners if not one.silent and queue in one.queues]
+        if listening and all(one.job is not None for one in listening):
+            busy[queue] = sorted(listening, key=lambda one: one.since or view.at)
+    told = {}
+    for queue, runners in busy.items():
+        first = runners[0]
+        who = "it is at work," if len(runners) == 1 else f"all {len(runners)} are at work, the longest"
+        seconds = max(0.0, view.at - (first.since or view.at))
+        told[queue] = f"{who} for {format_duration(seconds)} on {first.group} of job {first.job}"
+    return told
+
+
 def _cure(queue: QueueView) -> str:
     if queue.name == CONTROL_QUEUE:
         return (

@@ -52,6 +52,27 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(make_h
     assert found.help[0] == "unstuck doctor"
 
 
+def test_a_queue_whose_runners_are_all_at_work_says_what_they_are_at(head: Head) -> None:
+    job = head.submit(group("a"))
+    head.read()
+    now = head.redis.time()[0]
+
+    def runner(name: str, **more: object) -> None:
+        line = {"host": "host-9", "pid": 77, "worker_pid": 70, "queues": ["light"], **more}
+        head.redis.hset(head.keys.runners, name, json.dumps(line))
+        head.redis.zadd(head.keys.runners_seen, {name: now + 60})
+
+    runner("one", job="other", group="s[2]", attempt=1, since=now - 90)
+    found = why(head, job)["a"]
+    assert "1 runner listens, and none has taken it yet; it is at work, for 1m3" in found.what
+    assert found.what.endswith("on s[2] of job other")
+    assert found.help[0] == "unstuck fleet"
+    runner("two", job="other", group="s[3]", attempt=1, since=now - 30)
+    assert "all 2 are at work, the longest for 1m3" in why(head, job)["a"].what
+    runner("three", job=None)
+    assert "at work" not in why(head, job)["a"].what
+
+
 def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(head: Head) -> None:
     job = backoff(head)
     found = why(head, job)
