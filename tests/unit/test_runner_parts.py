@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -106,7 +105,7 @@ def test_a_call_that_does_not_fit_says_how(function: Any, params: Any, own: set[
     [
         ("os:getcwd", ["steps"], "UNSTUCK_STEP_MODULES"),
         ("osx.path:join", ["os"], "UNSTUCK_STEP_MODULES"),
-        ("no_such_module_here:f", [], rf"on {re.escape(os.uname().nodename)}:{os.getpid()}: ModuleNotFoundError"),
+        ("no_such_module_here:f", [], r"on \S+:\d+: ModuleNotFoundError"),
         ("os:no_such_name", [], "AttributeError"),
         ("os:sep", [], "not a function"),
     ],
