@@ -208,8 +208,10 @@ def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinato
     goes_on = client.submit({"name": "goes-on", "groups": [work.group("goes-on", gate="later")]}).id
     wait_until(work.began("ends", "goes-on"), 60, "both to run")
     heads = [child for child in fleet.children if child.name.startswith("coordinator")]
-    # Given: whoever keeps the lease is the last one to come back, so that coordinators sweep before it renews.
-    with _stopped(watchdog_of(runner_of(client, goes_on))):
+    # Given: whoever keeps the lease is the last one to come back, so that coordinators sweep before it renews. Its
+    # runner stands still as well, for it would replace a watchdog that is stopped alone.
+    runner = runner_of(client, goes_on)
+    with _stopped(watchdog_of(runner)), _stopped(runner):
         with trouble(server):
             began = time.monotonic()
             for head in heads:  # their supervisor starts others, which know nothing of what was before

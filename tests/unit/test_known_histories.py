@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from small_world import HALT, LOOK, SmallWorld, Step
 
 from coordinator.asking import rerun, skip
@@ -16,7 +18,7 @@ def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:
     """It is shown as PAUSED; a skip that was taken made every decision fail, and the cancel never came about."""
     world = SmallWorld("chain").play(LOOK, CLAIM, LOOK, CANCEL, LOOK, HALT)
     assert world.job.status is Status.PAUSED
-    for ask in (skip, rerun):
+    for ask in (skip, partial(rerun, word="w")):
         refused = ask(world.state(), "a")
         assert refused.answer is Answer.REFUSED
         assert "cancel was asked for" in refused.text
