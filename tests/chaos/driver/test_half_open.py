@@ -38,12 +38,15 @@ def listening(link: Link, client: redis.Redis, tmp_path: Path) -> Iterator[Fleet
     with worker(f"redis://127.0.0.1:{link.port}/0", tmp_path, arguments=["--without-heartbeat"]) as fleet:
         first = offer(client, tmp_path / "w", "first", GROUP)
         wait_until(lambda: "outcome" in attempt(client, first), 30, "the first group to be done")
-        wait_until(lambda: not client.exists("unacked") and waits(client), 10, "the worker to listen")
+        wait_until(lambda: f"{first}] succeeded" in fleet.text(), 10, "Celery to have its result")
+        so_far = asked(client)
+        wait_until(lambda: not client.exists("unacked") and asked(client) > so_far + 1, 10, "the worker to listen")
         yield fleet
 
 
-def waits(client: redis.Redis) -> bool:
-    return any(one["cmd"] == "brpop" for one in client.client_list())
+def asked(client: redis.Redis) -> int:
+    """Commands on the connection that asks for messages; a worker whose only slot is taken asks for none."""
+    return max((int(one["tot-cmds"]) for one in client.client_list() if one["cmd"] == "brpop"), default=0)
 
 
 def done(client: redis.Redis, hint: Hint) -> bool:
