@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from coordinator.due import PUBLISHING
 from coordinator.state import JobState
+from coordinator.status import Status
 
 from . import word
 from .depot import Depot, LogEntry
@@ -40,8 +42,11 @@ class Packages:
         self._written.add(job.id)
         if entry.kind == "abort" and job.intent in word.ENDED_BY_USER and job.aborting:
             return ""  # also of a coordinator that was frozen in it, under a job that another one brought to its end
+        if entry.kind == "abort" and self.went_back and job.status is Status.FINISHED and not job.version:
+            return ""  # of a cancel that the store has forgotten since; it withholds nothing, for there was no output
         is_so = entry == package_of(state, self._depot)
-        if (job.terminal or not is_so) and self.went_back and entry in self._told[job.id]:
+        publishing = job.phase == PUBLISHING and not job.terminal
+        if not (publishing and is_so) and self.went_back and entry in self._told[job.id]:
             # Its publisher was frozen when the store went back to before the job was publishing.
             self.outlasted.add(job.id)
             return ""
