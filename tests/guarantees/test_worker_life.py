@@ -88,7 +88,8 @@ def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_l
         runner = fleet.runner_of(store, hint)
         (watchdog,) = other.watchdogs
         os.kill(other.process.pid, signal.SIGKILL)
-        assert fleet.outcome(store, hint, LEASE_TTL).kind is OutcomeKind.LOST
+        # There is no coordinator here: whatever stands on the record was reported, however busy the machine.
+        assert fleet.outcome(store, hint, 10.0).kind is OutcomeKind.LOST
         wait_until(lambda: fleet.gone(runner.pid) and fleet.gone(watchdog.pid), 10, "runner and watchdog to be gone")
 
 
