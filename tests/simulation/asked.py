@@ -119,6 +119,13 @@ class Asked:
         if decision.forgotten:
             for keys in (self._to_skip, self._recovering):
                 keys.difference_update({(job, group) for group in decision.forgotten})
+            # Members that had no record yet are forgotten with the others.
+            gone = {split_member(group)[0] for group in decision.forgotten}
+            self._to_skip = {
+                (one, group)
+                for one, group in self._to_skip
+                if one != job or group in after.groups or split_member(group)[0] not in gone
+            }
             for ask in after.record.asks:
                 if ask.do == "skip":
                     self._to_skip |= {(job, each) for each in _open(self._state(after), ask.group)}

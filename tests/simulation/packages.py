@@ -9,7 +9,6 @@ from collections import defaultdict
 
 from coordinator.due import PUBLISHING
 from coordinator.state import JobState
-from coordinator.status import Status
 
 from . import word
 from .depot import Depot, LogEntry
@@ -42,8 +41,10 @@ class Packages:
         self._written.add(job.id)
         if entry.kind == "abort" and job.intent in word.ENDED_BY_USER and job.aborting:
             return ""  # also of a coordinator that was frozen in it, under a job that another one brought to its end
-        if entry.kind == "abort" and self.went_back and job.status is Status.FINISHED and not job.version:
-            return ""  # of a cancel that the store has forgotten since; it withholds nothing, for there was no output
+        if entry.kind == "abort" and self.went_back and (not job.terminal or not job.version):
+            # Of a cancel that the store has forgotten since. It withholds nothing from a job that had no output; one
+            # that has not published yet finds it in its slot, and ends as it says.
+            return ""
         is_so = entry == package_of(state, self._depot)
         publishing = job.phase == PUBLISHING and not job.terminal
         if not (publishing and is_so) and self.went_back and entry in self._told[job.id]:

@@ -242,8 +242,9 @@ class Promises:
             self.broken(FORGOTTEN, f"{job.id}: a commit with {len(decision.events)} transitions")
         self._hold(WAIT, self._clocks.committed(before, after, decision, self._core.now))
         self._budgets.forget((job.id, group) for group in decision.forgotten)
-        self._events = {key for key in self._events if key[0] != job.id or key[1] not in decision.forgotten}
+        self._forget_events(job.id, decision)
         self._moved(before, after, decision)
+        self._forget_events(job.id, decision)
         self._hold(WORD, self._asked.committed(before, after, decision))
         self._froze(before, after, decision)
         self._hold_lies(ends.limits(after, decision))
@@ -261,6 +262,10 @@ class Promises:
             self.happened("publishing", job.id)
         if any(event["kind"] == S.BACKOFF for event in decision.events):
             self.happened("recovering", job.id)
+
+    def _forget_events(self, job_id: str, decision: Decision) -> None:
+        """Attempts of what was forgotten are counted from the first again; before its moves, and after them."""
+        self._events = {key for key in self._events if key[0] != job_id or key[1] not in decision.forgotten}
 
     def _moved(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
         job_id = before.record.id
