@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from tasks.errors import UnstuckError
 from tasks.settings import Settings
 
 DEFAULT_HOME = Path(".unstuck")
+_PORTS = range(20_000, 32_000)
 
 
 class FleetRunning(UnstuckError):
@@ -96,7 +98,7 @@ class Home:
             port = int(remembered.read_text())
             if _bindable(port):
                 return port
-        port = _bindable(0)
+        port = free_port()
         remembered.write_text(f"{port}\n")
         return port
 
@@ -145,16 +147,32 @@ def answers(url: str, timeout: float = 1.0) -> bool:
             return False
 
 
-def _bindable(port: int) -> int:
-    """The port bound on the loopback address (a free one for 0), or 0 if somebody else has it."""
+def free_port() -> int:
+    """A port on the loopback address that nobody listens at, for a server that is to start again at the same one.
+
+    None of those that systems give to outgoing connections (from 32768 on Linux, from 49152 elsewhere): while a server
+    of such a port is away, a client that tries it again and again may be given that very port, and be connected with
+    itself; the server then cannot come back.
+
+    Raises:
+        OSError: none of 1,000 ports could be bound.
+    """
+    for port in random.sample(_PORTS, 1000):
+        if _bindable(port):
+            return port
+    raise OSError(f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free on 127.0.0.1")
+
+
+def _bindable(port: int) -> bool:
+    """True if nobody else has this port on the loopback address."""
     with socket.socket() as sock:
         # As Valkey does: connections of the last run that linger in TIME_WAIT do not count.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind(("127.0.0.1", port))
         except OSError:
-            return 0
-        return int(sock.getsockname()[1])
+            return False
+        return True
 
 
 def _exists(pid: int) -> bool:

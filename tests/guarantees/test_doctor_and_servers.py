@@ -78,7 +78,7 @@ def test_a_redis_as_it_should_be_has_no_problem_but_the_missing_fleet(tmp_path: 
         (("--maxmemory-policy", "allkeys-lru"), "REDIS_EVICTION", "allkeys-lru"),
         (("--appendonly", "no"), "REDIS_PERSISTENCE", "append-only"),
         (("--appendfsync", "no"), "REDIS_PERSISTENCE", "appendfsync no"),
-        (("--cluster-enabled", "yes"), "REDIS_CLUSTER", "Cluster"),
+        (("--cluster-enabled", "yes", "--cluster-port", str(free_port())), "REDIS_CLUSTER", "Cluster"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
