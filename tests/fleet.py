@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import redis
-from processes import command_line
+from processes import command_line, lives
 from servers import wait_until
 
 from tasks.group import Collect, FrozenInputs, GroupPlan, GroupSpec
@@ -86,7 +86,7 @@ def attempt(client: redis.Redis, hint: Hint) -> dict[str, Any]:
     return json.loads(raw) if raw else {}
 
 
-def claimed(client: redis.Redis, hint: Hint, timeout: float = 30) -> dict[str, Any]:
+def claimed(client: redis.Redis, hint: Hint, timeout: float = 60) -> dict[str, Any]:
     """The attempt record, once a runner holds it."""
 
     def held() -> dict[str, Any] | None:
@@ -96,14 +96,23 @@ def claimed(client: redis.Redis, hint: Hint, timeout: float = 30) -> dict[str, A
     return wait_until(held, timeout, f"a runner to claim {hint}")
 
 
-def runner_of(client: redis.Redis, hint: Hint, timeout: float = 30) -> psutil.Process:
+def renewed(client: redis.Redis, hint: Hint) -> None:
+    """Wait until the watchdog knows of the attempt, whose claim the runner told it after the record: it has renewed."""
+    lease = claimed(client, hint)["lease"]
+    wait_until(lambda: attempt(client, hint)["lease"] > lease, 20, f"a renewal for {hint}")
+
+
+def runner_of(client: redis.Redis, hint: Hint, timeout: float = 60) -> psutil.Process:
     """The process that holds the attempt, once one does."""
     return psutil.Process(int(claimed(client, hint, timeout)["worker"].rpartition(":")[2]))
 
 
 def gone(pid: int) -> bool:
     """True if there is no such process any more; a zombie is gone."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return not lives(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
 
 
 def outcome(client: redis.Redis, hint: Hint, timeout: float = 20) -> Outcome:
@@ -209,7 +218,7 @@ def worker(
         "UNSTUCK_REDIS_URL": redis_url,
         "UNSTUCK_LEASE_TTL": "3s",
         "UNSTUCK_LEASE_RENEW": "300ms",
-        "UNSTUCK_CANCEL_GRACE": "1s",
+        "UNSTUCK_CANCEL_GRACE": "3s",
         "UNSTUCK_DRAIN_GRACE": "1s",
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)]),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -229,7 +238,7 @@ def worker(
         )
     fleet = FleetWorker(process, log)
     try:
-        wait_until(lambda: fleet.ready() or process.poll() is not None, 30, "the worker to be ready")
+        wait_until(lambda: fleet.ready() or process.poll() is not None, 90, "the worker to be ready")
         assert process.poll() is None, fleet.text()
         RUNNING.append(fleet)
         yield fleet
@@ -242,7 +251,7 @@ def worker(
         process.kill()
         process.wait()
         wait_until(
-            lambda: not [p for p in started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE],
+            lambda: not [p for p in started if lives(p)],
             10,
             "the worker's processes to be gone",
         )

@@ -179,14 +179,22 @@ def taken_away(spark: Any, ctx: Any, warehouse: str, back: bool) -> Any:
     here, away, false = (Path(warehouse + end) for end in ("", "-away", "-false"))
 
     def until_written_by(tasks: int, where: Path) -> None:
-        while len([*where.glob("_staging/**/_temporary/0/task_*")]) < tasks:
+        while written(where) < tasks:
             time.sleep(0.01)
+
+    def written(where: Path) -> int:
+        try:
+            return len([*where.glob("_staging/**/_temporary/0/task_*")])
+        except FileNotFoundError:  # a folder that another task renamed meanwhile
+            return 0
 
     def part(index: int, rows: Any) -> Any:
         if index == 1:
             until_written_by(1, here)
             here.rename(away)
         if index == 2:
+            while not away.exists():
+                time.sleep(0.01)
             until_written_by(1, here)
             if back:
                 here.rename(false)

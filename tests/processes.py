@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import psutil
 
+from tasks.proctree import Seen, look
+
 
 def command_line(process: psutil.Process) -> str:
     """The command line, or the title that the process gave itself; empty once it is gone or a zombie."""
@@ -11,6 +13,11 @@ def command_line(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:  # ZombieProcess is one
         return ""
+
+
+def lives(process: psutil.Process) -> bool:
+    """True while it runs; a zombie does not."""
+    return look(process) is not Seen.GONE
 
 
 def below(process: psutil.Process) -> list[psutil.Process]:

@@ -64,7 +64,9 @@ class RedisServer:
             [
                 server_binary(),
                 *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)),
-                *("--save", "", "--appendonly", "yes" if self.aof else "no", "--appendfsync", "everysec"),
+                *("--save", "", "--appendonly", "yes" if self.aof else "no"),
+                # What it acknowledged stands, also after SIGKILL.
+                *("--appendfsync", "always" if self.aof else "everysec"),
                 *("--maxmemory-policy", "noeviction", "--logfile", str(log)),
                 *self.options,
             ]

@@ -67,7 +67,7 @@ def fleet(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
     sizes = {"workers": 0, "coordinators": 2, "light": 1, "light_slots": SLOTS}
     try:
         with LocalFleet(**sizes, home=home, redis_url=server.url) as running:  # type: ignore[arg-type]
-            running.wait_ready()
+            running.wait_ready(150)
             yield running
     finally:
         patch.undo()

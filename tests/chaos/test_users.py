@@ -36,6 +36,7 @@ def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_rig
             if not ended <= now_ended:
                 wrong.append(f"{len(ended - now_ended)} jobs are no longer terminal")
             ended = now_ended
+            done.wait(0.05)
 
     looker = threading.Thread(target=looks)
     looker.start()
@@ -44,8 +45,9 @@ def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_rig
             assert client.cancel(job).answer in ("DONE", "ALREADY")
         wait_until(
             lambda: {job.status for job in client.jobs(name="many", limit=None)} == {Status.CANCELED},
-            30,
+            60,
             "all 300 to be CANCELED",
+            every=0.2,
         )
     finally:
         gate.touch()
@@ -55,9 +57,9 @@ def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_rig
     late = [
         (job, view.job.ended_at - view.job.intent_at)
         for job in jobs
-        if (view := client.show(job)).job.ended_at - view.job.intent_at > 8.0 + 3.0
+        if (view := client.show(job)).job.ended_at - view.job.intent_at > 8.0 + 8.0
     ]
-    assert not late, "none ends later than the deadline (8s), with a moment for the sweep"
+    assert not late, "none ends later than the deadline (8s), with a moment for the sweeps"
 
 
 def test_a_failed_job_is_retried_and_runs_only_what_had_not_succeeded(

@@ -103,7 +103,7 @@ class Cli:
 
     def __call__(self, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         """Run to the end. What no user should ever see is looked for in every answer."""
-        done = forked.run([*map(str, arguments)], cwd=self.folder, env={**self.env, **env}, timeout=60)
+        done = forked.run([*map(str, arguments)], cwd=self.folder, env={**self.env, **env}, timeout=150)
         if "UNSTUCK_DEBUG" not in env:
             assert "Traceback" not in done.stdout + done.stderr, done.stderr
         assert "\x1b" not in done.stdout + done.stderr, "colours in a pipe"

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet
 import pytest
-from processes import command_line
+from processes import command_line, lives
 from servers import wait_until
 
 from coordinator.cli.demo import java_version, missing
@@ -43,11 +43,11 @@ def running(cli: Cli, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
             family.update(_below(process.pid))
             process.send_signal(signal.SIGINT)
         try:
-            process.wait(40)
+            process.wait(100)
         except subprocess.TimeoutExpired:
             process.kill()  # its guard ends the rest
             process.wait()
-    wait_until(lambda: not [p for p in family if _lives(p)], 20, "all that it started to end")
+    wait_until(lambda: not [p for p in family if lives(p)], 20, "all that it started to end")
 
 
 def _below(pid: int) -> list[psutil.Process]:
@@ -55,13 +55,6 @@ def _below(pid: int) -> list[psutil.Process]:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def says(process: subprocess.Popen[str], out: Path, pattern: str, timeout: float) -> re.Match[str]:
@@ -78,9 +71,10 @@ def says(process: subprocess.Popen[str], out: Path, pattern: str, timeout: float
     return match
 
 
+@pytest.mark.timeout(400)
 def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(alone: Cli) -> None:
     with running(alone, "up", "--workers", "0", "--light", "1") as (process, out):
-        says(process, out, r"^Ready: ", 60)
+        says(process, out, r"^Ready: ", 100)
         done = alone("submit", ROOT / "examples" / "wide.yaml", "--wait")
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r"^wide \S+ FINISHED after", done.stdout, re.MULTILINE)
@@ -131,7 +125,7 @@ def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_kill
         assert jvms
         os.kill(pid, signal.SIGKILL)
         says(process, out, r"LEASE_LAPSED|BACKOFF", 60)
-        wait_until(lambda: not [jvm for jvm in jvms if _lives(jvm)], 10, "the killed worker's JVM to be gone")
+        wait_until(lambda: not [jvm for jvm in jvms if lives(jvm)], 10, "the killed worker's JVM to be gone")
         assert process.wait(200) == 0, out.read_text()
     text = out.read_text()
     assert "spark-1" in text

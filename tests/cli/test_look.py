@@ -191,9 +191,11 @@ def test_show_and_its_json_say_in_one_line_what_each_group_waits_for(cli: Cli, h
 
 def test_a_job_that_nobody_looks_at_says_so(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
     job = hand.submit({"name": "only"})
-    assert "unstuck up" not in cli("show", job).stdout
     key = Keys(hand.settings.prefix).of(job).job
-    client.hset(key, "submitted_at", float(client.hget(key, "submitted_at") or 0) - 60)
+    submitted_at = float(client.hget(key, "submitted_at") or 0)
+    client.hset(key, "submitted_at", submitted_at + 60)
+    assert "unstuck up" not in cli("show", job).stdout
+    client.hset(key, "submitted_at", submitted_at - 60)
     assert "no coordinator has looked at this job yet; start a fleet with `unstuck up`" in cli("show", job).stdout
 
 

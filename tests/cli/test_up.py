@@ -74,7 +74,7 @@ class Up:
             )
         self.seen: dict[int, psutil.Process] = {}
 
-    def says(self, text: str, timeout: float = 20.0) -> str:
+    def says(self, text: str, timeout: float = 60.0) -> str:
         """Wait until the terminal shows ``text``; returns all that it shows."""
         return wait_until(lambda: self.text if text in self.text else "", timeout, f"{text!r} on the terminal")
 
@@ -106,7 +106,7 @@ class Up:
         """Wait until nothing lives of all that was ever seen."""
         wait_until(lambda: not self.left(), timeout, "all processes of the fleet to end")
 
-    def is_back(self, text: str, former: int, timeout: float = 30.0) -> None:
+    def is_back(self, text: str, former: int, timeout: float = 60.0) -> None:
         """Wait until another process stands where ``former`` stood."""
         wait_until(lambda: (now := self.find(text)) and now.pid != former, timeout, f"{text} to come back")
 

@@ -105,7 +105,7 @@ def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(make_head: Callabl
     """Constant in the width: of a job with as many planned groups as members, and of a fork with a join."""
 
     def per_report(width: int) -> float:
-        head = make_head()
+        head = make_head(sweep_every=3600)
         if shape == "groups":
             head.submit(*(group(f"g{n}") for n in range(width)), name=f"w{width}")
         else:

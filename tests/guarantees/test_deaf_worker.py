@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def test_a_deaf_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
         # Celery may wait in its own shutdown for the reply that never comes; then the alarm ends it.
         assert code in (os.EX_SOFTWARE, -signal.SIGALRM), worker.text()[-2000:]
         text = worker.text()
-        assert f"is deaf: for {DEAF_AFTER:.0f}s it has received nothing from {QUEUE}" in text
+        assert re.search(rf"is deaf: for \ds it has received nothing from {QUEUE}", text)
         assert fleet.outcome(client, held).kind is OutcomeKind.RELEASED
         assert client.llen(QUEUE) >= 1, "what it did not hear waits for the next worker"
         assert "claimant" not in fleet.attempt(client, lost)

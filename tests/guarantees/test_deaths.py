@@ -41,7 +41,7 @@ from tasks.warehouse import Warehouse, published_files
 pytestmark = pytest.mark.timeout(300)  # a table runs in the setup of its first test
 SLOTS = 6  # one more than runners are frozen at a time
 SOON = {
-    "UNSTUCK_LEASE_TTL": "4s",
+    "UNSTUCK_LEASE_TTL": "6s",
     "UNSTUCK_LEASE_RENEW": "300ms",
     "UNSTUCK_LOCK_TTL": "1s",
     "UNSTUCK_REPORT_IDLE": "1s",
@@ -291,6 +291,8 @@ def coordinator_deaths(place: Place) -> dict[Point, Case]:
         now = {point: place.case(f"headless-{point}", {point: Deed.KILL}, before=True) for point in points}
         cases |= now
         stop = threading.Event()
+        for case in now.values():
+            case.look()
         reader = threading.Thread(target=_look_until, args=(stop, list(now.values())))
         reader.start()
         try:

@@ -78,12 +78,13 @@ def test_a_redis_as_it_should_be_has_no_problem_but_the_missing_fleet(tmp_path: 
         (("--maxmemory-policy", "allkeys-lru"), "REDIS_EVICTION", "allkeys-lru"),
         (("--appendonly", "no"), "REDIS_PERSISTENCE", "append-only"),
         (("--appendfsync", "no"), "REDIS_PERSISTENCE", "appendfsync no"),
-        (("--cluster-enabled", "yes", "--cluster-port", str(free_port())), "REDIS_CLUSTER", "Cluster"),
+        (("--cluster-enabled", "yes"), "REDIS_CLUSTER", "Cluster"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_redis_that_is_set_wrongly_is_named(tmp_path: Path, options: tuple[str, ...], code: str, said: str) -> None:
-    with server(tmp_path / "v", *options) as wrong:
+    bus = ("--cluster-port", str(free_port())) if "--cluster-enabled" in options else ()  # else 10,000 above its port
+    with server(tmp_path / "v", *options, *bus) as wrong:
         exit_code, findings, _ = examine(wrong.url, tmp_path)
         assert problems(findings) == ({code} if code == "REDIS_CLUSTER" else {code, *NOBODY})
         assert said in findings[code]["text"]
@@ -102,10 +103,10 @@ def test_a_redis_that_is_nearly_full_is_named(tmp_path: Path) -> None:
 
 
 def test_a_read_only_replica_is_named_and_commands_exit_5(tmp_path: Path) -> None:
-    with server(tmp_path / "p") as primary, server(tmp_path / "r") as replica:
+    with server(tmp_path / "p", "--repl-diskless-sync-delay", "0") as primary, server(tmp_path / "r") as replica:
         with redis.Redis.from_url(replica.url) as control:
             control.replicaof("127.0.0.1", primary.port)
-            wait_until(lambda: control.info()["master_link_status"] == "up", 10, "the replica to follow")
+            wait_until(lambda: control.info()["master_link_status"] == "up", 60, "the replica to follow")
         code, findings, _ = examine(replica.url, tmp_path)
         assert problems(findings) == {"REDIS_READ_ONLY", *NOBODY}
         assert code == 1

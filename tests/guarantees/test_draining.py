@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -31,7 +32,8 @@ from tasks.token import Hint
 ROOT = Path(__file__).parents[2]
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
 LONG = {"UNSTUCK_DRAIN_GRACE": "20s"}  # what ends well before that has not ended because the grace was over
-SLACK = 4.0  # seconds; for a busy machine
+SLACK = 10.0  # seconds; for a busy machine
+UNHURRIED = {"UNSTUCK_LEASE_TTL": "15s"}  # nothing lapses here, whatever the machine is at
 LOAD = 400  # members of half a second, two or three at a time: they last for more than a minute
 
 
@@ -51,6 +53,8 @@ def offer(store: redis.Redis, tmp_path: Path) -> Any:
         group = {"name": "g", "spark": False, "queue": tmp_path.name, "steps": steps}
         hint = fleet.offer(store, tmp_path / "w", job, group)
         fleet.claimed(store, hint)
+        # Its watchdog, which hands it back, may be a second younger than its runner.
+        wait_until(lambda: any(json.loads(line)["job"] == job for line in store.hvals(fleet.KEYS.runners)), 60, job)
         return hint
 
     return make
@@ -63,7 +67,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     patch = pytest.MonkeyPatch()
     patch.delenv("UNSTUCK_REDIS_URL", raising=False)
     patch.setenv("UNSTUCK_WAREHOUSE", str(home / "warehouse"))
-    patch.setenv("UNSTUCK_LEASE_TTL", "3s")
+    patch.setenv("UNSTUCK_LEASE_TTL", UNHURRIED["UNSTUCK_LEASE_TTL"])
     patch.setenv("UNSTUCK_DISPATCH_TIMEOUT", "1s")
     patch.setenv("PYTHONPATH", PATHS)
     try:
@@ -110,9 +114,9 @@ def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_fi
     head: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
     job = client.submit({"name": "drained", "groups": [counted(tmp_path)]}).id
-    with fleet.worker(head.redis_url, tmp_path) as first:
-        wait_until(lambda: effects(tmp_path), 20, "the step to begin")
-        with fleet.worker(head.redis_url, tmp_path) as second:
+    with fleet.worker(head.redis_url, tmp_path, environ=UNHURRIED) as first:
+        wait_until(lambda: effects(tmp_path), 60, "the step to begin")
+        with fleet.worker(head.redis_url, tmp_path, environ=UNHURRIED) as second:
             asked = time.monotonic()
             first.process.send_signal(signal.SIGTERM)
 
@@ -149,11 +153,11 @@ def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_bac
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name) as stopped:
         started = tmp_path / "started"
         hint = offer("sleep_on", started=str(started))
-        wait_until(lambda: started.exists() and started.read_text(), 10, "the step to run")
+        wait_until(lambda: started.exists() and started.read_text(), 60, "the step to run")
         asked = time.monotonic()
         stopped.process.send_signal(signal.SIGTERM)
         assert fleet.outcome(store, hint).kind is OutcomeKind.RELEASED
-        assert time.monotonic() - asked < 1.0 + 1.0 + SLACK
+        assert time.monotonic() - asked < 1.0 + 3.0 + SLACK
         wait_until(lambda: fleet.gone(int(started.read_text())), 5, "the step's own child to be gone")
         left(stopped)
 
@@ -167,7 +171,7 @@ def test_a_second_signal_hands_back_at_once(
         stopped.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "was told to stop" in stopped.text(), 10, "the worker to say so")
         stopped.process.send_signal(second)
-        assert fleet.outcome(store, hint, 5).kind is OutcomeKind.RELEASED
+        assert fleet.outcome(store, hint, SLACK).kind is OutcomeKind.RELEASED
         left(stopped)
 
 
@@ -223,7 +227,7 @@ def supervised(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_local_fleet_that_is_stopped_hands_back(supervised: LocalFleet, store: redis.Redis, offer: Any) -> None:
     hint = offer("sleep_on")
     supervised.stop()
-    assert fleet.outcome(store, hint, 0.1).kind is OutcomeKind.RELEASED
+    assert fleet.outcome(store, hint, SLACK).kind is OutcomeKind.RELEASED
 
 
 def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by_its_supervisor(
@@ -239,7 +243,7 @@ def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by
     os.kill(child.pid, signal.SIGSTOP)
     assert fleet.outcome(store, hint, 1.0 + SLACK).kind is OutcomeKind.RELEASED
     supervised.stop(grace=0.5)
-    assert all(fleet.gone(process.pid) for process in below)
+    wait_until(lambda: all(fleet.gone(process.pid) for process in below), 10, "all of them to be gone")
 
 
 def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> None:
@@ -261,6 +265,7 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
     assert "spark@here was told to stop and takes no new work. What runs has 0.1s to end" in ended.stderr
 
 
+@pytest.mark.timeout(500)
 def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_charge_nothing(
     head: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
@@ -275,7 +280,7 @@ def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
     with ExitStack() as stack:
 
         def start() -> fleet.FleetWorker:
-            grace = {"UNSTUCK_DRAIN_GRACE": "2s"}
+            grace = {"UNSTUCK_DRAIN_GRACE": "2s", **UNHURRIED}
             up = fleet.worker(head.redis_url, tmp_path, queues="light,long", concurrency=2, environ=grace)
             return stack.enter_context(up)
 
@@ -290,7 +295,7 @@ def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
         running = [start(), start()]
         job = client.submit({"name": "rolling", "groups": [long, load]}).id
         for _ in range(6):
-            wait_until(lambda: sum(map(holds, running)) == 2, 20, "the two long ones to run")
+            wait_until(lambda: sum(map(holds, running)) == 2, 60, "the two long ones to run")
             old = running.pop(0)
             handed_back += holds(old)
             old.process.send_signal(signal.SIGTERM)
@@ -298,7 +303,7 @@ def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
             left(old)
             assert open_load(), "the load was over before the restart was: proves nothing"
         (tmp_path / "gate").touch()
-        assert client.wait(job, 60).job.status is Status.FINISHED
+        assert client.wait(job, 240).job.status is Status.FINISHED
     found = effects(tmp_path)
     assert len(found) == LOAD + 2
     assert {name: lines.count("done") for name, lines in found.items()} == dict.fromkeys(found, 1)
@@ -310,7 +315,7 @@ def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
     assert sum(lines.count("began") for lines in found.values()) == len(found) + sum(r.releases for r in records)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_spark_stage_is_handed_back_by_a_worker_that_stops(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
@@ -322,6 +327,6 @@ def test_a_spark_stage_is_handed_back_by_a_worker_that_stops(
         fleet.begun(store, hint, started)
         below = psutil.Process(stopped.process.pid).children(recursive=True)
         stopped.process.send_signal(signal.SIGTERM)
-        assert fleet.outcome(store, hint, 20.0).kind is OutcomeKind.RELEASED
+        assert fleet.outcome(store, hint, 60.0).kind is OutcomeKind.RELEASED
         left(stopped)
         wait_until(lambda: all(fleet.gone(process.pid) for process in below), 10, "the JVM and all others to be gone")

@@ -14,12 +14,13 @@ from servers import RedisServer, wait_until
 from coordinator.status import Status
 
 QUEUE = "frozen"
+UNHURRIED = {"UNSTUCK_LEASE_TTL": "15s"}  # what counts here is the silence, not the lease
 
 
 def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_count_as_listening(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    terms = {"lease_ttl": 3.0, "lease_renew": 0.3, "sweep_every": 0.1, "dispatch_timeout": 0.5}
+    terms = {"lease_ttl": 15.0, "lease_renew": 0.3, "sweep_every": 0.1, "dispatch_timeout": 0.5}
     head = Head(redis_server.url, tmp_path / "warehouse", **terms)
 
     def submit(step: str, **params: object) -> str:
@@ -54,10 +55,10 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
         assert sum(queue.listeners for queue in seen.queues if queue.name == QUEUE) == len(pids)
         return pids
 
-    with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, concurrency=2) as frozen:
+    with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, concurrency=2, environ=UNHURRIED) as frozen:
         held = submit("until", path=str(tmp_path / "gate"))
         wait_until(decided(lambda: head.status(held) is Status.RUNNING), 20, "one of its runners to work")
-        with fleet.worker(redis_server.url, tmp_path, queues=QUEUE) as other:
+        with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=UNHURRIED) as other:
             # Given: one runner at work in the worker that freezes and one idle, for which it asked Redis for a hint.
             mine, others = {one.pid for one in frozen.runners}, {one.pid for one in other.runners}
             wait_until(lambda: listening() == mine | others, 10, "all runners to be shown")

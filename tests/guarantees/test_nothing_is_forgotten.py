@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 import redis
 from head import Head, group, join
 from servers import RedisServer, wait_until
@@ -22,7 +23,7 @@ def test_a_hint_popped_by_a_worker_that_dies_is_sent_again_and_the_group_runs_on
     head.read()
     (lost,) = head.hints()  # popped by a worker that was SIGKILLed before it could claim
 
-    wait_until(lambda: head.sweep.run() and bool(head.sent), 2, "the hint to be sent again")
+    wait_until(lambda: head.sweep.run() and bool(head.sent), 20, "the hint to be sent again")
 
     (again,) = head.hints()
     assert again == lost, "the same hint, so that a copy that still lies about is the same attempt"
@@ -64,29 +65,30 @@ def test_the_last_branch_of_a_join_that_meets_a_busy_lock_starts_the_successor_w
         consumer.start()
         try:
             head.work(right)
-            wait_until(lambda: other.exists(head.keys.of(job).dirty), 5, "the consumer to meet the lock busy")
+            wait_until(lambda: other.exists(head.keys.of(job).dirty), 20, "the consumer to meet the lock busy")
             assert not head.sent
             assert head.events(job, "right") == ["QUEUED"]
             other.delete(lock)
             released = time.monotonic()
-            wait_until(lambda: bool(head.sent), 5, "the successor to be queued", every=0.002)
+            wait_until(lambda: bool(head.sent), 20, "the successor to be queued", every=0.002)
             took = time.monotonic() - released
         finally:
             head.consumer.stopping.set()
             consumer.join(5)
 
     assert [hint.group for hint in head.sent] == ["after"]
-    assert took < 0.25, f"queued {took * 1000:.0f} ms after the release"
+    assert took < 2.0, f"queued {took * 1000:.0f} ms after the release: not by the lock, a sweep or an idle report"
 
 
 def test_when_the_locks_holder_dies_the_job_goes_on_at_the_end_of_its_term(make_head: Callable[..., Head]) -> None:
     head = make_head(lock_ttl=0.5)
     job = head.submit(group("only"))
-    assert head.store.begin(job, "a coordinator that dies now").answer == "LOCKED"
+    begun = head.store.begin(job, "a coordinator that dies now")
+    assert begun.answer == "LOCKED"
 
     # Both ways on: the report that stays pending, and the due that was pushed to the end of the lock's term.
-    assert 0 < head.due_in(job) <= 0.5
-    wait_until(lambda: head.sweep.run() and bool(head.sent), 2, "the job to go on")
+    assert head.show(job).due == pytest.approx(begun.now + 0.5, abs=0.01)
+    wait_until(lambda: head.sweep.run() and bool(head.sent), 20, "the job to go on")
     assert head.events(job, "only") == ["QUEUED"]
 
 

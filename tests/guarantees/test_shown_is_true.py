@@ -244,14 +244,14 @@ def test_the_same_key_is_the_same_job_and_another_spec_under_it_an_error(head: H
 
 
 def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(make_head: Callable[..., Head]) -> None:
-    head = make_head(retention=1)
+    head = make_head(retention=3)
     spec = {"name": "daily", "groups": [group("only")]}
     job = head.client.submit(spec, key="k").id
     head.drive(job)
     from servers import wait_until
 
-    wait_until(lambda: not head.redis.exists(head.keys.of(job).job), 5, "the record to expire", every=0.05)
-    wait_until(lambda: head.sweep.run() == 0 and not head.client.jobs(), 5, "the indexes to forget it", every=0.05)
+    wait_until(lambda: not head.redis.exists(head.keys.of(job).job), 20, "the record to expire", every=0.05)
+    wait_until(lambda: head.sweep.run() == 0 and not head.client.jobs(), 20, "the indexes to forget it", every=0.05)
     left = [key for key in head.redis.keys("*") if job in key]
     assert all(key.startswith("unstuck:finish:") and head.redis.ttl(key) > 0 for key in left), (
         "those expire by themselves"
@@ -278,4 +278,4 @@ def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_
     began = time.monotonic()
     head.read()
     assert head.status(job) is Status.FINISHED
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 10.0, "not when publishing is tried again, after half a minute"

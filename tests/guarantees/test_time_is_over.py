@@ -68,7 +68,7 @@ def interfere(head: Head, with_what: Callable[[], object]) -> list[CommitAnswer]
 
 
 def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_do(quick: Head) -> None:
-    job = quick.submit(group("a", queue="heavy", queue_timeout=SOON), group("b", "a"))
+    job = quick.submit(group("a", queue="heavy", queue_timeout="1s"), group("b", "a"))
     quick.read()
     (hint,) = quick.hints()
     sweep_until(quick, lambda: quick.status(job).terminal, "the job to be given up")
@@ -79,7 +79,7 @@ def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_
     record = view.groups[0].members[0].record
     assert record.reason is not None
     assert (record.reason.code, record.epoch, record.failures) == ("QUEUE_TIMEOUT", 1, 0)
-    assert record.since - view.job.submitted_at >= 0.4
+    assert record.since - view.job.submitted_at >= 1.0
     assert quick.sent, "the hint was sent again meanwhile, and that did not begin its time anew"
     assert quick.claim(hint).answer == "STALE", "a worker that comes now runs nothing of a job that has ended"
     assert quick.events(job, "a") == ["QUEUED", "FAILED"]
@@ -169,7 +169,7 @@ def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Head
     _shift(quick, job, 3600.0)
     began = quick.show(job).at
     sweep_until(quick, lambda: quick.status(job).terminal, "the job to be given up")
-    assert 1.0 <= quick.show(job).job.ended_at - began < 5.0
+    assert 1.0 <= quick.show(job).job.ended_at - began < 60.0, "an hour, if the clock of then counted"
 
 
 # ---- the job ---------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_retry_does_not_begin_the_jobs_time_anew(make_head: Callable[..., Head
 def test_the_time_that_a_job_stood_paused_does_not_count(make_head: Callable[..., Head], how: str) -> None:
     """A halted job is shown as PAUSED and waits for a person, just the same."""
     head = make_head(sweep_every=0.1)
-    job = head.submit(group("a"), group("b", "a"), timeout="700ms")
+    job = head.submit(group("a"), group("b", "a"), timeout="3s")
     head.read()
     head.work(head.hints()[0])
     head.read()
@@ -234,7 +234,7 @@ def test_the_time_that_a_job_stood_paused_does_not_count(make_head: Callable[...
         head.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", head.show(job).at)
     assert head.status(job) is Status.PAUSED
     paused_at = head.show(job).at
-    sweep_until(head, lambda: head.show(job).at > paused_at + 0.8, "more than its timeout to go by")
+    sweep_until(head, lambda: head.show(job).at > paused_at + 3.1, "more than its timeout to go by")
     assert head.status(job) is Status.PAUSED
     head.client.resume(job)
     head.read()
@@ -244,7 +244,7 @@ def test_the_time_that_a_job_stood_paused_does_not_count(make_head: Callable[...
 
 def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(make_head: Callable[..., Head]) -> None:
     head = make_head(sweep_every=0.1)
-    job = head.submit(group("a"), group("b", "a"), timeout="500ms")
+    job = head.submit(group("a"), group("b", "a"), timeout="2s")
     head.read()
     (hint,) = head.hints()
     head.claim(hint)
@@ -287,7 +287,7 @@ def test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in
             else:
                 server.process.send_signal(signal.SIGSTOP)
             wait_until(lambda: fleet.gone(runner.pid), 30, "the runner to be ended")
-            wait_until(lambda: fleet.gone(int(started.read_text())), 5, "the step's own child to be gone")
+            wait_until(lambda: fleet.gone(int(started.read_text())), 20, "the step's own child to be gone")
             server.process.send_signal(signal.SIGCONT)
             outcome = fleet.outcome(store, hint, 30)
             assert outcome.kind is OutcomeKind.FAILED, outcome
@@ -306,14 +306,14 @@ def test_a_polite_step_leaves_at_its_own_timeout_and_the_steps_before_it_did_not
     path = tmp_path / "go"
     steps = [
         {"python": "fleet_steps:until", "params": {"path": str(path)}},
-        {"python": "fleet_steps:my_pid", "timeout": "1s"},
+        {"python": "fleet_steps:my_pid", "timeout": "30s"},
         {"python": "fleet_steps:wait_for_cancel", "timeout": "500ms"},
     ]
     with fleet.worker(redis_server.url, tmp_path) as worker:
         hint = fleet.offer(client, tmp_path / "w", "polite", {"name": "g", "spark": False, "steps": steps})
         runner = fleet.runner_of(client, hint)
         path.touch()
-        failure = fleet.outcome(client, hint, 10).failure
+        failure = fleet.outcome(client, hint, 30).failure
         assert failure is not None
         assert failure.code == "STEP_TIMEOUT", failure
         assert failure.text.startswith("step 3 of 3 (wait_for_cancel) ran longer than its timeout of 0.5s")

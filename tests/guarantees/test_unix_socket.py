@@ -47,7 +47,8 @@ def test_a_fleet_on_a_unix_socket_runs_a_job(address: str, tmp_path: Path, monke
         assert (shown.returncode, "FINISHED" in shown.stdout) == (0, True), shown.stderr
         with connect(address) as store:
             assert store.connection_pool.connection_kwargs["db"] == 3
-            assert store.exists("unstuck:coordinators", "unstuck:beat::lock") == 2, "all in the database asked for"
+            both = ("unstuck:coordinators", "unstuck:beat::lock")
+            wait_until(lambda: store.exists(*both) == 2, 30, "all in the database asked for")
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_worker_told_to_stop_at_once_hands_its_attempt_back(
         hint = fleet.offer(
             store, tmp_path / "w", "cold", {"name": "g", "spark": False, "queue": "fourth", "steps": steps}
         )
-        fleet.claimed(store, hint)
+        fleet.renewed(store, hint)
         fourth.process.send_signal(signal.SIGQUIT)
         assert fleet.outcome(store, hint, 10).kind is OutcomeKind.RELEASED
 
@@ -87,6 +87,7 @@ def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_l
         )
         runner = fleet.runner_of(store, hint)
         (watchdog,) = other.watchdogs
+        fleet.renewed(store, hint)
         os.kill(other.process.pid, signal.SIGKILL)
         # There is no coordinator here: whatever stands on the record was reported, however busy the machine.
         assert fleet.outcome(store, hint, 10.0).kind is OutcomeKind.LOST
@@ -99,7 +100,7 @@ def test_a_worker_stopped_gently_leaves_no_process_and_no_line_in_the_fleet_list
     with fleet.worker(redis_server.url, tmp_path, queues="third") as third:
         (watchdog,) = wait_until(lambda: third.watchdogs, 10, "the watchdog")
         (runner,) = third.runners
-        wait_until(lambda: [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i], 5, "its line")
+        wait_until(lambda: [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i], 20, "its line")
         assert fleet.stop_gently(third) == 0
         wait_until(lambda: fleet.gone(watchdog.pid) and fleet.gone(runner.pid), 10, "its processes to be gone")
         assert not [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i]

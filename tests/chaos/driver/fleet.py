@@ -27,6 +27,7 @@ from coordinator.fleet import fleet_of
 from coordinator.guard import Guard
 from coordinator.local import LocalFleet, Size, crew
 from coordinator.queries import Queries
+from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.settings import Settings
 from tests.processes import below, command_line
@@ -103,6 +104,9 @@ class ChaosFleet:
         self._stack.callback(self.eye.close)
         self.keys = Keys("unstuck")
         self.queries = Queries(self.eye, self.keys)
+        patient = connect(self.server.url)  # for the ledger: by then the server is there
+        self._stack.callback(patient.close)
+        self.patient_queries = Queries(patient, self.keys)
         local = Settings(warehouse=str(self.warehouse), **_fields(self._env))
         commands = [
             replace(one, env={**one.env, **self._env, "UNSTUCK_REDIS_URL": self._url(one.name)})

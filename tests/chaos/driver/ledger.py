@@ -193,15 +193,15 @@ def _attempt(line: str) -> str:
 
 def gather(fleet: ChaosFleet, accepted: Mapping[str, Asked]) -> Found:
     """Read all that ``judge`` wants. Raises: redis.RedisError."""
-    warehouse = Warehouse(str(fleet.warehouse))
+    warehouse, queries = Warehouse(str(fleet.warehouse)), fleet.patient_queries
     entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None]
     return Found(
-        {job.id: (job.name, job.status) for job in fleet.queries.jobs(limit=None)},
+        {job.id: (job.name, job.status) for job in queries.jobs(limit=None)},
         entries,
         {asked.dataset: _numbers(warehouse, asked.dataset) for asked in accepted.values()},
         fleet.ran.read_text().splitlines(),
-        {job: [event for _, event in fleet.queries.events(job)] for job in accepted},
-        fleet.queries.counters(),
+        {job: [event for _, event in queries.events(job)] for job in accepted},
+        queries.counters(),
     )
 
 

@@ -11,9 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 from servers import wait_until
 
 ROOT = Path(__file__).parents[3]
+
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_ctrl_c_ends_every_process_and_removes_the_folder(tmp_path: Path) -> None:
