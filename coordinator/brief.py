@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from coordinator.decision import World
 from coordinator.due import PUBLISHING
-from coordinator.explanation import Explanation
+from coordinator.explanation import Explanation, Idle
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent
 from tasks.duration import format_duration
 
 S = GroupState
 LONELY = 5.0  # seconds after which a job or a hint that nobody has taken is worth a word
-PATIENCE = 10.0  # seconds after its due at which a job counts as looked at by nobody
 NAMED = 3  # groups that a job's line names
 
 
@@ -43,17 +42,17 @@ def job_brief(state: JobState, world: World, alone: str, groups: Sequence[Explan
     return _at_work(state)
 
 
-def nobody_looks(world: World, due: float | None, idle: float) -> str:
+def nobody_looks(world: World, due: float | None, idle: Idle) -> str:
     """That a job is looked at by nobody, if so.
 
     Args:
         due: when it is to be looked at; None if it has ended.
-        idle: seconds in which no coordinator has looked at any job.
+        idle: for how long no coordinator has looked at any job. Nobody counts as missing before its patience is over.
     """
-    if due is not None and due < world.now - PATIENCE:
+    if due is not None and due < world.now - idle.patience:
         return f"it was due {format_duration(world.now - due)} ago and nobody looks: is a coordinator running?"
-    if due is not None and idle > PATIENCE:
-        return f"no coordinator has looked at any job for {format_duration(idle)}: is one running?"
+    if due is not None and idle.seconds > idle.patience:
+        return f"no coordinator has looked at any job for {format_duration(idle.seconds)}: is one running?"
     return ""
 
 

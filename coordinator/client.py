@@ -28,6 +28,7 @@ from coordinator.fleet_health import all_at_work, left_lying
 from coordinator.giving import Giving, Judge
 from coordinator.job import JobRecord
 from coordinator.parked import Parked, Treated
+from coordinator.patience import Patience
 from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries, view_of
 from coordinator.spec import JobSpec
@@ -40,6 +41,8 @@ from tasks.keys import Keys
 from tasks.settings import Settings
 from tasks.settings import settings as default_settings
 from tasks.warehouse import Warehouse
+
+_PATIENCE = Patience()  # of this process: what hangs in a warehouse outlives the client that asked
 
 
 class KeyConflict(UnstuckError):
@@ -96,7 +99,15 @@ def _user() -> str:
 class Client:
     """Submit jobs and ask about them. Settings come from ``UNSTUCK_*`` unless given."""
 
-    def __init__(self, settings: Settings | None = None, *, redis_client: redis.Redis | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        redis_client: redis.Redis | None = None,
+        patience: Patience = _PATIENCE,
+    ) -> None:
+        """``patience``: with warehouses that do not answer."""
+        self._patience = patience
         self.settings = settings or default_settings()
         self._redis = redis_client or connect(self.settings.redis_url)
         self._store = Store.of(self.settings, self._redis)
@@ -133,6 +144,8 @@ class Client:
             SpecError: the spec is wrong; nothing was stored.
             KeyConflict: the key belongs to a job with another spec.
             NotDurable: stored, but not confirmed as durable in time.
+            WarehouseSilent: the warehouse has not answered in time; nothing was stored.
+            OSError: the warehouse answers with an error; nothing was stored.
             redis.RedisError: the store could not be asked. Submitting again under a key is safe.
         """
         job_spec = _read(spec)
@@ -156,6 +169,7 @@ class Client:
             NoSuchJob: there is no such job.
             Refused: the job has not ended, or it is FINISHED.
             WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be seen from here.
+            WarehouseSilent: its warehouse has not answered in time; nothing was stored.
             SpecError: the parameters are wrong.
             redis.RedisError: the store could not be asked; asking again is safe.
         """
@@ -166,7 +180,9 @@ class Client:
         if params:
             spec = spec.with_params(dict(params))
         if old.warehouse_id:
-            Warehouse(old.warehouse).check_id(old.warehouse_id)
+            place = Warehouse(old.warehouse)
+            refused = f"job {job} is not retried"
+            self._patience.ask(old.warehouse, refused, lambda: place.check_id(old.warehouse_id))
         return self._store_job(spec, old.warehouse, f"retry/{job}/{spec.fingerprint[:16]}", by, reason, old)
 
     def _store_job(
@@ -180,8 +196,12 @@ class Client:
     ) -> Submitted:
         plan = compile_plan(job_spec)
         place = Warehouse(warehouse)
-        new_warehouse = place.identity() is None
-        warehouse_id = place.ensure_id()
+        refused = f"job {job_spec.name} is not stored"
+        # Noted here, before anything can be published: a store that is rolled back to any later point still finds
+        # the job's own package above its base (tests/guarantees/test_shown_is_true.py).
+        standing, base = self._patience.ask(warehouse, refused, lambda: (place.identity(), place.head()))
+        # Apart: what is left behind above makes no warehouse of which nobody is told.
+        warehouse_id = standing or self._patience.ask(warehouse, refused, place.ensure_id)
         adopts, reruns = ((retried.id, *retried.adopts), retried.reruns) if retried is not None else ((), {})
         job = JobRecord(
             id=new_job_id(time.time()),
@@ -192,9 +212,7 @@ class Client:
             submitted_by=by or _user(),
             warehouse=warehouse,
             warehouse_id=warehouse_id,
-            # Noted here, before anything can be published: a store that is rolled back to any later point still finds
-            # the job's own package above its base (tests/guarantees/test_shown_is_true.py).
-            base=place.head(),
+            base=base,
             key=key or "",
             retry_of=retried.id if retried is not None else "",
             adopts=adopts,
@@ -212,7 +230,7 @@ class Client:
         except NotEnded as error:
             raise Refused(against_retry(replace(retried or job, status=error.status))) from None
         self._make_durable(job_id)
-        return Submitted(job_id, new, new_warehouse)
+        return Submitted(job_id, new, standing is None)
 
     def _make_durable(self, job: str) -> None:
         kind = self.settings.durability

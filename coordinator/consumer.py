@@ -99,17 +99,17 @@ class Consumer:
 
     def step(self) -> None:
         """One round: new reports, reports of the dead, busy jobs, the sweep nobody did."""
-        self.apply(self._inbox.read(BATCH, self._patience()))
+        self.apply(self._inbox.read(BATCH, self._patience()), self._show)
         now = self._clock()
         if now >= self._next_claim:
             self._next_claim = now + self._settings.report_idle / 5
             held = {entry.id for busy in self._busy.values() for entry in busy.entries}
             idle = self._inbox.claim_idle(self._settings.report_idle, BATCH)
-            self.apply(self._without_killers([entry for entry in idle if entry.id not in held]))
-        self.again(now)
+            self.apply(self._without_killers([entry for entry in idle if entry.id not in held]), self._show)
+        self.again(now, self._show)
         if now >= self._next_look:
             self._next_look = now + self._settings.sweep_every / 2
-            self._sweep.run_if_overdue()
+            self._sweep.run_if_overdue(self._show)
         if now >= self._next_trim:
             self._next_trim = now + 30.0
             if self._coordinator.exhausted:
@@ -118,22 +118,30 @@ class Consumer:
             self._inbox.readmit()
             if self._presence is not None:
                 self._presence.forget_silent()
+        self._show()
+
+    def _show(self) -> None:
+        """Note for people that this coordinator is at work, about once a second.
+
+        After each job that was met and at the end of a round: one that hangs is seen to be silent, and one that works
+        for minutes in one round, when there was an outage, is not (test_a_coordinator_at_work_is_never_called_silent).
+        """
+        now = self._clock()
         if self._presence is not None and now >= self._next_note:
-            # At the end of a round, so that one that hangs in a round is seen to be silent.
             self._next_note = now + EVERY
-            now = self._clock()
             self._presence.note(_ago(self._read_at, now), _ago(self._sweep.ended_at, now))
 
-    def again(self, now: float) -> bool:
-        """Try the jobs once more whose time has come. Returns whether there were any."""
+    def again(self, now: float, after_each: Callable[[], None] = lambda: None) -> bool:
+        """Try the jobs once more whose time has come, and call ``after_each`` job. Returns whether there were any."""
         come = [job for job, busy in self._busy.items() if busy.next_at <= now]
         for job in come:
             busy = self._busy.pop(job)
             self._try(job, busy.entries, busy.tries)
+            after_each()
         return bool(come)
 
-    def apply(self, entries: Iterable[Entry]) -> None:
-        """Sort entries by job, park what nobody can apply, and hand the rest over."""
+    def apply(self, entries: Iterable[Entry], after_each: Callable[[], None] = lambda: None) -> None:
+        """Sort entries by job, park what nobody can apply, and hand the rest over; call ``after_each`` job."""
         by_job: dict[str, list[Entry]] = {}
         for entry in entries:
             try:
@@ -156,6 +164,7 @@ class Consumer:
                 waiting.entries.extend(batch)
             else:
                 self._try(job, batch, 0)
+            after_each()
 
     def _try(self, job: str, entries: list[Entry], tries: int) -> None:
         """Hand over the reports of one job. An error is that job's own: those behind it are applied all the same.

@@ -7,6 +7,7 @@ Every code has its cure in docs/troubleshooting.md.
 
 from __future__ import annotations
 
+from coordinator.explanation import longest_gap
 from coordinator.finding import Finding, count_of, ok, problem, some, warning
 from coordinator.fleet import CoordinatorView, FleetView, RunnerView, SeenThere
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen
@@ -19,7 +20,7 @@ OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (8, 0)
 FULL, NEARLY_FULL = 0.9, 0.75  # of the memory that Redis may take
 SKEW = 2.0  # seconds that two clocks may differ
-LATE, TOO_LATE = 10.0, 60.0  # seconds that a report may wait, or a job be overdue
+LATE, TOO_LATE = 10.0, 60.0  # seconds that a report may wait, or a job be overdue where sweeps come often
 FRESH = 10.0  # seconds after a warehouse was made in which somebody may still say that there is none
 PATIENCE = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
 
@@ -109,7 +110,7 @@ def _clock(seen: Server) -> Finding:
 
 def of_records(seen: Records, settings: Settings) -> list[Finding]:
     """Does anybody take what waits?"""
-    return [_reports(seen, settings), _parked(seen), *_newer(seen), _overdue(seen), _sweep(seen, settings)]
+    return [_reports(seen, settings), _parked(seen), *_newer(seen), _overdue(seen, settings), _sweep(seen, settings)]
 
 
 def _reports(seen: Records, settings: Settings) -> Finding:
@@ -140,12 +141,18 @@ def _newer(seen: Records) -> list[Finding]:
     return [warning("REPORTS_NEWER", f"reports of a newer release wait for a newer coordinator: {told}", cure)]
 
 
-def _overdue(seen: Records) -> Finding:
-    if seen.overdue is not None and seen.overdue > LATE:
-        late = format_duration(seen.overdue)
-        text = f"job {seen.overdue_job} should have been decided {late} ago, and nobody did"
+def _gap(seen: Records, settings: Settings) -> float:
+    """Seconds that may lie between two sweeps: as the fleet is set, which need not be as this process is."""
+    return longest_gap(settings.sweep_every if seen.period is None else seen.period)
+
+
+def _overdue(seen: Records, settings: Settings) -> Finding:
+    late = max(LATE, _gap(seen, settings))
+    if seen.overdue is not None and seen.overdue > late:
+        ago = format_duration(seen.overdue)
+        text = f"job {seen.overdue_job} should have been decided {ago} ago, and nobody did"
         cure = f"Start a coordinator. If one runs, its log says why: look for {seen.overdue_job} in it."
-        return (problem if seen.overdue > TOO_LATE else warning)("JOBS_OVERDUE", text, cure)
+        return (problem if seen.overdue > max(TOO_LATE, 2 * late) else warning)("JOBS_OVERDUE", text, cure)
     return ok("JOBS_OVERDUE", f"{count_of(seen.open, 'open job')}, none overdue")
 
 
@@ -154,7 +161,7 @@ def _sweep(seen: Records, settings: Settings) -> Finding:
     if seen.swept_age is None:
         return (problem if seen.open else warning)("SWEEP", "nobody has ever swept here", cure)
     ago = f"{format_duration(max(0.0, seen.swept_age))} ago"
-    if seen.swept_age > 3 * settings.sweep_every + 1:
+    if seen.swept_age > _gap(seen, settings):
         return (problem if seen.open else warning)("SWEEP", f"the last sweep was {ago}", cure)
     if not seen.beat:
         text = f"the last sweep was {ago}; no beat is there, so coordinators sweep by themselves, half as often"

@@ -24,7 +24,9 @@ from coordinator.due import (
     retry_at,
 )
 from coordinator.explanation import (
+    AT_WORK,
     Explanation,
+    Idle,
     Seen,
     ahead,
     attempts_told,
@@ -54,7 +56,7 @@ def explain(
     due: float | None,
     members: int | None = SHOWN,
     took: Mapping[str, float] | None = None,
-    idle: float = 0.0,
+    idle: Idle = AT_WORK,
     lying: Mapping[str, str] | None = None,
     busy: Mapping[str, str] | None = None,
 ) -> list[Explanation]:
@@ -64,7 +66,7 @@ def explain(
         due: when the job is decided again at the latest; None if it has ended.
         members: of each fork, at most so many are explained one by one; None: all.
         took: seconds that groups took when they last succeeded, in an earlier job; see `Queries.took`.
-        idle: seconds in which no coordinator has looked at any job; see `Queries.idle`.
+        idle: for how long no coordinator has looked at any job; see `Queries.idle`.
         lying: queues on which messages lie before idle runners, with the words for it; see `left_lying`.
         busy: queues whose runners are all at work, with the words for it; see `all_at_work`.
     """

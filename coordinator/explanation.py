@@ -17,6 +17,8 @@ from coordinator.status import GroupState, Intent
 from tasks.duration import format_duration
 from tasks.token import split_member
 
+PATIENCE = 10.0  # seconds for which nobody may look at a job, however often the fleet sweeps
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -55,6 +57,32 @@ class Explanation:
             return text
         wait = self.next_at - at
         return f"{self.next_what} {f'in {format_duration(wait)}' if wait > 0 else 'now'}: {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """How long no coordinator has looked at any job, against how often one does while all is well.
+
+    Attributes:
+        seconds: since the last tick of a sweep; 0 if there never was one.
+        period: UNSTUCK_SWEEP_EVERY of whoever swept last, in seconds.
+    """
+
+    seconds: float = 0.0
+    period: float = 1.0
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which it is worth a word that nobody looks."""
+        return max(PATIENCE, longest_gap(self.period))
+
+
+AT_WORK = Idle()
+
+
+def longest_gap(period: float) -> float:
+    """Seconds that may lie between two sweeps of a fleet that is well: without beat they come after two periods."""
+    return 3 * period + 1
 
 
 def ahead(at: float, world: World, due: float | None) -> float:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import redis
 
-from coordinator.explanation import Explanation
+from coordinator.explanation import Explanation, Idle
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from coordinator.plan import plan_of
 from coordinator.state import JobState
@@ -200,10 +200,11 @@ class Queries:
         )
         return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
 
-    def idle(self, at: float) -> float:
-        """Seconds by ``at``, the time of Redis, in which no coordinator has looked at anything; 0 if none ever did."""
-        looked = self._redis.hget(self._keys.alive, "at")
-        return max(0.0, at - float(cast(str, looked))) if looked else 0.0
+    def idle(self, at: float) -> Idle:
+        """For how long, by ``at``, the time of Redis, no coordinator has looked at anything."""
+        looked, period = cast(list[str | None], self._redis.hmget(self._keys.alive, ["at", "period"]))
+        seconds = max(0.0, at - float(looked)) if looked else 0.0
+        return Idle(seconds, float(period)) if period else Idle(seconds)
 
     def took(self, state: JobState) -> dict[str, float]:
         """Seconds that groups which run now took when they last succeeded, in an earlier job of the same name.

@@ -35,8 +35,11 @@ class Sweep:
         self._vacuum = vacuum
         self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
 
-    def run(self) -> int:
+    def run(self, after_each: Callable[[], None] = lambda: None) -> int:
         """One sweep. Returns how many jobs were decided.
+
+        Args:
+            after_each: called after each job; a sweep may take minutes.
 
         Raises:
             redis.RedisError: the store could not be asked; the jobs stay due.
@@ -64,6 +67,7 @@ class Sweep:
                     self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
                     ticked = self._clock()
                 handled = self._handled(job)
+                after_each()
                 decided += handled not in (None, Handled.BUSY)
                 if handled is Handled.MORE:
                     more.append(job)
@@ -85,8 +89,8 @@ class Sweep:
             log.exception("job %s could not be decided; it stays due", job)
             return None
 
-    def run_if_overdue(self) -> int | None:
-        """Sweep if nobody has for two periods: beat makes the sweep punctual, nothing depends on beat."""
+    def run_if_overdue(self, after_each: Callable[[], None] = lambda: None) -> int | None:
+        """Sweep, as `run`, if nobody has for two periods: beat makes the sweep punctual, nothing depends on beat."""
         if 0 <= self._store.silence() <= 2 * self._settings.sweep_every:
             return None
-        return self.run()
+        return self.run(after_each)

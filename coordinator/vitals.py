@@ -65,6 +65,7 @@ class Records:
         newer: reports that wait for a newer release, by schema version.
         open: jobs that have not ended; ``overdue`` by how long the most overdue of them, ``overdue_job``, is.
         swept_age: since the last sweep. ``beat``: does a beat hold its lock?
+        period: UNSTUCK_SWEEP_EVERY of whoever swept last.
         places: of open jobs, the newest.
     """
 
@@ -80,6 +81,7 @@ class Records:
     swept_age: float | None
     beat: bool
     places: tuple[JobPlace, ...]
+    period: float | None = None
 
 
 def server_of(client: redis.Redis) -> Server:
@@ -127,12 +129,12 @@ def records_of(client: redis.Redis, keys: Keys) -> Records:
     pipe.xlen(keys.dead)
     pipe.zcard(keys.due)
     pipe.zrange(keys.due, 0, 0, withscores=True)
-    pipe.hget(keys.alive, "at")
+    pipe.hmget(keys.alive, ["at", "period"])
     pipe.exists(f"{keys.name('beat', '')}:lock")
     versions = range(SCHEMA_VERSION + 1, SCHEMA_VERSION + 1 + NEWER_LOOKED_AT)
     for version in versions:
         pipe.xlen(keys.name("reports", f"v{version}"))
-    (seconds, micros), reports, parked, open_jobs, first, swept, beat, *newer = pipe.execute()
+    (seconds, micros), reports, parked, open_jobs, first, (swept, period), beat, *newer = pipe.execute()
     now = seconds + micros / 1e6
     lag, unread, pending, oldest = _stream(client, keys) if reports else (None, None, 0, None)
     overdue_job, due = first[0] if first else ("", None)
@@ -149,6 +151,7 @@ def records_of(client: redis.Redis, keys: Keys) -> Records:
         swept_age=None if swept is None else now - float(swept),
         beat=bool(beat),
         places=_places(client, keys),
+        period=None if period is None else float(period),
     )
 
 

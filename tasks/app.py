@@ -48,6 +48,9 @@ def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
         task_serializer="json",
         accept_content=["json"],
         worker_prefetch_multiplier=1,
+        # A message that nobody here can begin with is left to others: what a worker holds and has not begun comes back
+        # only after the visibility_timeout (test_submits_by_message_that_hang_hold_up_no_other_command).
+        worker_disable_prefetch=True,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_redirect_stdouts=False,
         worker_send_task_events=True,
@@ -77,6 +80,5 @@ app = celery_app("unstuck.tasks", QUEUES, settings_or_leave().redis_url)
 app.conf.update(
     worker_pool="tasks.pool:TaskPool",
     worker_concurrency=1,
-    worker_disable_prefetch=True,
     worker_proc_alive_timeout=60.0,  # a child on a busy host may take long to say that it is up
 )

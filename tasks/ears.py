@@ -97,7 +97,7 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def _free(consumer: Any) -> bool:
-    """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``; else it takes more."""
+    """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``."""
     return len(state.reserved_requests) < int(consumer.pool.num_processes or 0)
 
 

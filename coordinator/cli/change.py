@@ -13,6 +13,7 @@ from coordinator.cli.selection import Answers, Named, Since, Statuses, Wanted, W
 from coordinator.cli.submit import params_of
 from coordinator.client import Client, Refused
 from coordinator.commands import RETRY_LEGAL, Answer, Commanded
+from coordinator.patience import WarehouseSilent
 from tasks.errors import WarehouseMismatch
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]
@@ -81,7 +82,7 @@ def _retried(client: Client, job: str, params: dict[str, str], reason: str, by: 
     """Raises: NoSuchJob, SpecError."""
     try:
         new = client.retry(job, params=params, reason=reason, by=by)
-    except Refused as error:
+    except (Refused, WarehouseSilent) as error:
         return Commanded(Answer.REFUSED, client.show(job).job, str(error))
     except WarehouseMismatch as error:
         text = f"job {job} is not retried: {error}. Bring it back and retry, or submit the job anew in another one"

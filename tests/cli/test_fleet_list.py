@@ -6,10 +6,14 @@ import json
 import threading
 from typing import Any
 
+import pytest
 import redis
 from head import Head, group
 from servers import wait_until
 
+from coordinator.consumer import Consumer
+from coordinator.finding import Level
+from coordinator.fleet_health import of_fleet
 from coordinator.presence import FORGOTTEN
 from coordinator.status import Status
 from tests.cli.conftest import Cli
@@ -94,6 +98,34 @@ def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(head: Head) -
     assert head.status(job) is Status.FINISHED
     head.presence.leave()
     assert head.presence.forget_silent() == 0
+
+
+@pytest.mark.parametrize("round_of", ["a sweep nobody did", "reports"])
+def test_a_coordinator_at_work_is_never_called_silent(head: Head, round_of: str) -> None:
+    """After an outage one round takes minutes. Here each job takes twenty seconds, by the clock of its thread."""
+    clock = [0.0]
+    consumer = Consumer(
+        head.inbox, head.coordinator, head.sweep, head.settings, lambda: clock[0], presence=head.presence
+    )
+    for name in ("a", "b", "c"):
+        head.submit(group("only"), name=name)
+    if round_of != "reports":
+        head.redis.xtrim(head.keys.reports, maxlen=0)
+    heard: list[bool] = []
+    handle = head.coordinator.handle
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        found = of_fleet(head.client.fleet(), "here", 3)
+        heard.append(next(one for one in found if one.code == "COORDINATORS").level is Level.OK)
+        head.redis.delete(head.keys.coordinators, head.keys.coordinators_seen)  # what was noted has grown old
+        clock[0] += 20.0
+        return handle(*args, **kwargs)
+
+    head.coordinator.handle = slow  # type: ignore[method-assign]
+    consumer.step()
+    assert len(heard) >= 3
+    assert heard[0] is False, "nothing was noted before"
+    assert all(heard[1:])
 
 
 def test_a_coordinator_that_ends_in_good_order_leaves_the_list(head: Head) -> None:

@@ -186,6 +186,19 @@ def test_what_waits_in_the_store_is_named(head: Head, told: Callable[[], dict[st
     assert "queue light" in found["QUEUES"]["text"]
 
 
+def test_a_fleet_that_sweeps_more_seldom_than_the_shell_of_the_doctor_thinks_is_well(
+    make_head: Callable[..., Head], told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    head = make_head(sweep_every=12.0, lease_ttl=60.0)
+    head.submit(group("a"))
+    head.sweep.run()
+    head.redis.hincrbyfloat(head.keys.alive, "at", -11)
+    found = told()["SWEEP"]
+    assert (found["level"], "half as often" in found["text"]) == ("warning", True), found  # there is no beat
+    head.redis.hincrbyfloat(head.keys.alive, "at", -30)
+    assert told()["SWEEP"]["level"] == "problem"
+
+
 def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
     head: Head, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:

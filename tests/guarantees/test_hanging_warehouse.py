@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
+import redis
+from celery import Celery
 from guarantees.test_shown_is_true import staged
 from head import Head, group
-from servers import wait_until
+from servers import RedisServer, wait_until
 
 from coordinator.background import Background
+from coordinator.client import Client
 from coordinator.consumer import AllHang
-from coordinator.status import Status
-from tasks.warehouse import Warehouse
+from coordinator.patience import Patience, WarehouseSilent
+from coordinator.status import Intent, Status
+from tasks.settings import Settings
+from tasks.warehouse import ID_FILE, Warehouse
+from tests.cli.conftest import Cli
 
 TERM = 0.5
+LIMIT = 1.0  # seconds; see coordinator.patience
+ROOT = Path(__file__).parents[2]
+SPEC = {"name": "nightly", "groups": [group("a")]}
 
 
 def done(head: Head, name: str) -> str:
@@ -104,3 +119,92 @@ def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(make_head: 
         head.consumer._next_trim = 0.0
         with pytest.raises(AllHang):
             head.consumer.step()
+
+
+# -- submit and retry ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def silent(warehouse: Path) -> Iterator[None]:
+    """Who reads the id of this warehouse waits until the block is left, as on a mount whose server is gone."""
+    warehouse.mkdir(exist_ok=True)
+    known = warehouse / ID_FILE
+    kept = known.rename(warehouse.parent / "kept") if known.exists() else None
+    os.mkfifo(known)
+    try:
+        yield
+    finally:
+        os.close(os.open(known, os.O_RDWR))  # whoever waits reads the end of it
+        known.unlink()
+        if kept is not None:
+            kept.rename(known)
+
+
+def canceled(head: Head) -> str:
+    """A job that may be retried."""
+    job = head.submit(group("a"))
+    head.client.cancel(job)
+    head.read()
+    assert head.status(job) is Status.CANCELED
+    return job
+
+
+def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_and_nothing_is_stored(head: Head) -> None:
+    job = canceled(head)
+    place = head.settings.warehouse
+    client = Client(head.settings, redis_client=head.redis, patience=Patience(0.2))
+    with silent(Path(place)):
+        with pytest.raises(WarehouseSilent, match=f"job nightly is not stored: the warehouse {place} has not answered"):
+            client.submit(SPEC)
+        with pytest.raises(WarehouseSilent, match=f"job {job} is not retried: the warehouse {place} has not answered"):
+            client.retry(job)
+        assert [one.id for one in client.jobs()] == [job]
+    assert client.submit(SPEC).new
+
+
+IMPATIENT = f"import coordinator.patience, sys; coordinator.patience.LIMIT = {LIMIT}; "
+
+
+def test_the_command_line_says_that_a_warehouse_hangs_and_ends(head: Head, tmp_path: Path) -> None:
+    job, cli = canceled(head), Cli(head.settings.redis_url, tmp_path)
+    (cli.folder / "nightly.json").write_text(json.dumps(SPEC))
+
+    main = [sys.executable, "-c", IMPATIENT + "from coordinator.cli import main; main()"]
+    told = {"env": cli.env, "cwd": cli.folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with silent(Path(head.settings.warehouse)):
+        both = [subprocess.Popen([*main, *words], **told) for words in (("submit", "nightly.json"), ("retry", job))]
+        (out1, submit), (out2, retry) = (one.communicate(timeout=60) for one in both)
+    assert [one.returncode for one in both] == [2, 4]
+    assert submit.startswith("job nightly is not stored: the warehouse ")
+    assert retry.startswith(f"job {job} is not retried: the warehouse ")
+    assert (out1, out2) == ("", "")
+    assert len(head.client.jobs()) == 1
+
+
+def test_submits_by_message_that_hang_hold_up_no_other_command(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """They take every thread of the coordinator, for a while. Nor does it take messages that it cannot begin with."""
+    settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "warehouse"))
+    main = IMPATIENT + "sys.argv = 'celery -A coordinator worker -P threads -l INFO --without-gossip'.split(); "
+    main += "from celery.__main__ import main; main()"
+    env = {"UNSTUCK_REDIS_URL": settings.redis_url, "UNSTUCK_WAREHOUSE": settings.warehouse, "PYTHONPATH": str(ROOT)}
+    log = tmp_path / "log"
+    with Client(settings) as people, closing(Celery(broker=redis_server.url, set_as_current=False)) as app:
+        job = people.submit(SPEC).id
+        with silent(Path(settings.warehouse)), log.open("wb") as out:
+            for number in range(7):
+                app.send_task("coordinator.submit", kwargs={"spec": SPEC, "key": str(number)}, queue="control")
+            app.send_task("coordinator.cancel", kwargs={"job": job}, queue="control")
+            process = subprocess.Popen(
+                [sys.executable, "-c", main], env={**os.environ, **env}, cwd=tmp_path, stdout=out, stderr=out
+            )
+            try:
+                wait_until(lambda: people.show(job).job.intent is Intent.CANCEL, 60, "the cancel to be heard")
+            finally:
+                process.kill()
+                process.wait()
+        assert len(people.jobs()) == 1
+    before_the_first_was_refused = log.read_text().partition("has not answered")[0]
+    taken = re.findall(r"Task coordinator\.submit\[\S+ received", before_the_first_was_refused)
+    assert len(taken) == 4, "one for each of its threads; another coordinator could have the others"

@@ -302,6 +302,22 @@ def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(he
     assert "no coordinator" not in why(head, job)[job].what
 
 
+def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(make_head: Callable[..., Head]) -> None:
+    """The shell that asks need not know how often its fleet sweeps."""
+    job = make_head().submit(group("a"))
+    seldom, shell = make_head(sweep_every=12.0, lease_ttl=60.0), make_head()
+    seldom.read()
+    seldom.sweep.run()
+    seldom.redis.hincrbyfloat(seldom.keys.alive, "at", -25)  # without beat they come after two periods
+    seldom.redis.zadd(seldom.keys.due, {job: shell.show(job).at - 25})
+    found = why(shell, job)
+    assert "coordinator" not in found[job].what
+    assert found["a"].next_at > 0
+    seldom.redis.hincrbyfloat(seldom.keys.alive, "at", -25)
+    seldom.redis.zadd(seldom.keys.due, {job: shell.show(job).at + 5})
+    assert "no coordinator has looked at any job for 50" in why(shell, job)[job].what
+
+
 def test_a_group_that_is_queued_again_says_what_became_of_it_before(head: Head) -> None:
     job = running(head)
     hint = head.show(job).groups[0].members[0].record.hint(job, "a")

@@ -117,6 +117,14 @@ def test_what_waits_too_long_is_named(change: dict[str, object], found: tuple[st
     assert ill(doctor.of_records(replace(CALM, **change), SETTINGS)) == [found]  # type: ignore[arg-type]
 
 
+def test_sweeps_are_judged_by_the_period_of_the_fleet_and_not_of_the_shell_that_asks() -> None:
+    assert ill(doctor.of_records(replace(CALM, period=12.0, swept_age=11.0, overdue=30.0), SETTINGS)) == []
+    late = [("JOBS_OVERDUE", Level.WARNING), ("SWEEP", Level.PROBLEM)]
+    assert ill(doctor.of_records(replace(CALM, period=12.0, swept_age=40.0, overdue=40.0), SETTINGS)) == late
+    often = replace(CALM, period=0.2, swept_age=3.0)
+    assert ill(doctor.of_records(often, Settings(sweep_every=12.0))) == [("SWEEP", Level.PROBLEM)]
+
+
 def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named() -> None:
     text = {one.code: one.text for one in fleet_health.of_fleet(FLEET, "here", 0)}
     assert text["COORDINATORS"] == "h1:1 (last report 10s ago)"
