@@ -86,6 +86,7 @@ class _Pass:
     resent: dict[str, int] = field(default_factory=dict)
     publish: JobState | None = None
     abort: Reason | None = None
+    anew: bool = False
     began: float = 0.0
     retimed: bool = False
 
@@ -134,16 +135,16 @@ class Coordinator:
             # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
             self._send(todo)
         if todo.publish is not None:
-            self._publish_soon(todo.publish, todo.abort)
+            self._publish_soon(todo.publish, todo.abort, todo.anew)
         return handled
 
-    def _publish_soon(self, state: JobState, abort: Reason | None) -> None:
-        """Publish, or make sure it never happens, in the background, one of each per job at a time.
+    def _publish_soon(self, state: JobState, abort: Reason | None, anew: bool) -> None:
+        """Publish, or make sure it never happens, in the background; unless ``anew``, one of each per job at a time.
 
-        A warehouse that hangs must hold up nobody else.
+        A warehouse that hangs must hold up nobody else. What the record calls a new try is begun, whatever hangs here.
         """
         key = (state.job.id, "publish" if abort is None else "abort")
-        self._background(key, state.job.warehouse, lambda: self._publish_and_tell(state, abort))
+        self._background(key, state.job.warehouse, lambda: self._publish_and_tell(state, abort), anew=anew)
 
     @property
     def exhausted(self) -> bool:
@@ -327,7 +328,7 @@ class Coordinator:
         for queue, count in decision.resent.items():
             todo.resent[queue] = todo.resent.get(queue, 0) + count
         if decision.publish or decision.abort is not None:
-            todo.publish, todo.abort = state, decision.abort
+            todo.publish, todo.abort, todo.anew = state, decision.abort, decision.anew
         elif not state.job.terminal and not decision.reload:
             self._keep(job, begun.now, state)
         return CommitAnswer.APPLIED, decision.more

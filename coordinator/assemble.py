@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ from tasks.lookout import Lookout
 from tasks.settings import Settings
 
 PUBLISHERS = 8  # jobs that one coordinator publishes at a time, in each warehouse
+VACUUM_TERM = 3600.0  # seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again
+VACUUMS = 3  # threads of one coordinator that may hang in the sweep of one warehouse
 
 
 def mint() -> str:
@@ -53,7 +54,8 @@ def assemble(settings: Settings) -> Parts:
     store = Store.of(settings, client)
     coordinator = Coordinator(store, Hands(fleet), settings, mint, background=Background(PUBLISHERS))
     keys = Keys(settings.prefix)
-    vacuum = Vacuum(Sweepable(client, keys), store, Background(1, "vacuum", term=math.inf))
+    sweeping = Background(1, "vacuum", term=VACUUM_TERM, beside=VACUUMS)
+    vacuum = Vacuum(Sweepable(client, keys), store, sweeping)
     sweep = Sweep(store, coordinator, settings, vacuum=vacuum)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     inbox = Inbox(client, keys, name)

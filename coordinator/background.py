@@ -1,8 +1,8 @@
 """Background: what may take long in a warehouse, off the threads that decide. What hangs there holds up only itself.
 
 A thread that waits on a dead mount or connection cannot be ended. After a term it counts as hanging: its room is given
-to others, and its work may be tried again beside it, each time after twice as long. So only what may be done twice, and
-twice at once, is done here: publishing (the slot of the warehouse log decides) and the sweep of staging.
+to others, and its work is tried again beside it when it is asked for again. So only what may be done twice, and twice
+at once, is done here: publishing (the slot of the warehouse log decides) and the sweep of staging.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 TERM = 120.0  # seconds after which a piece of work counts as hanging
-LONGEST = 3600.0  # seconds between two tries of what hangs, at the most
 MOST = 64  # threads that hang before the process had better be replaced
 
 Work = Callable[[], None]
@@ -25,8 +24,11 @@ Work = Callable[[], None]
 class Runs(Protocol):
     """Runs work off, or on, the caller's thread."""
 
-    def __call__(self, key: Hashable, place: str, work: Work) -> None:
-        """Run ``work``, in the room of ``place``; not while ``key`` is being worked on. It is asked for again then."""
+    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> None:
+        """Run ``work``, in the room of ``place``; not while ``key`` is being worked on, unless ``anew``.
+
+        It is asked for again then. ``anew``: what is being worked on is known to hang.
+        """
 
     @property
     def exhausted(self) -> bool:
@@ -42,7 +44,7 @@ class AtOnce:
         self._keys: set[Hashable] = set()
         self._mutex = threading.Lock()
 
-    def __call__(self, key: Hashable, place: str, work: Work) -> None:
+    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> None:
         with self._mutex:
             if key in self._keys:
                 return
@@ -54,7 +56,7 @@ class AtOnce:
                 self._keys.discard(key)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Run:
     key: Hashable
     place: str
@@ -72,23 +74,28 @@ class Background:
         *,
         term: float = TERM,
         most: int = MOST,
+        beside: int = MOST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             at_once: pieces of work in one place; those that hang are not counted.
-            term: seconds.
+            term: seconds after which a piece of work counts as hanging.
+            most: pieces that hang before the process is exhausted.
+            beside: threads with one piece of work; when so many hang, it is not begun again before one comes back.
         """
         self._at_once, self._name, self._term, self._most, self._clock = at_once, name, term, most, clock
+        self._beside = beside
         self._waiting: dict[str, dict[Hashable, Work]] = {}
         self._runs: list[_Run] = []
         self._mutex = threading.Lock()
 
-    def __call__(self, key: Hashable, place: str, work: Work) -> None:
+    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> None:
         with self._mutex:
             now = self._clock()
             self._notice(now)
-            if self._may_be_tried(key, now):
+            tries = [run for run in self._runs if run.key == key]
+            if len(tries) < self._beside and (anew or all(run.hangs for run in tries)):
                 self._waiting.setdefault(place, {})[key] = work
             self._fill(place, now)
 
@@ -102,17 +109,11 @@ class Background:
         for run in self._runs:
             if not run.hangs and now - run.began >= self._term:
                 run.hangs = True
+                again = sum(other.key == run.key for other in self._runs) < self._beside
                 log.warning(
-                    "%s %s in %s has taken %.0fs and counts as hanging: others have its room, and it is tried again",
-                    *(self._name, run.key, run.place, now - run.began),
+                    "%s %s in %s has taken %.0fs and counts as hanging: others have its room, and it is tried again%s",
+                    *(self._name, run.key, run.place, now - run.began, "" if again else " when one of its tries ends"),
                 )
-
-    def _may_be_tried(self, key: Hashable, now: float) -> bool:
-        tries = [run for run in self._runs if run.key == key]
-        if not all(run.hangs for run in tries):
-            return False
-        wait = min(LONGEST, self._term * 2 ** (len(tries) - 1))
-        return not tries or now >= max(run.began for run in tries) + wait
 
     def _fill(self, place: str, now: float) -> None:
         """Begin what waits, as far as there is room."""
@@ -120,9 +121,16 @@ class Background:
         room = self._at_once - sum(run.place == place and not run.hangs for run in self._runs)
         for key in list(waiting)[: max(0, room)]:
             run = _Run(key, place, now)
-            self._runs.append(run)
-            thread = threading.Thread(target=self._run, args=(run, waiting.pop(key)), name=self._name, daemon=True)
-            thread.start()
+            thread = threading.Thread(target=self._run, args=(run, waiting[key]), name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # A limit of the host. Nothing was begun, so it waits, and nothing is left that would seem to hang.
+                # (test_what_gets_no_thread_waits_and_is_begun_when_it_is_asked_for_again)
+                log.warning("%s %s in %s waits: no thread could be started for it: %s", self._name, key, place, error)
+                break
+            self._runs.append(run)  # before it can end: that takes the mutex, which is ours
+            del waiting[key]
         if not waiting:
             self._waiting.pop(place, None)
 

@@ -27,7 +27,10 @@ def job_brief(state: JobState, world: World, alone: str, groups: Sequence[Explan
     if job.halted is not None:
         return f"halted: {job.halted.text}"
     if job.phase == PUBLISHING and not job.aborting:
-        return job.reason.text if job.reason is not None else "publishing"
+        if job.reason is None:
+            return "publishing"
+        again = f"publishing, try {job.publish_tries + 1}, after: " if job.publish_asked else ""
+        return f"{again}{job.reason.text}"
     if job.intent is not Intent.RUN:
         return ""
     if job.commit == "new" and world.now - job.submitted_at > LONELY:

@@ -84,6 +84,7 @@ class Decision:
     resent: dict[str, int] = field(default_factory=dict)
     publish: bool = False
     abort: Reason | None = None  # make sure that the package is never published, and say why
+    anew: bool = False  # publish, or abort, is a new try; else it is one that goes on, unless whoever began it died
     due: float | None = None  # None: terminal, never again
     moves: int = 0
     more: bool = False  # the limit of one commit was reached: decide again at once

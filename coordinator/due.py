@@ -16,6 +16,7 @@ from tasks.group import RetryPolicy
 S = GroupState
 PUBLISHING = "publishing"
 MAX_PUBLISH_WAIT = 60.0
+PUBLISH_HANGS = 120.0  # seconds after which a try of publishing that has not answered counts as hanging
 MAX_RESEND_STEPS = 4  # a hint is sent again after 1, 2, 4, 8, 16 and then every 16 dispatch_timeouts
 
 
@@ -72,8 +73,18 @@ def cancel_at(job: JobRecord, world: World) -> float:
 
 
 def publish_at(job: JobRecord, world: World) -> float:
-    """When publishing is to be tried (again)."""
+    """When publishing is to be tried (again), or the try that is under way looked after."""
     return _come_if_beyond(job.publish_next, world.now + max(world.publish_timeout, MAX_PUBLISH_WAIT))
+
+
+def publish_silent(job: JobRecord, world: World) -> float:
+    """Seconds for which the try of publishing that is under way has not answered. Nobody's, if nobody looked after it.
+
+    Coordinators that were all away have lost the try with them: that says nothing about the warehouse.
+    """
+    if not 0.0 < job.publish_asked <= world.now or world.now - job.publish_next > PUBLISH_HANGS:
+        return 0.0
+    return world.now - job.publish_asked
 
 
 def due_at(state: JobState, world: World, more: bool = False) -> float:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from coordinator.decision import PublishResult
 from coordinator.draft import Draft
-from coordinator.due import MAX_PUBLISH_WAIT, PUBLISHING, publish_at
+from coordinator.due import MAX_PUBLISH_WAIT, PUBLISH_HANGS, PUBLISHING, publish_at, publish_silent
 from coordinator.job import GroupRecord, Reason
 from coordinator.status import GroupState, Intent, Status
+from tasks.duration import format_duration
 from tasks.token import fork_member
 
 S = GroupState
@@ -93,16 +94,45 @@ def end(draft: Draft) -> None:
     # Of a job that is not publishing it is the answer to a record that is no more: the store was rolled back meanwhile.
     # (test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is)
     result = draft.world.published if draft.job.phase == PUBLISHING else None
-    if result is None:
-        if draft.job.phase != PUBLISHING:
-            draft.job = replace(draft.job, phase=PUBLISHING)
-            draft.tell("PUBLISHING")
-        if publish_at(draft.job, draft.world) <= draft.world.now:
-            # Before the action, so that a coordinator that dies in it is followed by another.
-            draft.job = replace(draft.job, publish_next=draft.world.now + draft.world.publish_timeout)
-            draft.decision.publish = True
-        return
-    published(draft, result)
+    if draft.job.phase != PUBLISHING:
+        draft.job = replace(draft.job, phase=PUBLISHING)
+        draft.tell("PUBLISHING")
+    result = result or _no_answer(draft)
+    if result is not None:
+        published(draft, result)
+    elif publish_at(draft.job, draft.world) <= draft.world.now:
+        _ask(draft)
+        draft.decision.publish = True
+
+
+def _ask(draft: Draft) -> None:
+    """A try of publishing begins, or goes on: whoever has it in hand goes on with it, anybody else begins it.
+
+    On the record before the action, so that a coordinator that dies in it is followed by another.
+    """
+    job, now = draft.job, draft.world.now
+    draft.decision.anew = not job.publish_asked
+    # If it begins, or nobody looked after it, its time counts from now.
+    asked = job.publish_asked if publish_silent(job, draft.world) else now
+    draft.job = replace(
+        job, publish_asked=asked, publish_next=min(now + draft.world.publish_timeout, asked + PUBLISH_HANGS)
+    )
+
+
+def _no_answer(draft: Draft) -> PublishResult | None:
+    """What is told of a try that has not answered for so long that it counts as hanging; None as long as it does not.
+
+    From the record alone: the coordinators that have it in hand cannot be asked, and may be dead.
+    (test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs_in_between)
+    """
+    silent = publish_silent(draft.job, draft.world)
+    if silent < PUBLISH_HANGS or publish_at(draft.job, draft.world) > draft.world.now:
+        return None
+    what = "the warehouse, asked whether the package stands," if draft.job.aborting else "publishing"
+    why = "the warehouse hangs or is slow, or whoever published died"
+    return PublishResult(
+        trouble=Reason("PUBLISH_HANGS", f"{what} has not answered for {format_duration(silent)}: {why}")
+    )
 
 
 def end_as_wanted(draft: Draft) -> None:
@@ -110,13 +140,15 @@ def end_as_wanted(draft: Draft) -> None:
     status, reason = _WANTED[draft.job.intent]
     result = draft.world.published
     if draft.job.phase == PUBLISHING:
+        if result is None and draft.job.aborting:
+            result = _no_answer(draft)
         if result is None or result.trouble is not None:
             if result is not None:
                 published(draft, result)  # how often it was tried, and when it will be again
             elif publish_at(draft.job, draft.world) <= draft.world.now or not draft.job.aborting:
-                draft.job = replace(
-                    draft.job, aborting=True, publish_next=draft.world.now + draft.world.publish_timeout
-                )
+                if not draft.job.aborting:  # another question than the one that is under way
+                    draft.job = replace(draft.job, aborting=True, publish_asked=0.0)
+                _ask(draft)
                 draft.decision.abort = reason
             return
         if result.failed is None and result.version:
@@ -135,7 +167,13 @@ def published(draft: Draft, result: PublishResult) -> None:
     elif result.trouble is not None:
         tries = draft.job.publish_tries + 1
         wait = min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
-        draft.job = replace(draft.job, publish_tries=tries, publish_next=draft.world.now + wait, reason=result.trouble)
+        draft.job = replace(
+            draft.job,
+            publish_tries=tries,
+            publish_next=draft.world.now + wait,
+            publish_asked=0.0,
+            reason=result.trouble,
+        )
         draft.decision.events.append(
             {"kind": "PUBLISH_TROUBLE", "code": result.trouble.code, "text": result.trouble.text}
         )
@@ -146,5 +184,5 @@ def published(draft: Draft, result: PublishResult) -> None:
 
 
 def finish(draft: Draft, status: Status, reason: Reason) -> None:
-    draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.world.now, phase="")
+    draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.world.now, phase="", publish_asked=0.0)
     draft.decision.events.append({"kind": str(status), "code": reason.code, "text": reason.text})

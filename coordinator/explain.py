@@ -15,6 +15,7 @@ from coordinator.condition import quoted
 from coordinator.decision import World
 from coordinator.draft import Draft
 from coordinator.due import (
+    PUBLISH_HANGS,
     PUBLISHING,
     cancel_at,
     job_timeout_at,
@@ -84,6 +85,7 @@ def explain(
         told = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
         return [_without_a_coordinator(each) for each in (told, *found)]
     timed = state.job.phase == PUBLISHING and state.job.publish_tries > 0 and state.job.halted is None
+    timed &= not state.job.publish_asked
     return [replace(job, short=brief, timed=timed), *found]
 
 
@@ -163,19 +165,27 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
 
 
 def _publishing(state: JobState, world: World, due: float | None) -> Explanation:
-    job = state.job
-    what = "all groups are done; the package is being published"
+    job, at = state.job, publish_at(state.job, world)
+    what, next_what = "all groups are done; the package could not be published yet", "publishing is tried again"
     if job.aborting:
         what = f"{job.intent_by} asked for {job.intent} while it published; the warehouse log is asked which was first"
-    tried = f"tried {job.publish_tries} times: {job.reason.text}" if job.publish_tries and job.reason else ""
+    elif job.publish_asked or not job.publish_tries:
+        what = "all groups are done; the package is being published"
+    if job.publish_asked:
+        what += f"; this try began {format_duration(max(0.0, world.now - job.publish_asked))} ago"
+        next_what = "if the coordinator that publishes has died, another does"
+        if at >= job.publish_asked + PUBLISH_HANGS:
+            next_what = "if it has not answered by then, it counts as hanging, and is tried again beside it"
+    times = "once" if job.publish_tries == 1 else f"{job.publish_tries} times"
+    tried = f"tried {times}: {job.reason.text}" if job.publish_tries and job.reason else ""
     return Explanation(
         job.id,
         job.status,
         what,
         max((record.since for record in state.groups.values()), default=0.0),  # when the last group was done
         tried,
-        ahead(publish_at(job, world), world, due),
-        "publishing is tried again",
+        ahead(at, world, due),
+        next_what,
         "never by itself: what is done is not thrown away because the warehouse is away",
         help=("unstuck doctor", *(() if job.aborting else ways_to_end(job))),
     )

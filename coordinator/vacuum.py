@@ -137,15 +137,17 @@ class Vacuum:
         Raises:
             LogBroken: an entry is missing, or the log ends before the job began: then nobody can say what is named.
         """
-        head = warehouse.head()
         known = self._named.get(staged.warehouse_id)
         if known is None or len(known.slots) > CACHED_JOBS:
             known = _Naming(staged.base, staged.base)
-        if head < max(known.upto, staged.base):
+        # Before the log is asked: a look that hung may have been overtaken by another beside it.
+        stood = max(known.upto, staged.base)
+        head = warehouse.head()
+        if head < stood:
             self._named.pop(staged.warehouse_id, None)
             raise LogBroken(
                 f"the log at {warehouse.storage.uri('')} ends at version {head}, but stood at "
-                f"{max(known.upto, staged.base)} before: the warehouse seems to have been restored from an older copy"
+                f"{stood} before: the warehouse seems to have been restored from an older copy"
             )
         first = min(known.after, staged.base)
         found: dict[str, set[int]] = {}
@@ -156,7 +158,7 @@ class Vacuum:
             known.slots.setdefault(job, set()).update(slots)
         known.after, known.upto = first, head
         self._named[staged.warehouse_id] = known
-        mine = known.slots.get(staged.job, set())
+        mine = tuple(known.slots.get(staged.job, ()))  # which another look may add to
         return {folder for n in mine for folder in _entry_folders(warehouse, n)}
 
 

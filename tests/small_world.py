@@ -35,6 +35,7 @@ from tasks.report import Outcome, OutcomeKind
 from tasks.token import Hint, split_member
 
 S = GroupState
+LOOKS_AT_SILENCE = 5  # by when a try of publishing that does not answer is told of, and that it counts as hanging
 FOREVER = 200  # rounds in which any job of these sizes has come to rest
 
 
@@ -181,7 +182,8 @@ class SmallWorld:
                 if self.planned(name).queue_timeout is not None:
                     yield Step("unserved", name)
         if self.doing:
-            yield from (Step("warehouse", how=how) for how in ("answers", "troubled", "dies before", "dies after"))
+            hows = ("answers", "troubled", "hangs", "dies before", "dies after")
+            yield from (Step("warehouse", how=how) for how in hows)
             if self.doing == "publish" and not self.slot:
                 yield Step("warehouse", how="refuses")
         yield HALT
@@ -290,6 +292,11 @@ class SmallWorld:
 
     def _warehouse(self, _: str, how: str) -> None:
         """What came of publishing, or of making sure that it never happens: the slot says which was first."""
+        if how == "hangs":  # until that is told; it may answer later all the same
+            for _ in range(LOOKS_AT_SILENCE):
+                self._wait("", "")
+                self._look("", "")
+            return
         doing, self.doing = self.doing, ""
         if how == "dies before":
             return  # the coordinator, and nobody is told of anything

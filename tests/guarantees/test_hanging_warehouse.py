@@ -103,6 +103,43 @@ def test_a_publish_that_hangs_for_good_is_tried_again_by_the_same_coordinator(ma
     assert published(head) == [job], "and to find its package in the log"
 
 
+def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_said(
+    make_head: Callable[..., Head],
+) -> None:
+    head, other = make_head(background=Background(2)), make_head()
+    with hanging(head, tries=1) as inside:
+        job = done(head, "one")
+        wait_until(lambda: len(inside) == 1, 5, "its publishing to hang")
+        assert [head.status(job), other.show(job).job.reason] == [Status.RUNNING, None]
+        _go_by(head, job, 120.0)
+        head.coordinator.handle(job)
+
+        seen = other.show(job)
+        assert seen.job.reason is not None
+        assert seen.job.reason.code == "PUBLISH_HANGS"
+        assert seen.job.publish_tries == 1
+        told = next(event for _, event in other.client.queries.events(job) if event["kind"] == "PUBLISH_TROUBLE")
+        assert (told["code"], told["text"]) == ("PUBLISH_HANGS", seen.job.reason.text)
+        why = other.client.explain(job)[0]
+        assert (why.tried, why.next_what) == (f"tried once: {told['text']}", "publishing is tried again")
+        assert why.next_at == seen.job.publish_next
+
+        _go_by(head, job, 2.0)
+        head.coordinator.handle(job)
+        head.wait_for(job, Status.FINISHED)
+        assert published(head) == [job], "beside the one that still hangs"
+
+
+def _go_by(head: Head, job: str, seconds: float) -> None:
+    """As if so much time had gone by for this job's publishing, and somebody had looked after it meanwhile."""
+    keys, now = head.keys.of(job), head.redis.time()[0]
+    asked = float(str(head.redis.hget(keys.job, "publish_asked") or 0.0))
+    head.redis.hset(keys.job, "publish_next", str(now))
+    if asked:
+        head.redis.hset(keys.job, "publish_asked", str(asked - seconds))
+    head.coordinator._cache.clear()
+
+
 def _publishers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "publisher"]
 

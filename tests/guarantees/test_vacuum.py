@@ -13,11 +13,13 @@ import pytest
 from guarantees.test_refused import held, refused
 from head import Head, failed, group
 from servers import RedisServer, wait_until
+from threadless import no_new_threads
 
 from coordinator import vacuum
 from coordinator.background import Background
 from coordinator.status import Status
 from coordinator.store import Submission
+from coordinator.sweepable import Sweepable
 from tasks.filesystem import Files
 from tasks.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
 from tasks.report import Outcome, OutcomeKind
@@ -351,6 +353,47 @@ def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
     finally:
         thaw.set()
     wait_until(lambda: not stands(head, zombie.staging), 10, "the folder to go")
+
+
+def test_a_sweep_of_staging_that_gets_no_thread_disturbs_nobody_and_is_begun_later(
+    make_head: Callable[..., Head],
+) -> None:
+    head = make_head(background=Background(1, "vacuum"))
+    job, zombie = canceled(head)
+    with no_new_threads():
+        look(head, job)
+    assert stands(head, zombie.staging)
+    look(head, job)
+    wait_until(lambda: not stands(head, zombie.staging), 10, "the folder to go")
+
+
+def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
+    head: Head, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It knows an older head of the log than the one beside it, which does not mean that the log was set back."""
+    sweeping = Background(1, "vacuum", term=0.0)
+    head.sweep._vacuum = vacuum.Vacuum(Sweepable(head.redis, head.keys), head.store, sweeping)
+    (job, zombie), (later, other) = canceled(head), canceled(head)
+    thaw, hangs, head_of = threading.Event(), threading.Event(), Warehouse.head
+
+    def hang(self: Warehouse) -> int:
+        found = head_of(self)
+        if threading.current_thread().name == "vacuum" and not hangs.is_set():
+            hangs.set()
+            thaw.wait(30)
+        return found
+
+    monkeypatch.setattr(Warehouse, "head", hang)
+    try:
+        look(head, job)
+        assert hangs.wait(10)
+        finished(head)
+        look(head, later)
+        wait_until(lambda: not stands(head, other.staging), 10, "the other to be swept beside it")
+    finally:
+        thaw.set()
+    wait_until(lambda: not stands(head, zombie.staging), 10, "the first to sweep on")
+    assert "could not be swept" not in caplog.text
 
 
 def test_many_coordinators_sweep_at_once(make_head: Callable[..., Head]) -> None:

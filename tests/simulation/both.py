@@ -66,7 +66,8 @@ def submit(store: Store) -> None:
 
 def _plain(value: Any) -> Any:
     """A record without its times."""
-    timeless = {"since", "next_at", "hinted_at", "started_at", "submitted_at", "ended_at", "publish_next"}
+    timeless = {"since", "next_at", "hinted_at", "started_at", "submitted_at", "ended_at"}
+    timeless |= {"publish_next", "publish_asked"}
     timeless |= {"claimed_at", "lease", "outcome_at", "intent_at", "paused_at", "counted_from"}
     plain = replace(value, **{name: 0.0 for name in timeless if hasattr(value, name)})
     if isinstance(plain, JobRecord):

@@ -218,18 +218,18 @@ class Behind:
 
     def __init__(self, begin: Callable[[Callable[[], None]], None]) -> None:
         self._begin = begin
-        self._keys: set[Hashable] = set()
+        self._keys: list[Hashable] = []  # once for each turn that works on it
 
-    def __call__(self, key: Hashable, place: str, work: Callable[[], None]) -> None:
-        if key in self._keys:
+    def __call__(self, key: Hashable, place: str, work: Callable[[], None], *, anew: bool = False) -> None:
+        if key in self._keys and not anew:
             return
-        self._keys.add(key)
+        self._keys.append(key)
 
         def whole() -> None:
             try:
                 work()
             finally:
-                self._keys.discard(key)
+                self._keys.remove(key)
 
         self._begin(whole)
 

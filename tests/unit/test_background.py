@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 import pytest
 from servers import wait_until
+from threadless import no_new_threads
 
-from coordinator.background import LONGEST, AtOnce, Background
+from coordinator.background import AtOnce, Background
 
 
 class Place:
@@ -84,17 +85,64 @@ def test_what_hangs_leaves_its_room_to_others(place: Place, clock: Clock) -> Non
     wait_until(lambda: sorted(place.ended) == ["a", "b", "c"], 5, "what waited to be done as well")
 
 
-def test_what_hangs_is_tried_again_beside_itself_after_twice_as_long_each_time(place: Place, clock: Clock) -> None:
+def test_what_hangs_is_tried_again_beside_itself_when_it_is_asked_for_again(place: Place, clock: Clock) -> None:
     background = Background(1, term=100.0, clock=clock)
-    began: list[float] = []
-    while len(began) < 8:
-        tried = threading.active_count()
+    for began in range(1, 6):
         background("a", "here", place.hanging("a"))
-        if threading.active_count() > tried:
-            began.append(clock.now)
-        clock.now += 50.0
-    waits = [later - earlier for earlier, later in pairwise(began)]
-    assert waits == [100.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, LONGEST]
+        wait_until(lambda began=began: len(place.began) == began, 5, "one try more to begin")
+        clock.now += 99.0
+        background("a", "here", place.hanging("a"))
+        assert len(place.began) == began, "it is slow, and may be well"
+        clock.now += 1.0
+
+
+def test_no_more_than_so_many_tries_of_one_thing_hang_beside_each_other(place: Place, clock: Clock) -> None:
+    background = Background(1, term=100.0, beside=3, clock=clock)
+    for _ in range(6):
+        background("a", "here", place.hanging("a"))
+        clock.now += 100.0
+    background("b", "here", place.hanging("b"))
+    wait_until(lambda: place.began == ["a", "a", "a", "b"], 5, "the others to have their turn all the same")
+    place.release.set()
+    wait_until(lambda: len(place.ended) == 4, 5, "all to come back")
+    background("a", "here", place.hanging("a"))
+    wait_until(lambda: place.ended[4:] == ["a"], 5, "it to be tried again")
+
+
+def test_a_new_try_is_begun_beside_one_that_is_not_known_to_hang(place: Place, clock: Clock) -> None:
+    """Whoever asks for it knows better, and has told people that it is begun."""
+    background = Background(2, term=100.0, clock=clock)
+    background("a", "here", place.hanging("a"))
+    background("a", "here", place.hanging("a"), anew=True)
+    wait_until(lambda: place.began == ["a", "a"], 5, "both to be at work")
+
+
+def test_what_gets_no_thread_waits_and_is_begun_when_it_is_asked_for_again(
+    place: Place, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As under a limit of processes or memory."""
+    background = Background(1, term=100.0, most=1, clock=clock)
+    with caplog.at_level(logging.WARNING), no_new_threads():
+        background("a", "here", place.hanging("a"))
+    assert "publisher a in here waits: no thread could be started for it" in caplog.text
+    clock.now += 100.0
+    assert not background.exhausted, "what never began hangs nowhere"
+    background("b", "here", place.hanging("b"))
+    place.release.set()
+    wait_until(lambda: place.ended == ["a", "b"], 5, "what waited to be done, in its turn")
+
+
+def test_what_gets_no_thread_when_another_ends_waits_too(place: Place, clock: Clock) -> None:
+    background = Background(1, clock=clock)
+    background("a", "here", place.hanging("a"))
+    background("b", "here", place.hanging("b"))
+    wait_until(lambda: place.began == ["a"], 5, "the first to begin")
+    with no_new_threads():
+        place.release.set()
+        wait_until(lambda: "publisher" not in [thread.name for thread in threading.enumerate()], 5, "it to end")
+    assert place.ended == ["a"]
+    background("b", "here", place.hanging("b"))
+    wait_until(lambda: place.ended == ["a", "b"], 5, "the second to have its turn")
 
 
 def test_so_much_that_hangs_that_another_process_had_better_be_started(place: Place, clock: Clock) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from job_at_hand import LEASE, LOST, NO_JITTER, Job, failure, group
 
 from coordinator.attempts import MAX_RELEASES
+from coordinator.commands import Command
 from coordinator.decision import PublishResult
 from coordinator.job import Reason
 from coordinator.status import GroupState, Status
@@ -233,6 +234,67 @@ def test_a_publisher_that_dies_is_followed_by_another() -> None:
     assert not job.decide().publish, "one is at work"
     job.now += 30.0
     assert job.decide().publish
+
+
+def test_a_publisher_of_whom_nothing_is_heard_is_told_and_tried_again() -> None:
+    job = all_done()
+    asked = []
+    while job.state.job.publish_tries == 0 and job.now < 1300.0:
+        assert job.state.job.reason is None
+        decision = job.decide()
+        assert decision.due is not None
+        asked.append(job.now - 1000.0)
+        job.now = decision.due
+        decision = job.decide()
+    assert asked == [0.0, 30.0, 60.0, 90.0]
+    assert job.now == 1120.0, "who is slow for two minutes hangs"
+    assert (decision.publish, decision.due) == (False, 1122.0)
+    (told,) = decision.events
+    assert (told["kind"], told["code"]) == ("PUBLISH_TROUBLE", "PUBLISH_HANGS")
+    assert job.state.job.reason is not None
+    assert job.state.job.reason.text == told["text"]
+    assert "has not answered for 2m" in told["text"]
+    job.now = 1122.0
+    assert (job.decide().publish, job.state.job.publish_tries) == (True, 1)
+    job.decide(published=PublishResult(version=1))
+    assert job.status() is Status.FINISHED
+
+
+def test_who_is_silent_while_nobody_looks_is_not_called_hanging() -> None:
+    """All coordinators were away, and whoever published with them."""
+    job = all_done()
+    job.now += 3600.0
+    assert job.decide().publish, "another publishes at once"
+    assert job.state.job.reason is None
+    job.now += 60.0
+    assert job.decide().publish
+    assert job.state.job.reason is None, "its time counts from when somebody looked"
+
+
+def test_a_clock_that_was_set_back_calls_no_publisher_hanging_and_hides_none() -> None:
+    job = all_done()
+    job.now -= 900.0
+    for _ in range(5):
+        assert job.state.job.reason is None
+        job.now = job.decide().due or 0.0
+    job.decide()
+    assert job.state.job.reason is not None
+    assert job.state.job.reason.code == "PUBLISH_HANGS"
+
+
+def test_a_job_that_is_ended_while_its_publisher_hangs_asks_the_log_at_once_and_tells_of_silence_likewise() -> None:
+    job = all_done()
+    job.now += 119.0
+    job.decide()
+    job.tell(Command.CANCEL)
+    decision = job.decide()
+    assert (decision.abort is not None, decision.anew) == (True, True)
+    for _ in range(4):
+        job.now = decision.due or 0.0
+        decision = job.decide()
+    assert job.state.job.reason is not None
+    assert (job.state.job.reason.code, job.now) == ("PUBLISH_HANGS", 1239.0)
+    assert "whether the package stands" in job.state.job.reason.text
 
 
 def test_trouble_with_the_warehouse_is_shown_and_tried_again_ever_more_seldom() -> None:
