@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -164,8 +163,7 @@ def attempts_told(number: int, told: str) -> str:
 
 def step_timeout(planned: PlannedGroup, attempt: Attempt | None) -> list[str]:
     """What the step that runs now may take, as far as the runner has said which one that is."""
-    progress = json.loads(attempt.progress) if attempt is not None and attempt.progress else {}
-    number = int(progress.get("step", 0))
+    number = 0 if attempt is None else int(attempt.told.get("step", 0))
     if not 0 < number <= len(planned.spec.steps) or (seconds := planned.spec.steps[number - 1].timeout) is None:
         return []
     step = planned.spec.steps[number - 1]

@@ -6,6 +6,7 @@ These are values. They are read by ``store``, judged by ``decide``, and never ch
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
@@ -148,9 +149,38 @@ class Attempt:
             float(data.get("outcome_at", 0)),
         )
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What its runner last said of how far it is, as far as that can be shown. For people alone.
+
+        ``{"step": 1, "steps": 2, "label": …, "rows": …, "done": …, "total": …, "app": …}``, each if it is known.
+        What is no finite number where one should be is left out, whoever wrote it there; an unknown ``total`` is None.
+        """
+        try:
+            said = json.loads(self.progress or "{}")
+        except (ValueError, RecursionError):
+            return {}
+        if not isinstance(said, dict):
+            return {}
+        shown = {name: value for name, value in said.items() if _can_be_shown(name, value)}
+        total = shown.pop("total", 0)
+        if "done" in shown:
+            shown["total"] = total if total > 0 else None
+        return shown
+
     def to_json(self) -> str:
         """An attempt as a commit creates it: offered, not claimed."""
         return _compact({"epoch": self.epoch, "nonce": self.nonce})
+
+
+_COUNTS = frozenset({"step", "steps", "rows", "done", "total"})
+
+
+def _can_be_shown(name: str, value: Any) -> bool:
+    if isinstance(value, str):
+        return name not in _COUNTS
+    # In this form also of a whole number that is too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 JOB_SCHEMA = 1  # raised when an older coordinator could no longer decide what this one stores

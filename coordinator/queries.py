@@ -24,7 +24,7 @@ from tasks.token import split_member
 class GroupView:
     """One group, or one member of a fork, as people see it.
 
-    ``progress`` is what the runner last said: ``{"step": 1, "steps": 2, "label": …, "done": …, "total": …, "app": …}``.
+    ``progress`` is what the runner last said (``Attempt.told``).
     """
 
     id: str
@@ -272,7 +272,7 @@ def _fork_view(state: JobState, name: str) -> ForkView:
                 record,
                 None if ordinal is None else state.plan.member_value(name, ordinal, state.collected),
                 attempt,
-                json.loads(attempt.progress) if attempt is not None and attempt.progress else {},
+                {} if attempt is None else attempt.told,
             )
         )
     return ForkView(

@@ -147,7 +147,13 @@ class AttemptLog:
 
     def _hide(self, record: logging.LogRecord) -> bool:
         """Take the secrets out of ``record``, before any handler formats it; always lets it through."""
-        record.msg, record.args = self._clean(record.getMessage()), None
+        try:
+            text = record.getMessage()
+        except Exception as error:  # noqa: BLE001 - a slip in a log line fails no step; plain logging lets it pass, too
+            said = record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
+            where = f"{record.filename}:{record.lineno}"
+            text = f"{said} (this line cannot be put together, see {where}: {type(error).__name__})"
+        record.msg, record.args = self._clean(text), None
         if record.exc_info and not record.exc_text:
             record.exc_text = self._clean(logging.Formatter().formatException(record.exc_info))
         return True

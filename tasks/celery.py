@@ -6,6 +6,9 @@ Celery looks for this module by name. It must never be imported by a coordinator
 
 from __future__ import annotations
 
+import logging
+import os
+import time
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +18,10 @@ from tasks.acking import Acknowledging
 from tasks.app import app
 from tasks.ears import Ears
 from tasks.stopping import sign_of_this_worker
+
+log = logging.getLogger(__name__)
+
+PAUSE = 1.0  # seconds that a child lives which cannot be a runner, so that its worker does not fork without a pause
 
 app.steps["consumer"].add(Acknowledging)
 
@@ -61,10 +68,22 @@ def _count_slots(instance: Any, **_: Any) -> None:
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]
 def _start_runner(**_: Any) -> None:
-    if _slots is not None:
+    if _slots is None:
+        return
+    try:
         _worker_half("runner").start_runner(
             queues=sorted(app.amqp.queues.consume_from), slots=_slots, sign=sign_of_this_worker()
         )
+    except Exception as error:  # noqa: BLE001 - whatever it is, this child must take no hint
+        # Celery would log it, and give this child hints, each of which would be lost in it
+        # (test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_cannot_be_one_takes_no_hint).
+        log.critical(
+            "the process %d cannot be a runner: %s: %s. It takes no hint and ends; the worker starts another, until "
+            "one can. Hints wait meanwhile, or go to other workers",
+            *(os.getpid(), type(error).__name__, error),
+        )
+        time.sleep(PAUSE)
+        raise SystemExit(os.EX_SOFTWARE) from None
 
 
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]

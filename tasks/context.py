@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from tasks.spark import read_parquet
 from tasks.token import GROUP_ID, Token
 
 MAX_RESULTS = 64 * 1024  # bytes of JSON, of all results of an attempt
+MAX_DEPTH = 100  # levels of lists and mappings in a result; what reads and writes it stops at some depth beyond
 
 
 @dataclass
@@ -56,7 +59,7 @@ class Work:
         Raises:
             OutputInvalid: the name cannot be one, was written already, or the frame cannot be stored.
         """
-        if "-" in name or GROUP_ID.fullmatch(name) is None or name.endswith("]"):
+        if not isinstance(name, str) or "-" in name or GROUP_ID.fullmatch(name) is None or name.endswith("]"):
             raise OutputInvalid(f"an output wants a name of letters, digits and _ (at most 63), not {name!r}")
         if name in self.outputs:
             raise OutputInvalid(f"the output {name} was written twice; write it once, or give the second another name")
@@ -117,6 +120,7 @@ class StepContext:
         self._work = work
         self._is_cancelled = is_cancelled
         self._report = report
+        self._warned = False
 
     @property
     def cancelled(self) -> bool:
@@ -138,20 +142,80 @@ class StepContext:
     def result(self, key: str, value: Any) -> None:
         """Keep a small JSON value with the attempt's outcome: shown with the job, and seen by conditions (``when:``).
 
+        Numbers and booleans of numpy and its like are taken as Python's.
+
         Raises:
             OutputInvalid: it is not JSON, or all results together are over 64 KiB.
         """
         results = {**self._work.results, str(key): value}
         try:
-            text = json.dumps(results, allow_nan=False)
+            text = json.dumps(results, allow_nan=False, default=_plain)
+            kept = json.loads(text)
+            json.dumps(kept, ensure_ascii=False).encode()  # half a character cannot be written down
+            if _depth(kept) > MAX_DEPTH + 1:
+                raise ValueError(f"more than {MAX_DEPTH} lists and mappings in one another")
         except (TypeError, ValueError, RecursionError) as error:
-            raise OutputInvalid(f"the result {key!r} is not a JSON value: {error}") from error
+            raise OutputInvalid(
+                f"the result {key!r} is not a JSON value: {error}. Expected: text, a finite number, true, false, none, "
+                "or a list or mapping of these. Cast what it holds, as with float(), str() or list()"
+            ) from error
         if len(text.encode()) > MAX_RESULTS:
             raise OutputInvalid(
                 f"with {key!r} the results of this attempt are over {MAX_RESULTS // 1024} KiB; write a frame instead"
             )
-        self._work.results = json.loads(text)
+        self._work.results = kept
 
     def progress(self, done: float, total: float | None = None) -> None:
-        """Show how far this step is. Cheap: the last value travels with the next renewal of the lease."""
-        self._report(done, total)
+        """Show how far this step is. Cheap: the last value travels with the next renewal of the lease.
+
+        Any number will do, also of numpy, Decimal or Fraction. A total of None, of 0 or below, or without end is not
+        known. What is no number is not shown, and the log says so once: it never fails the step.
+        """
+        number, whole = _number(done), 0 if total is None else _number(total)
+        countable = number is not None and math.isfinite(number)
+        wrong = [] if countable else [f"done={_named(done)}"]
+        if whole is None or math.isnan(whole):
+            wrong.append(f"total={_named(total)}")
+        if wrong and not self._warned:
+            self._warned = True
+            self.log.warning(
+                "ctx.progress(done, total) wants numbers and got %s, which is not shown. The step goes on; this is "
+                "said once",
+                ", ".join(wrong),
+            )
+        if number is not None and countable:
+            self._report(number, whole if whole is not None and 0 < whole < math.inf else None)
+
+
+def _number(value: Any) -> int | float | None:
+    """``value`` as Python has numbers, perhaps NaN or infinite; None for what is none, or beyond what a float holds."""
+    if isinstance(value, str | bytes | bytearray):
+        return None
+    try:
+        try:
+            number: int | float = int(operator.index(value))
+        except TypeError:
+            number = float(value)
+        math.isfinite(number)  # OverflowError: a whole number that no bar can be drawn of
+    except Exception:  # noqa: BLE001 - a class of somebody's own may raise what it likes, and this must fail no step
+        return None
+    return number
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy, or of a library that follows it, as Python's own. Raises: TypeError: it is none."""
+    if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):
+        scalar = value.item()
+        if isinstance(scalar, str | int | float):
+            return scalar
+    raise TypeError(f"it holds a {type(value).__qualname__}")
+
+
+def _depth(value: Any) -> int:
+    """Levels of lists and mappings, in what was read from JSON."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
+
+
+def _named(value: Any) -> str:
+    return repr(value)[:60] if type(value) in (str, bytes, float) else f"({type(value).__qualname__})"

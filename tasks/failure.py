@@ -6,7 +6,9 @@ Pure. The whole traceback is in the attempt's log; what is made here travels in 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tasks.errors import Unrecoverable, UnstuckError
 from tasks.report import Failure
@@ -20,12 +22,20 @@ _NOT_THE_USERS = ("/pyspark/", "/py4j/", "<frozen ", "/concurrent/futures/", "/c
 def failure_of(error: BaseException) -> Failure:
     """What to tell people of ``error``. Unknown errors are recoverable; ``Unrecoverable`` and its kind are not."""
     if isinstance(error, UnstuckError):
-        code, text = error.code, str(error)
+        code, text = str(error.code), _told(error)
     elif isinstance(error, SystemExit):
-        code, text = "STEP_FAILED", f"the step called sys.exit({error.code!r})"
+        code, text = "STEP_FAILED", f"the step called sys.exit({_told(error, repr)})"
     else:
-        code, text = "STEP_FAILED", f"{type(error).__name__}: {error}".rstrip(": ")
+        code, text = "STEP_FAILED", f"{type(error).__name__}: {_told(error)}".rstrip(": ")
     return Failure(code, shorten(text, MAX_TEXT), not isinstance(error, Unrecoverable), trimmed_traceback(error))
+
+
+def _told(error: BaseException, words: Callable[[Any], str] = str) -> str:
+    """``error`` in its own words, or those of the exit code that it carries. Classes of a step may have none."""
+    try:
+        return words(error.code if isinstance(error, SystemExit) else error)
+    except Exception as silent:  # noqa: BLE001 - raised by the step's own code; the attempt must have its outcome
+        return f"(it has no text: its own {words.__name__}() raised {type(silent).__name__})"
 
 
 def trimmed_traceback(error: BaseException) -> str:

@@ -1,9 +1,11 @@
 """The leash: the runner's end of the pipes to its watchdog.
 
 It says what the runner holds and hears what it should do. A watchdog that dies is replaced at once, and the new
-one is told what is held and how long its clocks have run; if that fails again and again the runner ends itself,
-because a runner without a watchdog holds a lease that nobody renews and hears of no cancel. A watchdog that stays
-stopped is no better than a dead one: it is killed first, so there are never two of one runner.
+one is told what is held and how long its clocks have run; if that fails, or is needed again and again, the runner ends
+itself, because a runner without a watchdog holds a lease that nobody renews and hears of no cancel. A watchdog that
+stays stopped is no better than a dead one: it is killed first, so there are never two of one runner.
+
+No thread and no line of it may fail quietly: a runner that lived on after that would take hints, and lose each.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
-from tasks.proctree import look
+from tasks.proctree import Seen, kill_below, look
 from tasks.report import Failure
 from tasks.standstill import LOOKS, Standstill
 from tasks.stop_sign import StopSign
@@ -53,7 +55,8 @@ class Leash:
         patience: float,
     ) -> None:
         self._passed = () if sign is None else (sign.looking,)
-        self._hello = {"op": "hello", "pid": os.getpid(), "sign": sign and sign.looking, **hello}
+        self._pid = os.getpid()
+        self._hello = {"op": "hello", "pid": self._pid, "sign": sign and sign.looking, **hello}
         self._on_order = on_order
         self._patience = patience
         self._lock = threading.RLock()
@@ -157,7 +160,11 @@ class Leash:
     def _say_if_read(self, line: dict[str, Any]) -> None:
         """A watchdog that does not read (it is stopped) must not block the runner over a number for people."""
         assert self._process.stdin is not None
-        if select.select([], [self._process.stdin], [], 0)[1]:
+        # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made
+        # (test_a_watchdog_is_spoken_to_also_through_a_pipe_with_a_number_beyond_1023).
+        pipe = select.poll()
+        pipe.register(self._process.stdin, select.POLLOUT)
+        if pipe.poll(0):
             self._say(line)
 
     def _say(self, line: dict[str, Any]) -> None:
@@ -167,6 +174,11 @@ class Leash:
         except BrokenPipeError:
             # It has just died. The thread that hears from it starts the next one and repeats what is held.
             log.warning("the watchdog %d does not listen any more", self._process.pid)
+        except OSError as error:
+            if os.getpid() != self._pid:
+                raise  # a child that the step forked, and that closed what it had: the runner's pipe is whole
+            # The step has closed our end (libraries that make daemons close all there is). It stays so.
+            self._give_up(f"the pipe to the watchdog {self._process.pid} is broken: {_said(error)}")
 
     def _mind(self, process: subprocess.Popen[bytes], seen: psutil.Process, ended: threading.Event) -> None:
         """Kill a watchdog that stays stopped; ``_hear`` then starts the next one, as after any other death.
@@ -176,30 +188,70 @@ class Leash:
         """
         every, standstill = self._patience / LOOKS, Standstill()
         while not ended.wait(every):
-            standstill = standstill.after(look(seen), time.monotonic(), within=2 * every)
+            try:
+                state = look(seen)
+            except OSError as error:  # the step has every descriptor; it may give some back
+                log.warning("the watchdog %d cannot be looked at: %s", process.pid, error)
+                state = Seen.ALIVE
+            standstill = standstill.after(state, time.monotonic(), within=2 * every)
             if standstill.seconds >= self._patience:
                 log.warning("the watchdog %d was stopped for %.1fs and is killed", process.pid, standstill.seconds)
                 process.kill()
                 return
 
     def _hear(self, process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+        """Pass its orders on until it has died, and replace it."""
+        try:
+            self._pass_on(process)
+            status = process.wait()
+            ended.set()
+            self._replace(process, status)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody else hears this watchdog or follows it
+            self._give_up(f"the watchdog {process.pid} cannot be heard any more: {_said(error)}")
+
+    def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
                 heard = json.loads(line)
                 failure = Failure.from_dict(heard["failure"]) if "failure" in heard else None
                 self._on_order(Token.parse(heard["token"]), Order(heard["order"]), failure)
-        status = process.wait()
-        ended.set()
+
+    def _replace(self, process: subprocess.Popen[bytes], status: int) -> None:
         with self._lock:
             if self._ending or process is not self._process:
                 return
             now = time.monotonic()
             self._restarts = [at for at in self._restarts if now - at < 60] + [now]
             if len(self._restarts) > _MAX_RESTARTS:
-                log.critical("the watchdog died %d times within a minute; this runner ends itself", _MAX_RESTARTS)
-                os.killpg(0, signal.SIGKILL)
+                self._give_up(f"the watchdog died {len(self._restarts)} times within a minute, at last with {status}")
             log.warning("the watchdog %d died (%d); another one takes over", process.pid, status)
             assert process.stdin is not None
             process.stdin.close()
-            self._start()
+            try:
+                self._start()
+            except (OSError, RuntimeError) as error:
+                # No descriptor, process, thread or memory is left, or no Python is where ours was.
+                self._give_up(f"the watchdog {process.pid} died, and no other can be started: {_said(error)}")
+
+    def _give_up(self, why: str) -> NoReturn:
+        """End this runner, with all that it started. Celery starts another.
+
+        A watchdog that still lives reports the attempt lost, at once; without one its lease lapses.
+        """
+        try:
+            log.critical(
+                "%s. A runner without a watchdog keeps no lease and hears of no cancel, so %d ends itself with all "
+                "that it started; the worker starts another, and what it ran is given out again",
+                *(why, self._pid),
+            )
+            kill_below(spared={self._process.pid})
+        except OSError as error:
+            log.critical("what %d started cannot be looked up, so its process group is all: %s", self._pid, error)
+        finally:
+            os.killpg(0, signal.SIGKILL)
+        raise AssertionError("a process outlives SIGKILL")
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""What an attempt may leave behind in its process: threads, children, another working directory.
+"""What an attempt may leave behind in its process: threads, children, another working directory, open files.
 
 None of it can be taken away safely, so a process that has some is replaced. Daemon threads are let be: libraries
 keep them for good, and they do not keep the process alive.
@@ -6,7 +6,10 @@ keep them for good, and they do not keep the process alive.
 
 from __future__ import annotations
 
+import errno
+import math
 import os
+import resource
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -39,10 +42,16 @@ class Surroundings:
         Goes back to the old working directory, so that what follows finds its files.
         """
         left = []
+        most = _open_files_allowed()
+        held = _open_files(most)
+        if held > most / 2:
+            # Sooner or later it could not even look for what the next attempt leaves, nor start a watchdog.
+            left.append(f"{held} open files, of {most} that it may have")
         for thread in threading.enumerate():
             if thread.ident not in self.threads and not thread.daemon and thread.is_alive():
                 left.append(f"the thread {thread.name!r}")
-        for pid in sorted(_children() - self.children - set(known)):
+        there = _children() if held < most else frozenset()  # to look takes a descriptor
+        for pid in sorted(there - self.children - set(known)):
             if _lives(pid):
                 left.append(f"the process {pid}")
         try:
@@ -53,6 +62,22 @@ class Surroundings:
             left.append(f"the working directory {folder}")
             os.chdir(self.folder)
         return left
+
+
+def _open_files_allowed() -> float:
+    """``ulimit -n``."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return math.inf if most == resource.RLIM_INFINITY else most
+
+
+def _open_files(most: float) -> float:
+    """Descriptors that are open; ``most`` where none is left to count them with."""
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return most
+        return 0  # a system without that folder
 
 
 def _children() -> set[int]:

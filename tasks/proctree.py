@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 
 import psutil
@@ -82,6 +82,21 @@ class Tree:
         """The group that the root leads, or led: while it has members, its number is given to nobody else."""
         somebody_else = psutil.pid_exists(self.root.pid) and not self.root.is_running()
         return {self.root.pid} if self._leads and not somebody_else else set()
+
+
+def kill_below(spared: Collection[int]) -> None:
+    """SIGKILL all that this process started and what that started, with the process groups they made.
+
+    For a process that is about to end itself: it does not wait for them. ``spared``: pids that are left alone.
+
+    Raises:
+        OSError: the process table cannot be read; nothing was killed.
+    """
+    found = [process for process in psutil.Process().children(recursive=True) if process.pid not in spared]
+    _kill_groups(found, {process.pid for process in found}, set())
+    for process in found:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.kill()
 
 
 def _kill_groups(processes: Iterable[psutil.Process], leaders: set[int], always: set[int]) -> None:

@@ -208,10 +208,11 @@ def worker(
     environ: dict[str, str] | None = None,
     arguments: Sequence[str] = (),
     program: str = "celery",
+    python: Path | str = sys.executable,
 ) -> Iterator[FleetWorker]:
     """A worker that listens to ``queues``; ended, with all that it started, when the block is left.
 
-    ``program``: the module that is run, with the arguments of ``celery``.
+    ``program``: the module that is run, with the arguments of ``celery``; ``python``: by which Python.
     """
     log = folder / f"worker-{os.urandom(2).hex()}.log"
     settings = {
@@ -227,7 +228,7 @@ def worker(
     with log.open("wb") as out:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", program, "-A", "tasks", "worker", "-Q", queues, "-c", str(concurrency)),
+                *(str(python), "-m", program, "-A", "tasks", "worker", "-Q", queues, "-c", str(concurrency)),
                 *("-l", "INFO", "--without-gossip", "--without-mingle", *arguments),
             ],
             cwd=folder,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -131,6 +132,25 @@ def hold_the_gil(spark: Any, ctx: Any, seconds: int) -> Any:
     stop.set()
     thread.join()
     ctx.result("silent_for", max(b - a for a, b in zip([before, *ticks], [*ticks, time.monotonic()], strict=True)))
+
+
+def unspeakable(spark: Any, ctx: Any) -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    raise Unspeakable
+
+
+_HOARD: list[int] = []
+
+
+def hoard(spark: Any, ctx: Any) -> None:
+    """Leaves not one descriptor to its runner."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    while True:
+        _HOARD.append(os.open(os.devnull, os.O_RDONLY))
 
 
 def leave_a_thread(spark: Any, ctx: Any) -> None:

@@ -114,6 +114,7 @@ def test_the_next_group_reads_what_the_first_staged(
         ("boom", "STEP_FAILED", True, "RuntimeError: boom"),
         ("leave", "STEP_FAILED", True, "sys.exit(3)"),
         ("no_memory", "STEP_FAILED", True, "MemoryError"),
+        ("unspeakable", "STEP_FAILED", True, "Unspeakable: (it has no text"),
         ("never", "UNRECOVERABLE", False, "no use trying again"),
         ("not_there", "STEP_NOT_FOUND", False, "fleet_steps:not_there cannot be imported"),
     ],
@@ -374,6 +375,19 @@ def test_a_runner_with_foreign_threads_is_replaced_without_any_task_being_lost(
     assert after.results["pid"] != outcome.results["pid"]
     wait_until(lambda: fleet.gone(outcome.results["pid"]), 10, "the old runner to be gone")
     assert "WorkerLostError" not in worker.text()[before:]
+
+
+def test_a_step_that_leaves_no_descriptor_costs_itself_alone(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+) -> None:
+    """In its runner nothing could be begun any more: each group that came there would be lost, and count as POISON."""
+    hint = offer("hoard")
+    runner = fleet.runner_of(store, hint)
+    failure = fleet.outcome(store, hint).failure
+    assert failure is not None
+    assert "Too many open files" in failure.text
+    ready_again(worker, store, offer)
+    wait_until(lambda: fleet.gone(runner.pid), 10, "the runner to be replaced")
 
 
 def test_a_hint_twice_is_one_run(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:

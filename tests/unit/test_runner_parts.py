@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -271,6 +273,29 @@ def test_what_an_attempt_leaves_behind_is_seen(tmp_path: Path) -> None:
         thread.join()
         child.kill()
         child.wait()
+
+
+def test_descriptors_that_an_attempt_leaves_open_are_seen_before_there_are_none_left() -> None:
+    before = Surroundings.now()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    opened: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        assert before.left_behind(()) == ["256 open files, of 256 that it may have"]
+        while len(opened) > 128:
+            os.close(opened.pop())
+        (left,) = before.left_behind(())
+        assert "open files, of 256" in left
+        while opened:
+            os.close(opened.pop())
+        assert before.left_behind(()) == []
+    finally:
+        for one in opened:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # -- the log ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,238 @@
+"""Values that a step hands out: what is taken, what is refused with its name, and what people are shown of the rest."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.condition import evaluate
+from coordinator.job import Attempt
+from tasks.attempt_log import AttemptLog
+from tasks.context import MAX_DEPTH, StepContext, Work
+from tasks.errors import OutputInvalid, Unrecoverable
+from tasks.failure import failure_of
+from tasks.filesystem import Files
+from tasks.marker import Marker, standing_marker, write_marker
+from tasks.report import Outcome, OutcomeKind
+from tasks.token import Token
+
+Shown = list[tuple[Any, Any]]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    return Work(Files(str(tmp_path)), Token("job", "g", 1, "n", "c"), None, {})
+
+
+@pytest.fixture
+def shown() -> Shown:
+    """What was reported of how far the step is."""
+    return []
+
+
+@pytest.fixture
+def ctx(work: Work, shown: Shown, tmp_path: Path) -> StepContext:
+    return StepContext(
+        work,
+        {},
+        log=logging.getLogger("step"),
+        scratch=tmp_path,
+        is_cancelled=lambda: False,
+        report=lambda done, total: shown.append((done, total)),
+    )
+
+
+class Rude:
+    """Of a class of the step's own: it has neither a number nor a text."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("no number")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+    __str__ = __repr__
+
+
+# -- progress --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "seen"),
+    [
+        ((3, 10), (3, 10)),
+        ((np.int64(3), np.float32(10)), (3, 10.0)),
+        ((np.array(3), True), (3, 1)),
+        ((Decimal("2.5"), Fraction(7, 2)), (2.5, 3.5)),
+        ((15, 10), (15, 10)),
+        ((3,), (3, None)),
+        ((3, 0), (3, None)),
+        ((3, -1), (3, None)),
+        ((3, float("inf")), (3, None)),
+    ],
+)
+def test_any_number_is_progress_and_a_total_that_is_none_is_not_known(
+    ctx: StepContext, shown: Shown, caplog: pytest.LogCaptureFixture, said: tuple[Any, ...], seen: tuple[Any, Any]
+) -> None:
+    ctx.progress(*said)
+    assert shown == [seen]
+    assert json.loads(json.dumps(seen)) == list(seen)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "seen", "named"),
+    [
+        ((float("nan"), 5), [], "done=nan"),
+        ((float("inf"), float("inf")), [], "done=inf"),
+        (("50%",), [], "done='50%'"),
+        ((b"50", 100), [], "done=b'50'"),
+        ((None, 5), [], "done=(NoneType)"),
+        ((10**400, 5), [], "done=(int)"),
+        ((Decimal("sNaN"), 5), [], "done=(Decimal)"),
+        ((np.array([1, 2]), 5), [], "done=(ndarray)"),
+        ((Rude(), Rude()), [], "done=(Rude), total=(Rude)"),
+        ((3, "10"), [(3, None)], "total='10'"),
+        ((3, float("nan")), [(3, None)], "total=nan"),
+    ],
+)
+def test_what_is_no_number_is_no_progress_is_said_once_and_fails_no_step(
+    ctx: StepContext, shown: Shown, caplog: pytest.LogCaptureFixture, said: tuple[Any, ...], seen: Shown, named: str
+) -> None:
+    for _ in range(3):
+        ctx.progress(*said)
+    assert shown == seen * 3
+    (record,) = caplog.records
+    assert f"wants numbers and got {named}, which is not shown" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ('{"step": 1, "label": "read", "done": 3, "total": 10}', {"step": 1, "label": "read", "done": 3, "total": 10}),
+        ('{"label": "read", "done": NaN, "total": 5}', {"label": "read"}),
+        ('{"done": 3, "total": Infinity}', {"done": 3, "total": None}),
+        ('{"done": 3, "total": -2}', {"done": 3, "total": None}),
+        ('{"done": 1e999, "rows": "many", "step": [1], "label": 5}', {"label": 5}),
+        ('{"done": "50%", "rows": true}', {}),
+        ('{"done": 1' + "0" * 400 + "}", {}),
+        ("[1]", {}),
+        ("half a li", {}),
+        ("", {}),
+    ],
+)
+def test_what_stands_in_a_record_and_is_no_progress_is_not_shown(text: str, seen: dict[str, Any]) -> None:
+    assert Attempt(1, "n", progress=text).told == seen
+
+
+# -- results ---------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_numpy_are_results_as_pythons_are(ctx: StepContext, work: Work) -> None:
+    ctx.result("rows", np.int64(3))
+    ctx.result("mean", {"price": np.float32(0.5), "weights": [np.float64(1.5)]})
+    ctx.result("whole", np.bool_(True))
+    assert work.results == {"rows": 3, "mean": {"price": 0.5, "weights": [1.5]}, "whole": True}
+    assert evaluate("results.g.rows == 3 and results.g.whole", {}, lambda _: work.results).holds is True
+
+
+def kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (np.float32("nan"), "not JSON compliant"),
+        ({"at": float("inf")}, "not JSON compliant"),
+        (datetime.date(2013, 1, 1), "it holds a date"),
+        ([np.datetime64("2013-01-01")], "it holds a datetime64"),
+        (Decimal("2.50"), "it holds a Decimal"),
+        (np.array([1, 2]), "it holds a ndarray"),
+        ({("a", 1): 2}, "keys must be str"),
+        (10**5000, "digits"),
+        (Rude(), "it holds a Rude"),
+        ("half a character: \ud800", "surrogates not allowed"),
+        (nested(MAX_DEPTH + 1), "more than 100 lists and mappings in one another"),
+    ],
+    ids=kind,
+)
+def test_a_result_that_cannot_be_kept_is_named_with_what_was_expected(
+    ctx: StepContext, work: Work, value: Any, says: str
+) -> None:
+    with pytest.raises(OutputInvalid, match="the result 'strange' is not a JSON value: ") as caught:
+        ctx.result("strange", value)
+    assert says in str(caught.value)
+    assert "Expected: text, a finite number, true, false, none, or a list or mapping of these" in str(caught.value)
+    assert work.results == {}
+
+
+@pytest.mark.parametrize("value", [nested(MAX_DEPTH), 10**4000, "\0 \ud83d\ude00", 5e-324, {1: None}], ids=kind)
+def test_a_result_that_is_taken_reaches_the_marker_the_record_and_the_person(
+    ctx: StepContext, work: Work, value: Any
+) -> None:
+    ctx.result("odd", value)
+    made = Marker("job/g/1/n/c", "f", {}, {}, work.results, 0.0)
+    write_marker(work.files, work.token.staging, made)
+    found = standing_marker(work.files, "_staging/job/g", "f")
+    assert found is not None
+    assert found[1].results == work.results
+    outcome = Outcome(OutcomeKind.SUCCEEDED, results=work.results)
+    assert Outcome.from_json(outcome.to_json()).results == work.results
+    json.dumps(work.results, indent=2, allow_nan=False)
+    assert evaluate("results.g.odd == none", {}, lambda _: work.results).holds is False
+
+
+def test_an_output_wants_a_name_that_is_text(ctx: StepContext) -> None:
+    with pytest.raises(OutputInvalid, match=r"wants a name of letters, digits and _ .* not 5"):
+        ctx.output(5).write(None)  # type: ignore[arg-type]
+
+
+# -- errors and lines of the log -------------------------------------------------------------------------------
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_error_without_a_text_is_a_failure_that_says_so() -> None:
+    assert failure_of(Unspeakable()).text == "Unspeakable: (it has no text: its own str() raised RuntimeError)"
+    assert "(it has no text: its own repr() raised RuntimeError)" in failure_of(SystemExit(Rude())).text
+
+
+def test_the_code_of_an_error_of_a_step_is_text_whatever_it_was() -> None:
+    class Ours(Unrecoverable):
+        code = 42  # type: ignore[assignment]
+
+    failure = failure_of(Ours("no"))
+    assert Outcome.from_json(Outcome(OutcomeKind.FAILED, failure=failure).to_json()).failure == failure
+
+
+def test_a_line_that_cannot_be_put_together_is_in_the_log_with_its_place_and_fails_no_step(tmp_path: Path) -> None:
+    log = AttemptLog(Files(str(tmp_path)), "_staging/j/g/1-n-c")
+    with log.open():
+        log.logger.info("%d rows", "many")
+        log.logger.info("%s", Rude())
+        log.logger.info(Rude())
+    assert log.path is not None
+    first, second, third = log.path.read_text().splitlines()
+    assert "%d rows (this line cannot be put together, see test_step_values.py:" in first
+    assert first.endswith("TypeError)")
+    assert "%s (this line" in second
+    assert "a Rude (this line" in third
