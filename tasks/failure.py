@@ -20,12 +20,20 @@ _NOT_THE_USERS = ("/pyspark/", "/py4j/", "<frozen ", "/concurrent/futures/", "/c
 def failure_of(error: BaseException) -> Failure:
     """What to tell people of ``error``. Unknown errors are recoverable; ``Unrecoverable`` and its kind are not."""
     if isinstance(error, UnstuckError):
-        code, text = error.code, str(error)
+        code, text = str(error.code), _said(error)
     elif isinstance(error, SystemExit):
         code, text = "STEP_FAILED", f"the step called sys.exit({error.code!r})"
     else:
-        code, text = "STEP_FAILED", f"{type(error).__name__}: {error}".rstrip(": ")
+        code, text = "STEP_FAILED", f"{type(error).__name__}: {_said(error)}".rstrip(": ")
     return Failure(code, shorten(text, MAX_TEXT), not isinstance(error, Unrecoverable), trimmed_traceback(error))
+
+
+def _said(error: BaseException) -> str:
+    """The text of ``error``. Making it is code of whoever wrote the error, and may fail like any other."""
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001 - whatever it is, the attempt has failed and must be able to say so
+        return f"(its text cannot be made: {type(another).__name__})"
 
 
 def trimmed_traceback(error: BaseException) -> str:

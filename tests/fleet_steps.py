@@ -37,6 +37,17 @@ def boom(spark: Any, ctx: Any, text: str = "boom") -> None:
     raise RuntimeError(text)
 
 
+class Unspeakable(Exception):
+    """An error that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise TypeError("no words")
+
+
+def unspeakable(spark: Any, ctx: Any) -> None:
+    raise Unspeakable
+
+
 def never(spark: Any, ctx: Any) -> None:
     raise Unrecoverable("no use trying again")
 
@@ -104,6 +115,21 @@ def false_folder(spark: Any, ctx: Any, started: str, gate: str) -> None:
     warehouse = Path(gate).parent / "warehouse"
     job, group, *attempt = ctx.token.split("/")
     (warehouse / "_staging" / job / group / "-".join(attempt)).mkdir(parents=True)
+
+
+def hang(file: Path) -> None:
+    """Whoever opens ``file`` from now on waits, as on a mount whose server is gone."""
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
+def warehouse_hangs(spark: Any, ctx: Any, warehouse: str, then: str = "") -> None:
+    """The warehouse hangs when the step is over, with the attempt's own log in it."""
+    job, group, *attempt = ctx.token.split("/")
+    hang(Path(warehouse) / "_staging" / job / group / f"{'-'.join(attempt)}.log")
+    hang(Path(warehouse) / "_warehouse_id")
+    if then == "fail":
+        never(spark, ctx)
 
 
 def sleep_on(spark: Any, ctx: Any, started: str = "") -> None:
