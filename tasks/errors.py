@@ -11,6 +11,9 @@
     │   ├── ForkValuesInvalid    the values of a dynamic fork are null, doubled, too many or not scalars
     │   └── MarkerFailed         the durable marker could not be written
     ├── SettingsInvalid          a variable of the environment holds what no process can run with
+    ├── OrderUnreadable          what the store has of an attempt cannot be read by this worker
+    ├── NotBegun                 this runner could not begin an attempt that it had claimed
+    ├── WorkerFolderGone         the working directory of this worker is gone, and a step with it
     ├── InputMissing             what a needed group staged is not there
     ├── StagingLost              what this attempt staged is not there any more
     ├── AttemptEnded             raised in the runner to leave an attempt that is no longer its own
@@ -77,6 +80,24 @@ class SettingsInvalid(UnstuckError):
     """A variable UNSTUCK_… of the environment cannot be read, or holds what no process can run with."""
 
     code = "SETTINGS_INVALID"
+
+
+class OrderUnreadable(UnstuckError):
+    """What the store holds of an attempt cannot be read by this worker: another release wrote it, most likely."""
+
+    code = "ORDER_UNREADABLE"
+
+
+class NotBegun(UnstuckError):
+    """This runner has claimed an attempt and cannot begin it, for a reason of its own."""
+
+    code = "NOT_BEGUN"
+
+
+class WorkerFolderGone(UnstuckError):
+    """A step cannot be imported by this worker, whose working directory is gone; another worker may have it."""
+
+    code = "WORKER_FOLDER_GONE"
 
 
 class InputMissing(UnstuckError):

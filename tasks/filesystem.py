@@ -50,6 +50,8 @@ class Files:
             uri = "/" + uri.removeprefix("file:").lstrip("/")
         if _PATTERN.intersection(uri):
             raise ValueError(f"the warehouse {uri} has one of * ? [ ] {{ }} \\ in its path; choose another folder")
+        # Called after each answer of the place, so that who waits for many can tell a slow one from one that hangs.
+        self.answered: Callable[[], None] = _nothing
         self._check = check
         self._fs: Any = None
         self._root = uri.rstrip("/")
@@ -90,7 +92,9 @@ class Files:
             OSError: it could not be read; this says nothing about whether it is there.
         """
         local = self.local_path(path)
-        return local.read_bytes() if local is not None else bytes(self._fs.cat_file(self._key(path)))
+        data = local.read_bytes() if local is not None else bytes(self._fs.cat_file(self._key(path)))
+        self.answered()
+        return data
 
     def size(self, path: str) -> int | None:
         """Bytes; None if there is no such file. Raises: OSError: it could not be asked."""
@@ -99,6 +103,8 @@ class Files:
             return local.stat().st_size if local is not None else int(self._fs.info(self._key(path))["size"])
         except (FileNotFoundError, NotADirectoryError):
             return None
+        finally:
+            self.answered()
 
     def names(self, folder: str) -> list[str]:
         """The names in ``folder``, sorted; empty if it is absent. Raises: OSError: it could not be listed."""
@@ -209,11 +215,13 @@ class Files:
             local = self.local_path(path)
             if local is not None:
                 _sync(local)
+                self.answered()
                 folders.add(local.parent)
             elif self.size(path) is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
         for folder in folders:
             _sync(folder)
+            self.answered()
 
     def make_folder(self, folder: str) -> None:
         """Create ``folder`` and its parents; nothing if it is there (object stores have no folders to make).
@@ -260,6 +268,9 @@ class Files:
 
     def _key(self, path: str) -> str:
         return f"{self._base}/{_checked(path)}" if path else self._base
+
+
+def _nothing() -> None: ...
 
 
 def _checked(path: str) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.duration import Seconds, Timeout
 
@@ -24,10 +24,26 @@ MAX_FORK = 10_000
 MAX_WHEN = 1000  # characters of a condition
 
 
+STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one
+
+
 class Strict(BaseModel):
-    """Base of all parts of a spec: an unknown field is an error, and a part never changes once read."""
+    """Base of all parts of a spec: an unknown field is an error, and a part never changes once read.
+
+    Read in the context ``STORED``, one that asks for nothing is passed over (false, zero, null or empty): a field that
+    this release does not have, and that nobody used. One that holds anything may change what counts, so it is an error
+    there too. A field to come must therefore mean "as before it was there" where it is empty.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pass_over(cls, value: Any, info: ValidationInfo) -> Any:
+        if not info.context or not isinstance(value, dict):
+            return value
+        known = {name for field, its in cls.model_fields.items() for name in (field, its.alias)}
+        return {name: held for name, held in value.items() if held or name in known}
 
 
 class RetryPolicy(Strict):
@@ -200,7 +216,8 @@ class Collect(Strict):
 class GroupPlan(Strict):
     """What is stored once per group at submit, for the runners: the group with the job's defaults merged in.
 
-    ``params`` are the job's; they are stored once, beside the plans, and joined when the group is claimed.
+    ``params`` are the job's; they are stored once, beside the plans, and joined when the group is claimed. Runners
+    read it in the context ``STORED``: the coordinator that wrote it may be of another release.
 
     Attributes:
         rerun: since the user asked for it, or a group before it, to run again, a word of that time: no marker of before

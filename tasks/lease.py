@@ -14,11 +14,15 @@ from importlib.resources import files
 from typing import Any
 
 import redis
+from pydantic import ValidationError
 
-from tasks.group import FrozenInputs, GroupPlan, WorkOrder
+from tasks.errors import OrderUnreadable
+from tasks.group import STORED, FrozenInputs, GroupPlan, WorkOrder
 from tasks.keys import Keys
 from tasks.points import Point, reach
+from tasks.release import release_here
 from tasks.report import SCHEMA_VERSION, Outcome
+from tasks.settings import whoami
 from tasks.token import Hint, Token, split_member
 
 ANSWER_KEPT = 900  # seconds; whoever finishes goes on trying for less (run.FINISH_FOR, watchdog.LAST_WORD_FOR)
@@ -47,8 +51,46 @@ class FinishAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
+    """What the store said to a claim. ``stored``: with CLAIMED plan, inputs, member and parameters, as JSON."""
+
     answer: ClaimAnswer
-    order: WorkOrder | None = None
+    stored: tuple[str, ...] = ()
+
+    @property
+    def order(self) -> WorkOrder | None:
+        """What is to be done; None unless CLAIMED.
+
+        It is read when it is asked for: whoever claims holds the attempt, also one whose order it cannot read, and has
+        to end it. (test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison)
+
+        Raises:
+            OrderUnreadable: this release cannot read it.
+        """
+        if self.answer is not ClaimAnswer.CLAIMED:
+            return None
+        try:
+            plan_text, inputs_text, member_text, params = self.stored
+            plan = GroupPlan.model_validate_json(plan_text, context=STORED)
+            plan = plan.model_copy(update={"params": {**json.loads(params), **plan.params}})
+            inputs = FrozenInputs.model_validate_json(inputs_text, context=STORED)
+            member = FrozenInputs.model_validate_json(member_text, context=STORED)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise OrderUnreadable(unreadable(error)) from error
+        return WorkOrder(plan=plan, frozen=FrozenInputs(value=member.value, inputs=inputs.inputs or member.inputs))
+
+
+def unreadable(error: Exception) -> str:
+    """In words: what this worker could not read, and what to do. Not what stands there: it may be long."""
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, ValidationError):
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        what = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:5])
+    release = release_here()["release"] or "(not installed)"
+    return (
+        f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} "
+        f"({what}). Most likely another release wrote it: run one release everywhere. The group is tried again, as its "
+        "retry: allows; if the job was submitted to an older release, submit it again"
+    )
 
 
 def script(client: redis.Redis, package: str, name: str) -> Any:
@@ -93,12 +135,7 @@ class Lease:
         if kind is not ClaimAnswer.CLAIMED:
             return Claim(kind)
         reach(Point.AFTER_CLAIM, hint.job)
-        plan = GroupPlan.model_validate_json(answer[1])
-        plan = plan.model_copy(update={"params": {**json.loads(answer[4]), **plan.params}})
-        inputs = FrozenInputs.model_validate_json(answer[2])
-        member = FrozenInputs.model_validate_json(answer[3])
-        frozen = FrozenInputs(value=member.value, inputs=inputs.inputs or member.inputs)
-        return Claim(kind, WorkOrder(plan=plan, frozen=frozen))
+        return Claim(kind, tuple(answer[1:]))
 
     def renew(self, token: Token, worker: str, progress: str = "") -> RenewAnswer:
         """Keep the lease for another ``ttl``, carrying the last progress value (JSON text).

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import psutil
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _MAX_RESTARTS = 5  # within a minute
 _PROGRESS_EVERY = 0.5  # seconds
+_RESTART_AFTER = 0.05  # of a clock's time: sooner it is not begun anew
 
 
 class Leash:
@@ -97,7 +99,7 @@ class Leash:
     def clock(self, code: str, seconds: float | None, step: str = "") -> Iterator[None]:
         """The runner is told, and after the grace killed, if the block takes longer than ``seconds``; None: no end.
 
-        The failure gets ``code``; ``step`` says which step it is, if it is one.
+        The failure gets ``code``; ``step`` says which step it is, or what else it is that takes so long.
         """
         if seconds is None:
             yield
@@ -111,6 +113,15 @@ class Leash:
             with self._lock:
                 self._clocks.pop(code, None)
                 self._say({"op": "clock", "code": code, "seconds": None})
+
+    def restart_clock(self, code: str) -> None:
+        """The clock ``code``, if it runs, begins anew: what it waits for goes on. Cheap, however often it is called."""
+        with self._lock:
+            clock = self._clocks.get(code)
+            now = time.monotonic()
+            if clock is not None and now - clock.began >= clock.seconds * _RESTART_AFTER:
+                self._clocks[code] = replace(clock, began=now)
+                self._say_clock(self._clocks[code])
 
     def progress(self, text: str, *, now: bool = False) -> None:
         """``text`` (JSON) goes with the next renewal. Dropped when the last was sent a moment ago, unless ``now``."""

@@ -12,6 +12,7 @@ import os
 import resource
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,14 +27,14 @@ class Surroundings:
 
     threads: frozenset[int]
     children: frozenset[int]
-    folder: str
+    folder: str | None  # None: it is gone, since somebody removed or replaced it under the worker
 
     @classmethod
     def now(cls) -> Surroundings:
         return cls(
             frozenset(thread.ident or 0 for thread in threading.enumerate()),
             frozenset(_children()),
-            os.getcwd(),
+            working_folder(),
         )
 
     def left_behind(self, known: Collection[int]) -> list[str]:
@@ -54,14 +55,21 @@ class Surroundings:
         for pid in sorted(there - self.children - set(known)):
             if _lives(pid):
                 left.append(f"the process {pid}")
-        try:
-            folder = os.getcwd()
-        except FileNotFoundError:
-            folder = "a folder that is gone"
+        folder = working_folder()
         if folder != self.folder:
-            left.append(f"the working directory {folder}")
-            os.chdir(self.folder)
+            left.append(f"the working directory {folder or 'that is gone'}")
+            if self.folder is not None:
+                with suppress(OSError):  # gone by now: the process is replaced in any case
+                    os.chdir(self.folder)
         return left
+
+
+def working_folder() -> str | None:
+    """The working directory of this process; None if it is gone. A deploy that replaces it leaves workers without."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def _open_files_allowed() -> float:

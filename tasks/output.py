@@ -170,4 +170,5 @@ def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
     for data_file in output.files:
         with open_file(files, data_file.path) as file:
             for batch in pq.ParquetFile(file).iter_batches(columns=[column]):
+                files.answered()
                 yield from batch.column(0).to_pylist()

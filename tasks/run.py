@@ -14,8 +14,10 @@ import os
 import secrets
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,11 @@ from tenacity import (
 
 from tasks.attempt_log import AttemptLog
 from tasks.context import StepContext, Work
-from tasks.errors import AttemptEnded, Malformed, WarehouseMismatch
+from tasks.errors import AttemptEnded, Malformed, NotBegun, OrderUnreadable, WarehouseMismatch
 from tasks.failure import MAX_TEXT, failure_of, shorten
 from tasks.group import Step, WorkOrder
 from tasks.inputs import read_inputs
-from tasks.lease import ClaimAnswer, FinishAnswer
+from tasks.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
 from tasks.marker import Marker, standing_marker, write_marker
 from tasks.output import collect
 from tasks.points import Point, reach
@@ -49,6 +51,7 @@ from tasks.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 
+LOOK = "WAREHOUSE_TIMEOUT"
 FINISH_FOR = 600.0  # seconds to go on trying to put the outcome on the record; the marker stands anyway
 
 
@@ -71,15 +74,18 @@ def run(runner: Runner, hint_text: str) -> str:
         return "STOPPING"
     # Made before the first try to claim: a claim that is repeated because its reply was lost is the same claim.
     claimant, event = secrets.token_hex(6), secrets.token_hex(8)
+    claim: Claim | BaseException
     try:
         claim = _persistently(runner.settings.dispatch_timeout, runner.lease.claim, hint, claimant, runner.name, event)
     except redis.RedisError as error:
         log.warning("%s could not be claimed, the store does not answer: %s. The hint will be sent again", hint, error)
         return "UNREACHABLE"
-    if claim.answer is not ClaimAnswer.CLAIMED or claim.order is None:
+    except BaseException as error:  # noqa: BLE001 - the store may have answered CLAIMED, so the attempt is to be ended
+        claim = error
+    if isinstance(claim, Claim) and claim.answer is not ClaimAnswer.CLAIMED:
         log.info("%s: %s", hint, claim.answer)
         return str(claim.answer)
-    return Attempt(runner, hint.held_by(claimant), claim.order).run()
+    return Attempt(runner, hint.held_by(claimant), claim).run()
 
 
 def _persistently(seconds: float, call: Any, *arguments: Any) -> Any:
@@ -95,26 +101,36 @@ def _persistently(seconds: float, call: Any, *arguments: Any) -> Any:
 
 
 class Attempt:
-    """One claimed attempt in this process."""
+    """One claimed attempt in this process.
 
-    def __init__(self, runner: Runner, token: Token, order: WorkOrder) -> None:
+    From the claim on, whatever is raised ends it with an outcome: nobody else knows that it is held, and a lease that
+    lapses would be charged to the group as a lost worker (tests/guarantees/test_after_the_claim.py).
+    """
+
+    def __init__(self, runner: Runner, token: Token, claim: Claim | BaseException) -> None:
+        """``claim``: what the store said; or what was raised while it was heard, so that nobody knows what it was."""
         self._runner = runner
         self._token = token
-        self._order = order
+        self._claim = claim
         self._secrets = Secrets(os.environ)
+        self._warehouse = ""  # its address, once it is known
 
     def run(self) -> str:
         """Run it and put its outcome on the record; answers both, for people."""
         stop: BaseException | None = None
-        with self._runner.holding(self._token) as held, ExitStack() as stack:
+        held: Held | None = None
+        with ExitStack() as stack:
             try:
+                held = stack.enter_context(self._runner.holding(self._token))
+                self._order = self._ordered()
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(held)
             except BaseException as error:  # noqa: BLE001 - a step may raise anything; it ends the attempt alone
                 outcome = self._ended_by(held, error)
                 if terminate_handler_fired():
                     stop = error
-            held.ended.set()
+            if held is not None:
+                held.ended.set()
             answer = self._finish(outcome)
             if stop is not None:
                 # This process was told to end (billiard's SIGTERM handler raised through the step).
@@ -123,34 +139,65 @@ class Attempt:
 
     # -- what the attempt does ---------------------------------------------------------------------------------
 
+    def _ordered(self) -> WorkOrder:
+        claim = self._claim
+        if isinstance(claim, ValueError):
+            raise OrderUnreadable(unreadable(claim)) from claim  # an answer that is no text
+        if isinstance(claim, BaseException):
+            what = f"{type(claim).__name__}: {claim}"
+            raise NotBegun(f"{self._runner.name} could not hear what the store said to its claim: {what}") from claim
+        order = claim.order
+        assert order is not None, "only what was CLAIMED is an attempt"
+        return order
+
+    def _looking(self, what: str) -> AbstractContextManager[None]:
+        """Around every look at the warehouse that is ours: one that hangs must not hold the group for ever.
+
+        The time counts from the last answer, so that ten thousand quick ones are no hang.
+        """
+        if not self._warehouse:
+            return nullcontext()
+        where = f"{what} the warehouse {self._warehouse} on {self._runner.name}"
+        return self._runner.leash.clock(LOOK, self._runner.settings.warehouse_timeout, where)
+
     def _open(self, stack: ExitStack) -> None:
         """The warehouse and the log in it. The id comes first: where the warehouse is not, nothing is to be made."""
         plan = self._order.plan
-        self._files = Warehouse(plan.warehouse, plan.warehouse_id).storage
-        self._files.check()
-        self._log = AttemptLog(self._files, self._token.staging)
-        self._log.hide(self._secrets.clean)
-        stack.enter_context(self._log.open())
+        self._warehouse = plan.warehouse
+        with self._looking("opening"):
+            self._files = Warehouse(plan.warehouse, plan.warehouse_id).storage
+            self._files.answered = partial(self._runner.leash.restart_clock, LOOK)
+            self._files.check()
+            self._log = AttemptLog(self._files, self._token.staging)
+            self._log.hide(self._secrets.clean)
+            stack.enter_context(self._log.open())
         self._runner.leash.note_in(None if self._log.path is None else str(self._log.path))
 
     def _succeed(self, held: Held) -> Outcome:
-        order, files = self._order, self._files
-        for job in (self._token.job, *order.plan.adopts):
+        with self._looking("looking for work that is done in"):
+            if (adopted := self._adopted()) is not None:
+                return adopted
+        with ExitStack() as stack:
+            work = self._do(held, stack)
+            with self._looking("writing the marker into"):
+                marker = self._marker(work)
+                reach(Point.BEFORE_MARKER, self._token.job)
+                write_marker(self._files, self._token.staging, marker)
+            reach(Point.AFTER_MARKER, self._token.job)
+        return _success(self._token.staging, marker)
+
+    def _adopted(self) -> Outcome | None:
+        """The success of an earlier attempt that did the same work; None if there is none."""
+        for job in (self._token.job, *self._order.plan.adopts):
             folder = replace(self._token, job=job).staging.rpartition("/")[0]
-            standing = standing_marker(files, folder, order.fingerprint)
+            standing = standing_marker(self._files, folder, self._order.fingerprint)
             if standing is None:
                 continue
             staging, marker = standing
-            files.check()
+            self._files.check()
             log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
             return _success(staging, marker, adopted=True)
-        with ExitStack() as stack:
-            work = self._do(held, stack)
-            marker = self._marker(work)
-            reach(Point.BEFORE_MARKER, self._token.job)
-            write_marker(files, self._token.staging, marker)
-            reach(Point.AFTER_MARKER, self._token.job)
-        return _success(self._token.staging, marker)
+        return None
 
     def _do(self, held: Held, stack: ExitStack) -> Work:
         """All steps, in order."""
@@ -159,15 +206,17 @@ class Attempt:
         session = None
         if order.group.spark:
             self._progress({"label": "starting Spark"}, now=True)
+            conf = {key: str(self._secrets.resolve(value)) for key, value in order.group.conf.items()}
             with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
                 runner.driver.start()
-            conf = {key: str(self._secrets.resolve(value)) for key, value in order.group.conf.items()}
-            session = stack.enter_context(runner.driver.attempt(str(self._token), conf))
-        work = Work(self._files, self._token, session, read_inputs(self._files, order.frozen.inputs))
-        for name in work.inputs if session is not None else ():
-            work.show(name)
+                session = stack.enter_context(self._session(conf))
+        with self._looking("reading what the group needs in"):
+            inputs = read_inputs(self._files, order.frozen.inputs)
+        work = Work(self._files, self._token, session, inputs)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
         stack.enter_context(runner.leash.clock("TIMEOUT", order.group.timeout))
+        for name in work.inputs if session is not None else ():
+            work.show(name)  # Spark reads, in jobs that may wait for room on the cluster: the group's time
         for index, step in enumerate(order.group.steps):
             self._leave_if_ordered(held)
             where = f"step {index + 1} of {len(order.group.steps)}"
@@ -178,6 +227,19 @@ class Attempt:
         # Last look. From here on the work is done and counts, whatever is ordered: to give it up costs doing it again.
         self._leave_if_ordered(held)
         return work
+
+    @contextmanager
+    def _session(self, conf: dict[str, str]) -> Iterator[Any]:
+        """The Spark session of this attempt. Leaving it has a time of its own: a query that runs on may not stop."""
+        runner = self._runner
+        with ExitStack() as stack:
+            session = stack.enter_context(runner.driver.attempt(str(self._token), conf))
+            try:
+                yield session
+            finally:
+                what = f"leaving the Spark session on {runner.name}"
+                with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):
+                    stack.close()
 
     def _context(
         self, held: Held, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Path
@@ -222,9 +284,13 @@ class Attempt:
         if held.order is not None:
             raise AttemptEnded(f"{self._token} was told to end: {held.order}")
 
-    def _ended_by(self, held: Held, error: BaseException) -> Outcome | None:
+    def _ended_by(self, held: Held | None, error: BaseException) -> Outcome | None:
         """The outcome of an attempt that ``error`` ended; None when it is another runner's by now."""
-        order = held.order
+        with self._looking("noting, after the attempt ended, what became of it in"):
+            return self._outcome_of(held, error)
+
+    def _outcome_of(self, held: Held | None, error: BaseException) -> Outcome | None:
+        order = None if held is None else held.order
         if order is None and terminate_handler_fired():
             order = Order.DRAIN
         if order is None:
@@ -246,7 +312,7 @@ class Attempt:
             return Outcome(OutcomeKind.CANCELED)
         if order is Order.DRAIN:
             return Outcome(OutcomeKind.RELEASED)
-        return Outcome(OutcomeKind.FAILED, failure=held.timeout)
+        return Outcome(OutcomeKind.FAILED, failure=None if held is None else held.timeout)
 
     def _unless_away(self, failure: Failure) -> Failure:
         """``failure``, unless it is for good and the warehouse is away: whatever was missing may be there next time."""

@@ -12,13 +12,14 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import redis
 
 from tasks.arming import arm_this_process
 from tasks.connect import connect
+from tasks.errors import NotBegun
 from tasks.keys import Keys
 from tasks.lease import Lease
 from tasks.leash import Leash
@@ -78,10 +79,24 @@ class Runner:
 
     @contextmanager
     def holding(self, token: Token) -> Iterator[Held]:
-        """This process holds ``token`` until the block ends; afterwards it is clean, or asks to be replaced."""
-        surroundings = Surroundings.now()
+        """This process holds ``token`` until the block ends; afterwards it is clean, or asks to be replaced.
+
+        Raises:
+            NotBegun: it cannot be held; this process asks to be replaced.
+        """
         held = self.held = Held(token)
-        self.leash.hold(token)
+        try:
+            self.leash.hold(token)
+            surroundings = Surroundings.now()
+        except Exception as error:
+            self.held = None
+            self.replace()
+            with suppress(Exception):  # that may be what is broken; the watchdog looks at this process by itself
+                self.leash.release()
+            raise NotBegun(
+                f"{self.name} had claimed {token} and could not begin it: {type(error).__name__}: {error}. This runner "
+                "is replaced, and the group is tried again, as its retry: allows; if it happens again, look at its host"
+            ) from error
         try:
             yield held
         finally:

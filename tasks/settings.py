@@ -55,7 +55,10 @@ class Settings(BaseSettings):
         default=60.0, description="who takes nothing from queues that are not empty ends itself; 0: never"
     )
     cancel_deadline: Seconds = 60.0
-    session_timeout: Seconds = Field(default=300.0, description="how long a Spark session may take to start")
+    session_timeout: Seconds = Field(default=300.0, description="how long a Spark session may take to start or to end")
+    warehouse_timeout: Seconds = Field(
+        default=600.0, description="how long a worker waits for an answer of the warehouse, before and after the steps"
+    )
     retention: Seconds = 7 * 86400.0
     durability: Literal["everysec", "fsync", "replica"] = "everysec"
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tasks.context import StepContext, Work
-from tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound
+from tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
 from tasks.group import Step
+from tasks.leftovers import working_folder
 from tasks.output import is_any_frame
 from tasks.settings import whoami
 from tasks.spark import sql_error
@@ -67,19 +67,26 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
 
     Raises:
         StepNotFound: it may not be imported here, or cannot be.
+        WorkerFolderGone: it cannot be, and the folder that it may have been in is gone; a retry elsewhere may help.
     """
     module_name, _, path = name.partition(":")
     if allowed and not any(module_name == a or module_name.startswith(f"{a}.") for a in allowed):
         raise StepNotFound(
             f"{name} is not among the modules that this worker may import ({', '.join(allowed)}; UNSTUCK_STEP_MODULES)"
         )
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    here = working_folder()
+    if here is not None and here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
     try:
         target: Any = importlib.import_module(module_name)
         for part in path.split("."):
             target = getattr(target, part)
     except Exception as error:
+        if here is None:
+            raise WorkerFolderGone(
+                f"{name} cannot be imported on {whoami()}, whose working directory is gone ({type(error).__name__}: "
+                f"{error}). If a deploy removed or replaced it, restart this worker; another one may run the group"
+            ) from error
         raise StepNotFound(f"{name} cannot be imported on {whoami()}: {type(error).__name__}: {error}") from error
     if not callable(target):
         raise StepNotFound(f"{name} is not a function but {type(target).__name__}")

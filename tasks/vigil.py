@@ -34,12 +34,12 @@ _ORDER_OF = {RenewAnswer.CANCEL: Order.CANCEL, RenewAnswer.DRAIN: Order.DRAIN, R
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time that is running out: of the session's start, of all steps of the group, or of one of them."""
+    """Time that is running out: of the session, of a look at the warehouse, of all steps of the group or of one."""
 
-    code: str  # of the failure when it has run out: SESSION_TIMEOUT, TIMEOUT, STEP_TIMEOUT
+    code: str  # of the failure when it has run out: SESSION_TIMEOUT, WAREHOUSE_TIMEOUT, TIMEOUT, STEP_TIMEOUT
     seconds: float
     began: float  # monotonic seconds
-    step: str = ""  # which one it is that may take so long, in words; empty unless it is one step's clock
+    step: str = ""  # what it is that may take so long, in words; empty for all steps, and for the session's start
 
     @property
     def ends(self) -> float:
@@ -156,7 +156,18 @@ def _last_word(vigil: Vigil, sight: Sight, why: str) -> Outcome | None:
 
 def timeout_failure(clock: Clock) -> Failure:
     """The failure of a group whose time ran out."""
-    if clock.code == "SESSION_TIMEOUT":
+    if clock.code == "WAREHOUSE_TIMEOUT":
+        text = (
+            f"{clock.step}: no answer for {clock.seconds:g}s (UNSTUCK_WAREHOUSE_TIMEOUT). A mount of that host may "
+            "hang: look at it there, as the worker's account. The group is tried again, as its retry: allows, and what "
+            "was finished is taken over"
+        )
+    elif clock.code == "SESSION_TIMEOUT" and clock.step:
+        text = (
+            f"{clock.step} took longer than {clock.seconds:g}s (UNSTUCK_SESSION_TIMEOUT); a streaming query that a "
+            "step started may not stop. The group is tried again, as its retry: allows; what was finished is taken over"
+        )
+    elif clock.code == "SESSION_TIMEOUT":
         text = (
             f"the Spark session had not started after {clock.seconds:g}s (UNSTUCK_SESSION_TIMEOUT); "
             "see the worker's log, and check UNSTUCK_SPARK_MASTER and that the cluster has room"

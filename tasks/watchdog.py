@@ -24,6 +24,7 @@ import logging
 import os
 import select
 import sys
+import threading
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -50,6 +51,7 @@ from tasks.wake import Wake
 log = logging.getLogger("tasks.watchdog")
 
 SIGN_EVERY = 0.2  # seconds; how often a raised sign is looked at, for it may be raised higher
+NOTE_WITHIN = 1.0  # seconds that the log of an attempt is waited for
 AGAIN = 0.5  # seconds until a renewal is tried again that the store refused at once
 LAST_WORD_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
 
@@ -331,14 +333,32 @@ class Watchdog:
             log.warning("%s does not listen any more", self._worker)
 
     def _note(self, text: str) -> None:
-        """``text`` into the attempt's own log, where its people look."""
+        """``text`` into the attempt's own log, where its people look.
+
+        Where the warehouse hangs its logs hang too, and the kill must not wait for that
+        (test_a_warehouse_that_hangs_when_the_marker_is_written_ends_the_attempt_though_its_log_hangs_too).
+        """
         log.warning("%s: %s", self._token, text)
-        if self._log is not None:
-            try:
-                with open(self._log, "a", encoding="utf-8") as file:
-                    file.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z ERROR watchdog: {text}\n")
-            except OSError as error:
-                log.warning("%s cannot be written: %s", self._log, error)
+        if self._log is None:
+            return
+        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z ERROR watchdog: {text}\n"
+        writing = threading.Thread(target=_append, args=(self._log, line), name="note", daemon=True)
+        try:
+            writing.start()
+        except RuntimeError as error:  # no more threads on this machine
+            log.warning("%s cannot be written: %s", self._log, error)
+            return
+        writing.join(NOTE_WITHIN)
+        if writing.is_alive():
+            log.warning("%s cannot be written: it hangs", self._log)
+
+
+def _append(path: str, line: str) -> None:
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", path, error)
 
 
 def _pidfd(pid: int) -> int | None:

@@ -107,6 +107,21 @@ def false_folder(spark: Any, ctx: Any, started: str, gate: str) -> None:
     (warehouse / "_staging" / job / group / "-".join(attempt)).mkdir(parents=True)
 
 
+def hang(file: Path) -> None:
+    """Whoever opens ``file`` from now on waits, as on a mount whose server is gone."""
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
+def warehouse_hangs(spark: Any, ctx: Any, warehouse: str, then: str = "") -> None:
+    """The warehouse hangs when the step is over, with the attempt's own log in it."""
+    job, group, *attempt = ctx.token.split("/")
+    hang(Path(warehouse) / "_staging" / job / group / f"{'-'.join(attempt)}.log")
+    hang(Path(warehouse) / "_warehouse_id")
+    if then == "fail":
+        never(spark, ctx)
+
+
 def sleep_on(spark: Any, ctx: Any, started: str = "") -> None:
     """Rude: hears nothing; with a child of its own in a process group of its own, as pyspark.daemon has."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
