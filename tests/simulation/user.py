@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import redis
 
@@ -20,6 +20,7 @@ from coordinator.client import Client, NoSuchJob, Refused
 from coordinator.commands import Command
 from coordinator.giving import Giving
 from coordinator.job import NewerJob
+from coordinator.patience import Patience
 from coordinator.problem import SpecError
 from coordinator.queries import Queries
 from coordinator.state import JobState
@@ -37,6 +38,8 @@ from .retries import Retries
 from .stage import Stage, Turn
 from .trouble import Trouble
 from .wishes import Wish
+
+T = TypeVar("T")
 
 
 class _QueriesAtHand:
@@ -93,6 +96,13 @@ class _WarehouseAtHand:
         return self._line.call("head of the log", self._depot.head, lost=OSError, of_store=False)
 
 
+class _AtOnce(Patience):
+    """Asks the warehouse on the stack of whoever asks: here nobody waits, and no thread may take turns."""
+
+    def ask(self, place: str, what: str, question: Callable[[], T], **more: object) -> T:
+        return question()
+
+
 class _ClientAtHand(Client):
     """The client, on a store of ours."""
 
@@ -106,7 +116,7 @@ class _ClientAtHand(Client):
         knows: Callable[[int], bool],
         retries: Retries,
     ) -> None:
-        self.settings = settings
+        self.settings, self._patience = settings, _AtOnce()
         store = _ClientStore(line, core, broker, dict, knows)
         store.retries = retries
         self._store = cast(Store, store)
