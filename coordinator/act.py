@@ -14,13 +14,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
-import redis
-
-from coordinator.background import AtOnce, Runs
-from coordinator.backoff import BUSY_WAIT, random_wait
+from coordinator.background import Runs
 from coordinator.decide import decide
 from coordinator.decision import Decision, PublishResult, World
 from coordinator.job import NewerJob, Reason
+from coordinator.publisher import Publisher, Warehouses
 from coordinator.receipt import Delivered, receipt
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent
@@ -34,7 +32,6 @@ from tasks.token import Hint, split_member
 log = logging.getLogger(__name__)
 MAX_ROUNDS = 25
 TURN = 3  # commits with more to come in one pass; then it is another job's turn
-MAX_BUSY = 100
 CACHE_SECONDS = 1.0
 CACHE_JOBS = 64
 NEWER_LOOK = 5.0  # seconds between looks at a job that only a newer coordinator can decide
@@ -65,17 +62,11 @@ class JobStore(Protocol):
     def note_resent(self, resent: Mapping[str, int], dispatch_timeout: float) -> None: ...
 
 
-class Outside(Protocol):
+class Outside(Warehouses, Protocol):
     """The coordinator's hands: hints into the broker, packages into the warehouse log."""
 
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         """Send hints. May lose any of them; must not raise."""
-
-    def publish(self, state: JobState) -> PublishResult:
-        """Publish a job whose groups are all done. Must not raise."""
-
-    def abort(self, state: JobState, why: Reason) -> PublishResult:
-        """Make sure that a job is never published; if it is already, say so. Must not raise."""
 
 
 @dataclass(slots=True)
@@ -114,8 +105,7 @@ class Coordinator:
         self._outside = outside
         self._settings = settings
         self._ids = ids
-        self._sleep = sleep
-        self._background = background or AtOnce()
+        self._publisher = Publisher(outside, self._tell, background, sleep, clock)
         self._clock = clock
         self._cache: dict[str, tuple[float, JobState]] = {}
         self._mutex = threading.Lock()
@@ -128,55 +118,27 @@ class Coordinator:
         Raises:
             redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending, the job stays due.
         """
+        return self._handle(job, reports, due, None)
+
+    def _handle(self, job: str, reports: Sequence[Delivered], due: bool, published: PublishResult | None) -> Handled:
         todo = _Pass()
         try:
-            handled = self._pass(job, reports, due, None, todo)
+            handled = self._pass(job, reports, due, published, todo)
         finally:
             # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
             self._send(todo)
         if todo.publish is not None:
-            self._publish_soon(todo.publish, todo.abort, todo.anew)
+            self._publisher.soon(todo.publish, todo.abort, todo.anew)
         return handled
 
-    def _publish_soon(self, state: JobState, abort: Reason | None, anew: bool) -> None:
-        """Publish, or make sure it never happens, in the background; unless ``anew``, one of each per job at a time.
-
-        A warehouse that hangs must hold up nobody else. What the record calls a new try is begun, whatever hangs here.
-        """
-        key = (state.job.id, "publish" if abort is None else "abort")
-        self._background(key, state.job.warehouse, lambda: self._publish_and_tell(state, abort), anew=anew)
+    def _tell(self, job: str, result: PublishResult) -> bool:
+        """What came of publishing is decided upon. False: the job is busy."""
+        return self._handle(job, (), True, result) is not Handled.BUSY
 
     @property
     def exhausted(self) -> bool:
         """So many publishers hang that only another process would help."""
-        return self._background.exhausted
-
-    def _publish_and_tell(self, state: JobState, abort: Reason | None) -> None:
-        job = state.job.id
-        try:
-            result = self._publish(state, abort)
-            reach(Point.AFTER_PUBLISH, job)
-            # What came of it is known to us alone; dropped, it would be found out only by publishing once more.
-            # (test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free)
-            for tries in range(1, MAX_BUSY):
-                todo = _Pass()
-                handled = self._pass(job, (), True, result, todo)
-                self._send(todo)
-                if handled is not Handled.BUSY:
-                    break
-                self._sleep(random_wait(BUSY_WAIT, tries))
-        except redis.RedisError as error:
-            log.warning("job %s was published, which could not be recorded; it will be found out: %s", job, error)
-
-    def _publish(self, state: JobState, abort: Reason | None) -> PublishResult:
-        try:
-            return self._outside.publish(state) if abort is None else self._outside.abort(state, abort)
-        except Exception as error:
-            # Whatever a warehouse's client may raise: this job is tried again later, and must not stop the others.
-            # (tests/simulation/test_pass.py)
-            log.exception("job %s could not be published", state.job.id)
-            text = f"the package could not be published yet: {type(error).__name__}: {error}"
-            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", text[:500]))
+        return self._publisher.exhausted
 
     def _send(self, todo: _Pass) -> None:
         if todo.hints:

@@ -1,8 +1,8 @@
 """Background: what may take long in a warehouse, off the threads that decide. What hangs there holds up only itself.
 
-A thread that waits on a dead mount or connection cannot be ended. After a term it counts as hanging: its room is given
-to others, and its work is tried again beside it when it is asked for again. So only what may be done twice, and twice
-at once, is done here: publishing (the slot of the warehouse log decides) and the sweep of staging.
+A thread that waits on a dead mount or connection cannot be ended. After a term without a sign of life it counts as
+hanging: its room is given to others, and its work may be tried again beside it. So only what may be done twice, and
+twice at once, is done here: publishing (the slot of the warehouse log decides) and the sweep of staging.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ log = logging.getLogger(__name__)
 TERM = 120.0  # seconds after which a piece of work counts as hanging
 MOST = 64  # threads that hang before the process had better be replaced
 
-Work = Callable[[], None]
+Work = Callable[[Callable[[], None]], None]
+"""What is to be done. It is given a function, to call whenever it has come further: it does not hang."""
 
 
 class Runs(Protocol):
     """Runs work off, or on, the caller's thread."""
 
-    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> None:
+    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
         """Run ``work``, in the room of ``place``; not while ``key`` is being worked on, unless ``anew``.
 
-        It is asked for again then. ``anew``: what is being worked on is known to hang.
+        It is asked for again then. ``anew``: what is being worked on is known to hang. Returns whether it is well and
+        waits for room.
         """
 
     @property
@@ -44,23 +46,24 @@ class AtOnce:
         self._keys: set[Hashable] = set()
         self._mutex = threading.Lock()
 
-    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> None:
+    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
         with self._mutex:
             if key in self._keys:
-                return
+                return False
             self._keys.add(key)
         try:
-            work()
+            work(lambda: None)
         finally:
             with self._mutex:
                 self._keys.discard(key)
+        return False
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
     key: Hashable
     place: str
-    began: float
+    since: float  # it began, or came further
     hangs: bool = False
 
 
@@ -74,15 +77,16 @@ class Background:
         *,
         term: float = TERM,
         most: int = MOST,
-        beside: int = MOST,
+        beside: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             at_once: pieces of work in one place; those that hang are not counted.
-            term: seconds after which a piece of work counts as hanging.
+            term: seconds without a sign of life after which a piece of work counts as hanging.
             most: pieces that hang before the process is exhausted.
-            beside: threads with one piece of work; when so many hang, it is not begun again before one comes back.
+            beside: threads with one piece of work. Fewer, all of which hang, and it is begun again by itself when it is
+                asked for again; as many, and it is not before one comes back, or ``anew``.
         """
         self._at_once, self._name, self._term, self._most, self._clock = at_once, name, term, most, clock
         self._beside = beside
@@ -90,14 +94,15 @@ class Background:
         self._runs: list[_Run] = []
         self._mutex = threading.Lock()
 
-    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> None:
+    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
         with self._mutex:
             now = self._clock()
             self._notice(now)
             tries = [run for run in self._runs if run.key == key]
-            if len(tries) < self._beside and (anew or all(run.hangs for run in tries)):
+            if anew or (len(tries) < self._beside and all(run.hangs for run in tries)):
                 self._waiting.setdefault(place, {})[key] = work
             self._fill(place, now)
+            return key in self._waiting.get(place, {})
 
     @property
     def exhausted(self) -> bool:
@@ -107,12 +112,11 @@ class Background:
 
     def _notice(self, now: float) -> None:
         for run in self._runs:
-            if not run.hangs and now - run.began >= self._term:
+            if not run.hangs and now - run.since >= self._term:
                 run.hangs = True
-                again = sum(other.key == run.key for other in self._runs) < self._beside
                 log.warning(
-                    "%s %s in %s has taken %.0fs and counts as hanging: others have its room, and it is tried again%s",
-                    *(self._name, run.key, run.place, now - run.began, "" if again else " when one of its tries ends"),
+                    "%s %s in %s stands still for %.0fs and counts as hanging: others have its room",
+                    *(self._name, run.key, run.place, now - run.since),
                 )
 
     def _fill(self, place: str, now: float) -> None:
@@ -134,9 +138,14 @@ class Background:
         if not waiting:
             self._waiting.pop(place, None)
 
+    def _further(self, run: _Run) -> None:
+        """It does not hang, or does no longer."""
+        with self._mutex:
+            run.since, run.hangs = self._clock(), False
+
     def _run(self, run: _Run, work: Work) -> None:
         try:
-            work()
+            work(lambda: self._further(run))
         finally:
             with self._mutex:
                 self._runs.remove(run)

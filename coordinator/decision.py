@@ -32,6 +32,7 @@ class PublishResult:
     rows: Mapping[str, int] = field(default_factory=dict)
     failed: Reason | None = None  # for good: the package can never be
     trouble: Reason | None = None  # for now: the warehouse cannot be reached
+    goes_on: bool = False  # nothing came of it yet, and it does not hang
 
 
 @dataclass(frozen=True, slots=True)

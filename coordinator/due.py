@@ -16,7 +16,8 @@ from tasks.group import RetryPolicy
 S = GroupState
 PUBLISHING = "publishing"
 MAX_PUBLISH_WAIT = 60.0
-PUBLISH_HANGS = 120.0  # seconds after which a try of publishing that has not answered counts as hanging
+PUBLISH_HANGS = 120.0  # seconds without a sign of life after which a try of publishing counts as hanging, at first
+MAX_PUBLISH_HANGS = 900.0  # the same, at last
 MAX_RESEND_STEPS = 4  # a hint is sent again after 1, 2, 4, 8, 16 and then every 16 dispatch_timeouts
 
 
@@ -77,8 +78,16 @@ def publish_at(job: JobRecord, world: World) -> float:
     return _come_if_beyond(job.publish_next, world.now + max(world.publish_timeout, MAX_PUBLISH_WAIT))
 
 
+def publish_hangs_at(job: JobRecord) -> float:
+    """When the try of publishing that is under way counts as hanging, if it gives no sign of life until then.
+
+    Each try that hangs leaves a thread behind, so it is given longer from time to time.
+    """
+    return job.publish_asked + min(MAX_PUBLISH_HANGS, PUBLISH_HANGS * 2.0 ** min(job.publish_tries, 10))
+
+
 def publish_silent(job: JobRecord, world: World) -> float:
-    """Seconds for which the try of publishing that is under way has not answered. Nobody's, if nobody looked after it.
+    """Seconds for which the try of publishing under way has given no sign of life. 0, if nobody looked after it.
 
     Coordinators that were all away have lost the try with them: that says nothing about the warehouse.
     """

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from coordinator.decision import PublishResult
 from coordinator.draft import Draft
-from coordinator.due import MAX_PUBLISH_WAIT, PUBLISH_HANGS, PUBLISHING, publish_at, publish_silent
+from coordinator.due import MAX_PUBLISH_WAIT, PUBLISHING, publish_at, publish_hangs_at, publish_silent
 from coordinator.job import GroupRecord, Reason
 from coordinator.status import GroupState, Intent, Status
 from tasks.duration import format_duration
@@ -98,7 +98,11 @@ def end(draft: Draft) -> None:
         draft.job = replace(draft.job, phase=PUBLISHING)
         draft.tell("PUBLISHING")
     result = result or _no_answer(draft)
-    if result is not None:
+    if result is not None and result.goes_on:
+        # A sign of life, also of one that counted as hanging. It is looked after as before.
+        now = draft.world.now
+        draft.job = replace(draft.job, publish_asked=now, publish_next=now + draft.world.publish_timeout)
+    elif result is not None:
         published(draft, result)
     elif publish_at(draft.job, draft.world) <= draft.world.now:
         _ask(draft)
@@ -113,10 +117,8 @@ def _ask(draft: Draft) -> None:
     job, now = draft.job, draft.world.now
     draft.decision.anew = not job.publish_asked
     # If it begins, or nobody looked after it, its time counts from now.
-    asked = job.publish_asked if publish_silent(job, draft.world) else now
-    draft.job = replace(
-        job, publish_asked=asked, publish_next=min(now + draft.world.publish_timeout, asked + PUBLISH_HANGS)
-    )
+    job = replace(job, publish_asked=job.publish_asked if publish_silent(job, draft.world) else now)
+    draft.job = replace(job, publish_next=min(now + draft.world.publish_timeout, publish_hangs_at(job)))
 
 
 def _no_answer(draft: Draft) -> PublishResult | None:
@@ -125,8 +127,8 @@ def _no_answer(draft: Draft) -> PublishResult | None:
     From the record alone: the coordinators that have it in hand cannot be asked, and may be dead.
     (test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs_in_between)
     """
-    silent = publish_silent(draft.job, draft.world)
-    if silent < PUBLISH_HANGS or publish_at(draft.job, draft.world) > draft.world.now:
+    silent, now = publish_silent(draft.job, draft.world), draft.world.now
+    if not silent or now < publish_hangs_at(draft.job) or publish_at(draft.job, draft.world) > now:
         return None
     what = "the warehouse, asked whether the package stands," if draft.job.aborting else "publishing"
     why = "the warehouse hangs or is slow, or whoever published died"
@@ -140,6 +142,8 @@ def end_as_wanted(draft: Draft) -> None:
     status, reason = _WANTED[draft.job.intent]
     result = draft.world.published
     if draft.job.phase == PUBLISHING:
+        if result is not None and result.goes_on:
+            result = None  # of the package that is not wanted any more; the log is asked, which is quick
         if result is None and draft.job.aborting:
             result = _no_answer(draft)
         if result is None or result.trouble is not None:

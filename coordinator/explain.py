@@ -15,11 +15,11 @@ from coordinator.condition import quoted
 from coordinator.decision import World
 from coordinator.draft import Draft
 from coordinator.due import (
-    PUBLISH_HANGS,
     PUBLISHING,
     cancel_at,
     job_timeout_at,
     publish_at,
+    publish_hangs_at,
     queue_timeout_at,
     resend_at,
     retry_at,
@@ -172,10 +172,10 @@ def _publishing(state: JobState, world: World, due: float | None) -> Explanation
     elif job.publish_asked or not job.publish_tries:
         what = "all groups are done; the package is being published"
     if job.publish_asked:
-        what += f"; this try began {format_duration(max(0.0, world.now - job.publish_asked))} ago"
+        what += f", last heard of {format_duration(max(0.0, world.now - job.publish_asked))} ago"
         next_what = "if the coordinator that publishes has died, another does"
-        if at >= job.publish_asked + PUBLISH_HANGS:
-            next_what = "if it has not answered by then, it counts as hanging, and is tried again beside it"
+        if at >= publish_hangs_at(job):
+            next_what = "if nothing is heard of it by then, it counts as hanging, and is tried again beside it"
     times = "once" if job.publish_tries == 1 else f"{job.publish_tries} times"
     tried = f"tried {times}: {job.reason.text}" if job.publish_tries and job.reason else ""
     return Explanation(

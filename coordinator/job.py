@@ -238,7 +238,7 @@ class JobRecord:
         phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
         aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
         publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.
-        publish_asked: since when a try of publishing has not answered; 0 while none is under way.
+        publish_asked: the last sign of life of the try of publishing that is under way; 0 while none is.
         base: head of the warehouse log at submit, below its own package; None if unknown: the whole log is searched.
         intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why`` why.
         pause_now: the pause is to interrupt what runs, charging it to nobody.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kombu.exceptions import OperationalError
@@ -42,8 +42,8 @@ class Hands:
         except (OperationalError, OSError) as error:
             log.warning("%d hints could not be sent (they will be again): %s", len(hints), error)
 
-    def publish(self, state: JobState) -> PublishResult:
-        """Publish a job whose groups are all done."""
+    def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
+        """Publish a job whose groups are all done. ``answered`` is called after each answer of the warehouse."""
         job, plan = state.job, state.plan
         sources = {
             name: tuple(
@@ -66,6 +66,7 @@ class Hands:
                 wanted=plan.publish,
                 base=job.base or 0,
                 now=time.time(),
+                answered=answered,
             )
         except PublishFailed as error:
             return PublishResult(failed=Reason(error.code, str(error)))
@@ -80,7 +81,7 @@ class Hands:
             )
         return PublishResult(version=result.version or 0, rows=result.rows)
 
-    def abort(self, state: JobState, why: Reason) -> PublishResult:
+    def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
         """Take the job's place in the log with an ABORT entry; if its package stands there already, it is published."""
         job = state.job
         try:
@@ -94,6 +95,7 @@ class Hands:
                 now=time.time(),
                 code=why.code,
                 reason=why.text,
+                answered=answered,
             )
         except (OSError, UnstuckError) as error:
             text = f"the warehouse could not be asked yet whether the package stands: {type(error).__name__}: {error}"

@@ -79,6 +79,7 @@ def publish(
     base: int,
     slot: int | None = None,
     now: float,
+    answered: Callable[[], None] = lambda: None,
 ) -> Published | Aborted:
     """Make the outputs of a job visible, all in one entry of the warehouse log.
 
@@ -89,6 +90,7 @@ def publish(
         base: the version at which the job began. No entry of ``publish_id`` stands at or below it.
         slot: the slot noted in the job record, if any. The log is searched from the lower of the two.
         now: seconds since the epoch, for people.
+        answered: called after each answer of the warehouse, of which there may be tens of thousands.
 
     Returns:
         Published, or Aborted if somebody aborted the publish id first.
@@ -99,7 +101,7 @@ def publish(
         LogBroken, WarehouseNewer, WarehouseUnsupported, OSError: the outcome is unknown. Repeat, or ``abort``; the job
             must not be called failed before one of them has answered.
     """
-    warehouse = _open(warehouse_uri, warehouse_id)
+    warehouse = _open(warehouse_uri, warehouse_id, answered)
     after = base if slot is None else min(base, slot - 1)
     # What stands in the log comes first: the staging of a job that is published already may be gone.
     found = warehouse.find_publish(publish_id, after)
@@ -135,13 +137,14 @@ def abort(
     now: float,
     code: str = "",
     reason: str = "",
+    answered: Callable[[], None] = lambda: None,
 ) -> Published | Aborted:
     """Make sure that ``publish_id`` is never published, unless it is already; says which of the two is so.
 
     For cancel, force-stop and the deadline that meet a job in publishing. ``code`` and ``reason`` say why, to the
     machine and to people. Arguments, errors and repeats as for ``publish``.
     """
-    warehouse = _open(warehouse_uri, warehouse_id)
+    warehouse = _open(warehouse_uri, warehouse_id, answered)
     after = base if slot is None else min(base, slot - 1)
     author = _Author(publish_id, job, job_name, now)
     entry, created = warehouse.append(publish_id, after, author.abort(code, reason))
@@ -150,9 +153,10 @@ def abort(
     return _verdict(entry, adopted=not created)
 
 
-def _open(uri: str, expected: str) -> Warehouse:
+def _open(uri: str, expected: str, answered: Callable[[], None]) -> Warehouse:
     """Raises: WarehouseMismatch; so does every write, if the warehouse goes away later."""
     warehouse = Warehouse(uri, expected)
+    warehouse.storage.answered = answered
     warehouse.storage.check()
     return warehouse
 

@@ -9,7 +9,7 @@ doubt.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -68,9 +68,10 @@ class Vacuum:
             # Those of a warehouse that is being swept are given out again after their term.
             self._background(place[0], place[0], partial(self._sweep, batch, now))
 
-    def _sweep(self, batch: Sequence[Staged], now: float) -> None:
+    def _sweep(self, batch: Sequence[Staged], now: float, further: Callable[[], None]) -> None:
         for staged in batch:
             self._look_or_leave(staged, now)
+            further()
 
     def _look_or_leave(self, staged: Staged, now: float) -> None:
         try:

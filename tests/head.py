@@ -51,9 +51,9 @@ class HandsOfTheTest(Hands):
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         self.sent.extend(hint for _, hint in hints)
 
-    def publish(self, state: Any) -> Any:
+    def publish(self, state: Any, answered: Callable[[], None]) -> Any:
         self.before_publish()
-        return super().publish(state)
+        return super().publish(state, answered)
 
 
 class Head:

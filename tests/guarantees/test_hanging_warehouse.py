@@ -19,10 +19,13 @@ from guarantees.test_shown_is_true import staged
 from head import Head, group
 from servers import RedisServer, wait_until
 
+from coordinator import publisher
 from coordinator.background import Background
 from coordinator.client import Client
 from coordinator.consumer import AllHang
+from coordinator.decision import PublishResult
 from coordinator.patience import Patience, WarehouseSilent
+from coordinator.state import JobState
 from coordinator.status import Intent, Status
 from tasks.settings import Settings
 from tasks.warehouse import ID_FILE, Warehouse
@@ -47,7 +50,7 @@ def done(head: Head, name: str) -> str:
 
 def looked_at(head: Head, job: str) -> Status:
     """Its status after one more look, at which its next try of publishing has come."""
-    head.redis.hset(head.keys.of(job).job, "publish_next", "1")
+    head.redis.hset(head.keys.of(job).job, mapping={"publish_next": "1", "publish_asked": "0"})
     head.coordinator._cache.clear()
     head.coordinator.handle(job)
     return head.status(job)
@@ -130,6 +133,38 @@ def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_
         assert published(head) == [job], "beside the one that still hangs"
 
 
+def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_else(
+    make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of ten thousand files on an object store takes an hour to look at each of them."""
+    monkeypatch.setattr(publisher, "SIGN_EVERY", 0.0)
+    head = make_head(background=Background(2))
+    asks, may_answer = threading.Semaphore(0), threading.Semaphore(0)
+    publish, begun = head.hands.publish, []
+
+    def long(state: JobState, answered: Callable[[], None]) -> PublishResult:
+        begun.append(state.job.id)
+        for _ in range(5):
+            asks.release()
+            assert may_answer.acquire(timeout=30)
+            answered()
+        asks.release()
+        assert may_answer.acquire(timeout=30)
+        return publish(state, lambda: None)
+
+    monkeypatch.setattr(head.hands, "publish", long)
+    job = done(head, "one")
+    for _ in range(6):
+        assert asks.acquire(timeout=30)
+        assert head.redis.time()[0] - head.show(job).job.publish_asked < 30, "it was heard of just now"
+        _go_by(head, job, 100.0)
+        head.coordinator.handle(job)
+        may_answer.release()
+    head.wait_for(job, Status.FINISHED)
+    assert begun == [job]
+    assert "PUBLISH_TROUBLE" not in head.events(job)
+
+
 def _go_by(head: Head, job: str, seconds: float) -> None:
     """As if so much time had gone by for this job's publishing, and somebody had looked after it meanwhile."""
     keys, now = head.keys.of(job), head.redis.time()[0]
@@ -146,13 +181,13 @@ def _publishers() -> list[str]:
 
 def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(make_head: Callable[..., Head]) -> None:
     """As one whose consumer died: see tests/chaos/test_coordinator_process.py."""
-    head = make_head(background=Background(2, term=TERM, most=2))
+    head = make_head(background=Background(2, term=3.0, most=2))
     with hanging(head, tries=2) as inside:
         for name in ("one", "two"):
             done(head, name)
         wait_until(lambda: len(inside) == 2, 5, "two jobs to hang")
         head.consumer.step()
-        wait_until(lambda: head.coordinator.exhausted, 5, "their term to be over")
+        wait_until(lambda: head.coordinator.exhausted, 20, "their term to be over")
         head.consumer._next_trim = 0.0
         with pytest.raises(AllHang):
             head.consumer.step()

@@ -371,7 +371,7 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
     head: Head, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It knows an older head of the log than the one beside it, which does not mean that the log was set back."""
-    sweeping = Background(1, "vacuum", term=0.0)
+    sweeping = Background(1, "vacuum", term=0.0, beside=3)
     head.sweep._vacuum = vacuum.Vacuum(Sweepable(head.redis, head.keys), head.store, sweeping)
     (job, zombie), (later, other) = canceled(head), canceled(head)
     thaw, hangs, head_of = threading.Event(), threading.Event(), Warehouse.head

@@ -69,10 +69,10 @@ class Hands:
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         self.sent += [hint for _, hint in hints]
 
-    def publish(self, state: JobState) -> PublishResult:
+    def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         return PublishResult()
 
-    def abort(self, state: JobState, why: Reason) -> PublishResult:
+    def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
         return PublishResult(failed=why)
 
 

@@ -35,15 +35,15 @@ class HandsAtHand:
         except OSError:
             return  # the rest of the batch is lost with it
 
-    def publish(self, state: JobState) -> PublishResult:
+    def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         if self._line.trouble.chance(self._line.trouble.blind):
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
         try:
-            return self._publish(state)
+            return self._publish(state, answered)
         except OSError as error:
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", str(error)))
 
-    def abort(self, state: JobState, why: Reason) -> PublishResult:
+    def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
         if self._line.trouble.chance(self._line.trouble.blind):
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
         try:
@@ -53,11 +53,12 @@ class HandsAtHand:
         entry = self._depot.log[slot - 1]
         return PublishResult(failed=why) if entry.kind == "abort" else PublishResult(slot, entry.outputs)
 
-    def _publish(self, state: JobState) -> PublishResult:
+    def _publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         job = state.job.id
         slot = self._io(f"find {job} in the log", lambda: self._depot.find(job, state.job.base or 0))
         if slot is None:
             entry = self._io(f"collect {job}", lambda: package_of(state, self._depot))
+            answered()
             if entry.kind == "package" and not entry.outputs:
                 return PublishResult()
             slot = self._append(state, entry)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import redis
 
 from coordinator.act import Coordinator
+from coordinator.background import Work
 from coordinator.consumer import Consumer
 from coordinator.decision import EMPTY, Decision
 from coordinator.inbox import Entry, Inbox
@@ -220,18 +221,19 @@ class Behind:
         self._begin = begin
         self._keys: list[Hashable] = []  # once for each turn that works on it
 
-    def __call__(self, key: Hashable, place: str, work: Callable[[], None], *, anew: bool = False) -> None:
+    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
         if key in self._keys and not anew:
-            return
+            return False
         self._keys.append(key)
 
         def whole() -> None:
             try:
-                work()
+                work(lambda: None)
             finally:
                 self._keys.remove(key)
 
         self._begin(whole)
+        return False
 
 
 class Office:

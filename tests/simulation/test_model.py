@@ -243,10 +243,13 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
         made = {"make": GroupRecord(GroupState.SUCCEEDED, staging=token.staging)}
         states.append(JobState(plan_of(text), record, made, {}, {}))
     answers = set()
+
+    def nobody() -> None: ...
+
     for _ in range(10):
         state, why = rng.choice(states), Reason("USER_CANCELED", "the user canceled the job")
         found = [
-            hands.publish(state) if publishes else hands.abort(state, why)
+            hands.publish(state, nobody) if publishes else hands.abort(state, why, nobody)
             for publishes in [rng.random() < 0.5]
             for hands in (model, real)
         ]

@@ -20,7 +20,7 @@ from .calm import Calm, Hands
 class _Poisoned(Hands):
     """A warehouse whose client raises what no file system should, for one of the jobs."""
 
-    def publish(self, state: JobState) -> PublishResult:
+    def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         if state.job.id == "a":
             raise KeyError("Contents")
         return PublishResult()

@@ -10,7 +10,7 @@ import pytest
 from servers import wait_until
 from threadless import no_new_threads
 
-from coordinator.background import AtOnce, Background
+from coordinator.background import AtOnce, Background, Work
 
 
 class Place:
@@ -19,10 +19,12 @@ class Place:
     def __init__(self) -> None:
         self.began: list[str] = []
         self.ended: list[str] = []
+        self.further: dict[str, Callable[[], None]] = {}
         self.release = threading.Event()
 
-    def hanging(self, name: str) -> Callable[[], None]:
-        def work() -> None:
+    def hanging(self, name: str) -> Work:
+        def work(further: Callable[[], None]) -> None:
+            self.further[name] = further
             self.began.append(name)
             self.release.wait(30)
             self.ended.append(name)
@@ -86,7 +88,7 @@ def test_what_hangs_leaves_its_room_to_others(place: Place, clock: Clock) -> Non
 
 
 def test_what_hangs_is_tried_again_beside_itself_when_it_is_asked_for_again(place: Place, clock: Clock) -> None:
-    background = Background(1, term=100.0, clock=clock)
+    background = Background(1, term=100.0, beside=9, clock=clock)
     for began in range(1, 6):
         background("a", "here", place.hanging("a"))
         wait_until(lambda began=began: len(place.began) == began, 5, "one try more to begin")
@@ -94,6 +96,21 @@ def test_what_hangs_is_tried_again_beside_itself_when_it_is_asked_for_again(plac
         background("a", "here", place.hanging("a"))
         assert len(place.began) == began, "it is slow, and may be well"
         clock.now += 1.0
+
+
+def test_what_comes_further_does_not_hang_and_keeps_its_room(place: Place, clock: Clock) -> None:
+    background = Background(1, term=100.0, most=1, clock=clock)
+    assert not background("a", "here", place.hanging("a"))
+    wait_until(lambda: place.began == ["a"], 5, "it to begin")
+    for _ in range(5):
+        clock.now += 99.0
+        place.further["a"]()
+        assert background("b", "here", place.hanging("b")), "the other waits, and is well"
+    assert (place.began, background.exhausted) == (["a"], False)
+    clock.now += 100.0
+    assert background.exhausted
+    place.further["a"]()
+    assert not background.exhausted, "it was slow"
 
 
 def test_no_more_than_so_many_tries_of_one_thing_hang_beside_each_other(place: Place, clock: Clock) -> None:
@@ -109,12 +126,17 @@ def test_no_more_than_so_many_tries_of_one_thing_hang_beside_each_other(place: P
     wait_until(lambda: place.ended[4:] == ["a"], 5, "it to be tried again")
 
 
-def test_a_new_try_is_begun_beside_one_that_is_not_known_to_hang(place: Place, clock: Clock) -> None:
-    """Whoever asks for it knows better, and has told people that it is begun."""
+def test_a_new_try_is_begun_when_it_is_asked_for_and_not_before_whatever_hangs_here(place: Place, clock: Clock) -> None:
+    """Whoever asks for it knows better, and has told people when it is begun."""
     background = Background(2, term=100.0, clock=clock)
     background("a", "here", place.hanging("a"))
     background("a", "here", place.hanging("a"), anew=True)
     wait_until(lambda: place.began == ["a", "a"], 5, "both to be at work")
+    clock.now += 100.0
+    background("a", "here", place.hanging("a"))
+    assert place.began == ["a", "a"]
+    background("a", "here", place.hanging("a"), anew=True)
+    wait_until(lambda: place.began == ["a"] * 3, 5, "one more to be at work")
 
 
 def test_what_gets_no_thread_waits_and_is_begun_when_it_is_asked_for_again(
@@ -160,10 +182,10 @@ def test_so_much_that_hangs_that_another_process_had_better_be_started(place: Pl
 def test_at_once_does_not_begin_what_it_is_doing() -> None:
     at_once, began = AtOnce(), []
 
-    def work() -> None:
+    def work(further: Callable[[], None]) -> None:
         began.append(1)
         at_once("a", "here", work)
 
     at_once("a", "here", work)
-    at_once("a", "here", lambda: began.append(2))
+    at_once("a", "here", lambda _: began.append(2))
     assert began == [1, 2]

@@ -260,6 +260,43 @@ def test_a_publisher_of_whom_nothing_is_heard_is_told_and_tried_again() -> None:
     assert job.status() is Status.FINISHED
 
 
+def test_a_publisher_that_is_heard_of_may_take_as_long_as_it_likes() -> None:
+    job = all_done()
+    job.decide()
+    for _ in range(100):
+        job.now += 110.0
+        decision = job.decide(published=PublishResult(goes_on=True))
+        assert (decision.publish, decision.events, decision.due) == (False, [], job.now + 30.0)
+        assert job.decide().empty, "nobody begins it beside this one before it is looked after"
+    assert (job.state.job.publish_tries, job.state.job.reason) == (0, None)
+    job.decide(published=PublishResult(version=1))
+    assert job.status() is Status.FINISHED
+
+
+def test_a_publisher_that_hung_and_is_heard_of_again_is_waited_for() -> None:
+    job = all_done()
+    while job.state.job.publish_tries == 0:
+        job.now = job.decide().due or 0.0
+    assert job.state.job.publish_asked == 0.0, "the next try has its time"
+    decision = job.decide(published=PublishResult(goes_on=True))
+    assert decision.due == job.now + 30.0
+    job.now += 30.0
+    decision = job.decide()
+    assert (decision.publish, decision.anew) == (True, False), "looked after, and not begun beside it"
+
+
+def test_a_sign_of_life_of_a_package_that_is_not_wanted_any_more_changes_nothing() -> None:
+    job = all_done()
+    job.decide()
+    job.tell(Command.CANCEL)
+    decision = job.decide(published=PublishResult(goes_on=True))
+    assert decision.abort is not None, "the log is asked at once"
+    asked = job.state.job.publish_asked
+    job.now += 20.0
+    job.decide(published=PublishResult(goes_on=True))
+    assert job.state.job.publish_asked == asked, "it is the answer of the log that is waited for"
+
+
 def test_who_is_silent_while_nobody_looks_is_not_called_hanging() -> None:
     """All coordinators were away, and whoever published with them."""
     job = all_done()
