@@ -28,7 +28,7 @@ from coordinator.fleet_health import all_at_work, left_lying
 from coordinator.giving import Giving, Judge
 from coordinator.job import JobRecord
 from coordinator.parked import Parked, Treated
-from coordinator.patience import Patience
+from coordinator.patience import LISTING, Patience
 from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries, view_of
 from coordinator.spec import JobSpec
@@ -146,7 +146,8 @@ class Client:
             NotDurable: stored, but not confirmed as durable in time.
             WarehouseSilent: the warehouse has not answered in time; nothing was stored.
             OSError: the warehouse answers with an error; nothing was stored.
-            redis.RedisError: the store could not be asked. Submitting again under a key is safe.
+            redis.RedisError: the store could not be asked. Submitting again under a key is safe, and answered with the
+                job if it is stored, also while the warehouse does not answer.
         """
         job_spec = _read(spec)
         if params:
@@ -179,10 +180,6 @@ class Client:
         spec = JobSpec.model_validate_json(old.spec)
         if params:
             spec = spec.with_params(dict(params))
-        if old.warehouse_id:
-            place = Warehouse(old.warehouse)
-            refused = f"job {job} is not retried"
-            self._patience.ask(old.warehouse, refused, lambda: place.check_id(old.warehouse_id))
         return self._store_job(spec, old.warehouse, f"retry/{job}/{spec.fingerprint[:16]}", by, reason, old)
 
     def _store_job(
@@ -195,11 +192,23 @@ class Client:
         retried: JobRecord | None = None,
     ) -> Submitted:
         plan = compile_plan(job_spec)
+        # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
+        # stored, or its work is done again under another key (tests/guarantees/test_hanging_warehouse.py).
+        try:
+            stored = self._store.submitted(key, job_spec.fingerprint) if key else None
+        except KeyTaken as taken:
+            raise _conflict(key, taken) from None
+        if stored is not None:
+            self._make_durable(stored)
+            return Submitted(stored, new=False)
         place = Warehouse(warehouse)
-        refused = f"job {job_spec.name} is not stored"
+        refused = f"job {job_spec.name} is not stored" if retried is None else f"job {retried.id} is not retried"
+        if retried is not None and (expected := retried.warehouse_id):
+            self._patience.ask(warehouse, refused, lambda: place.check_id(expected))
+        standing = self._patience.ask(warehouse, refused, place.identity)
         # Noted here, before anything can be published: a store that is rolled back to any later point still finds
         # the job's own package above its base (tests/guarantees/test_shown_is_true.py).
-        standing, base = self._patience.ask(warehouse, refused, lambda: (place.identity(), place.head()))
+        base = self._patience.ask(warehouse, refused, place.head, LISTING)
         # Apart: what is left behind above makes no warehouse of which nobody is told.
         warehouse_id = standing or self._patience.ask(warehouse, refused, place.ensure_id)
         adopts, reruns = ((retried.id, *retried.adopts), retried.reruns) if retried is not None else ((), {})
@@ -223,10 +232,7 @@ class Client:
         try:
             job_id, new = self._store.submit(submission, summary_of(JobState(plan, job, {}, {}, {})), reason)
         except KeyTaken as taken:
-            raise KeyConflict(
-                f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
-                f"use another key, or submit that spec unchanged"
-            ) from None
+            raise _conflict(key, taken) from None
         except NotEnded as error:
             raise Refused(against_retry(replace(retried or job, status=error.status))) from None
         self._make_durable(job_id)
@@ -428,6 +434,13 @@ class Client:
             if view.job.terminal:
                 return
             time.sleep(every)
+
+
+def _conflict(key: str | None, taken: KeyTaken) -> KeyConflict:
+    return KeyConflict(
+        f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
+        f"use another key, or submit that spec unchanged"
+    )
 
 
 def _read(spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str]) -> JobSpec:

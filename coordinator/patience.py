@@ -18,7 +18,10 @@ from typing import Generic, TypeVar
 
 from tasks.errors import UnstuckError
 
-LIMIT = 10.0  # seconds
+LIMIT = 10.0  # seconds, for a read or a write of one small file
+# Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names a page, one page after the
+# other, and is silent until the last: at 0.2 s a page these are 1.5 million names, of one job a minute for years.
+LISTING = 300.0
 ENOUGH = 2  # questions that hang in one warehouse before the others are refused at once
 EVERY = 60.0  # seconds between two tries from then on
 MOST = 64  # that hang in one warehouse before this process asks no more
@@ -57,20 +60,21 @@ class _Place:
 
 
 class Patience:
-    """Asks warehouses, and waits no longer than ``limit`` seconds for each answer. Threads may share it."""
+    """Asks warehouses, and waits no longer than a limit for each answer. Threads may share it."""
 
     def __init__(self, limit: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """``limit``: `LIMIT` if None. ``clock``: monotonic seconds."""
+        """``limit``: seconds, where a question names none of its own; `LIMIT` if None. ``clock``: monotonic seconds."""
         self._limit = LIMIT if limit is None else limit
         self._clock = clock
         self._places: dict[str, _Place] = {}
         self._mutex = threading.Lock()
 
-    def ask(self, place: str, what: str, question: Callable[[], T]) -> T:
+    def ask(self, place: str, what: str, question: Callable[[], T], limit: float | None = None) -> T:
         """The answer of the warehouse at ``place``.
 
         Args:
             what: what does not happen without an answer, as the beginning of a sentence: ``job a is not stored``.
+            limit: seconds, where an answer may take longer than others, though the warehouse is well.
 
         Raises:
             WarehouseSilent: there was none within the limit, or too many wait for one already.
@@ -83,11 +87,12 @@ class Patience:
             )
         asked = _Question(question)
         asked.start()
-        asked.join(self._limit)
+        limit = self._limit if limit is None else limit
+        asked.join(limit)
         if asked.is_alive():
             with self._mutex:
                 self._places.setdefault(place, _Place()).hanging.append(asked)
-            raise WarehouseSilent(_text(place, what, f"has not answered within {self._limit:g}s"))
+            raise WarehouseSilent(_text(place, what, f"has not answered within {limit:g}s"))
         if asked.error is not None:
             raise asked.error
         return asked.answers[0]

@@ -374,6 +374,19 @@ class Store:
 
     # ---- submit --------------------------------------------------------------------------------------
 
+    def submitted(self, key: str, fingerprint: str) -> str | None:
+        """The id of the job that `submit` would answer with under ``key``; None if it would store a new one.
+
+        Only `submit` decides: by then somebody else may have stored one.
+
+        Raises:
+            KeyTaken: the key belongs to a job with another spec.
+        """
+        job, standing = cast(list[str | None], self._redis.hmget(self._keys.submit_key(key), ["job", "fingerprint"]))
+        if job is not None and standing != fingerprint:
+            raise KeyTaken(job)
+        return job
+
     def submit(self, submission: Submission, summary: str, reason: str = "") -> tuple[str, bool]:
         """Store a job. Returns its id, and whether it is new. ``reason`` goes onto the event log.
 

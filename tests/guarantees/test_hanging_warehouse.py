@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,13 @@ from servers import RedisServer, wait_until
 
 from coordinator import publisher
 from coordinator.background import Background
-from coordinator.client import Client
+from coordinator.client import Client, KeyConflict, Submitted
 from coordinator.consumer import AllHang
 from coordinator.decision import PublishResult
 from coordinator.patience import Patience, WarehouseSilent
 from coordinator.state import JobState
 from coordinator.status import Intent, Status
+from tasks.filesystem import Files
 from tasks.settings import Settings
 from tasks.warehouse import ID_FILE, Warehouse
 from tests.cli.conftest import Cli
@@ -224,7 +226,7 @@ def canceled(head: Head) -> str:
 def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_and_nothing_is_stored(head: Head) -> None:
     job = canceled(head)
     place = head.settings.warehouse
-    client = Client(head.settings, redis_client=head.redis, patience=Patience(0.2))
+    client = impatient(head)
     with silent(Path(place)):
         with pytest.raises(WarehouseSilent, match=f"job nightly is not stored: the warehouse {place} has not answered"):
             client.submit(SPEC)
@@ -232,6 +234,82 @@ def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_an
             client.retry(job)
         assert [one.id for one in client.jobs()] == [job]
     assert client.submit(SPEC).new
+
+
+def impatient(head: Head) -> Client:
+    """A client that waits for a warehouse for a moment, and knows of none that hang."""
+    return Client(head.settings, redis_client=head.redis, patience=Patience(0.2))
+
+
+def _hangs(place: Path) -> AbstractContextManager[None]:
+    return silent(place)
+
+
+@contextmanager
+def _gone(place: Path) -> Iterator[None]:
+    away = place.rename(place.parent / "away")
+    yield
+    away.rename(place)
+
+
+@contextmanager
+def _broken(place: Path) -> Iterator[None]:
+    """Reading the id is an error: it cannot be told whether this is the warehouse."""
+    known = place / ID_FILE
+    kept = known.rename(place.parent / "kept")
+    known.mkdir()
+    yield
+    known.rmdir()
+    kept.rename(known)
+
+
+@pytest.mark.parametrize("trouble", [_hangs, _gone, _broken])
+def test_what_was_stored_before_is_not_called_not_stored_since_the_warehouse_is_in_trouble_now(
+    head: Head, trouble: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    """Whoever believed that would submit under another key, and the work would be done twice."""
+    place = Path(head.settings.warehouse)
+    old = canceled(head)
+    job, again = head.client.submit(SPEC, key="k").id, head.client.retry(old, reason="once more").id
+    with trouble(place):
+        client = impatient(head)
+        assert client.submit(SPEC, key="k") == Submitted(job, new=False)
+        assert client.retry(old) == Submitted(again, new=False)
+        with pytest.raises(KeyConflict, match=f"the key 'k' belongs to job {job}"):
+            client.submit({**SPEC, "max_parallel": 3}, key="k")
+        assert len(client.jobs()) == 3
+        assert trouble is not _gone or not place.exists(), "nor is a second warehouse made for what is in the first"
+
+
+def _slow_to_list(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) -> None:
+    """Its files are read at once, and its log is listed after ``until``: a page of 1,000 names takes a while."""
+    listed = Files.names
+
+    def names(files: Files, folder: str) -> list[str]:
+        until()
+        return listed(files, folder)
+
+    monkeypatch.setattr(Files, "names", names)
+
+
+def test_a_log_that_takes_long_to_list_is_waited_for(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, client = canceled(head), impatient(head)
+    _slow_to_list(monkeypatch, lambda: time.sleep(0.5))  # more than its patience with a read
+    assert client.submit(SPEC).new
+    assert client.retry(job).new
+
+
+def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thaw = threading.Event()
+    _slow_to_list(monkeypatch, thaw.wait)
+    monkeypatch.setattr("coordinator.client.LISTING", 0.4)
+    with pytest.raises(WarehouseSilent, match=r"job nightly is not stored: the warehouse \S+ has not .* within 0.4s"):
+        impatient(head).submit(SPEC)
+    thaw.set()
+    assert head.client.jobs() == []
+    assert not (Path(head.settings.warehouse) / ID_FILE).exists(), "no warehouse was made of which nobody is told"
 
 
 IMPATIENT = f"import coordinator.patience, sys; coordinator.patience.LIMIT = {LIMIT}; "
