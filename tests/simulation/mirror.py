@@ -179,6 +179,11 @@ class Mirrored(ModelStore):
 
     # ---- coordinator/lua -----------------------------------------------------------------------------
 
+    def submitted(self, key: str, fingerprint: str) -> str | None:
+        model = super().submitted(key, fingerprint)
+        self._same("look for a key", key, model, self._real.submitted(key, fingerprint))
+        return model
+
     def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
         plan = plan_of(record.spec)
         plans = plan.group_plans(record.warehouse, record.warehouse_id, record.reruns, record.adopts)

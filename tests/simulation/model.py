@@ -173,6 +173,13 @@ class ModelStore:
 
     # ---- coordinator/lua -----------------------------------------------------------------------------
 
+    def submitted(self, key: str, fingerprint: str) -> str | None:
+        """As ``Store.submitted``. Raises: KeyTaken."""
+        standing, same = self.keys.get(key, (None, fingerprint))
+        if standing is not None and same != fingerprint:
+            raise KeyTaken(standing)
+        return standing
+
     def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
         """As ``Store.submit``: the job that stands, and whether it is this one. Raises: KeyTaken, NotEnded."""
         if record.id in self.jobs:

@@ -290,7 +290,7 @@ def _never_past_the_deadline() -> Patches:
 
 def _aborts_without_the_slot() -> Patches:
     """A cancel that meets a job in publishing takes its word for it that nothing stands."""
-    return [(HandsAtHand, "abort", lambda self, state, why: PublishResult(failed=why))]
+    return [(HandsAtHand, "abort", lambda self, state, why, answered: PublishResult(failed=why))]
 
 
 def _restarts_what_runs_well() -> Patches:

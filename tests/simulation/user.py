@@ -63,6 +63,9 @@ class _ClientStore(StoreAtHand):
 
     retries: Retries
 
+    def submitted(self, key: str, fingerprint: str) -> str | None:
+        return self._call(f"look for {key}", lambda: self._core.submitted(key, fingerprint))
+
     def submit(self, submission: Submission, summary: str, reason: str = "") -> tuple[str, bool]:
         assert summary
         job = submission.job
@@ -99,7 +102,7 @@ class _WarehouseAtHand:
 class _AtOnce(Patience):
     """Asks the warehouse on the stack of whoever asks: here nobody waits, and no thread may take turns."""
 
-    def ask(self, place: str, what: str, question: Callable[[], T], **more: object) -> T:
+    def ask(self, place: str, what: str, question: Callable[[], T], limit: float | None = None) -> T:
         return question()
 
 
