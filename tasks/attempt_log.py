@@ -111,17 +111,23 @@ class AttemptLog:
         self.path = files.local_path(self._name)
         self.logger = logging.getLogger("step")
         self._clean: Callable[[str], str] = lambda text: text
+        self._handler: logging.Handler | None = None
 
     def hide(self, clean: Callable[[str], str]) -> None:
         """From now on every line goes through ``clean`` (which takes the secrets out)."""
         self._clean = clean
+
+    def leave_off(self) -> None:
+        """It hangs: no line of this process goes into it any more."""
+        if self._handler is not None:
+            logging.getLogger().removeHandler(self._handler)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[AttemptLog]:
         """Catch all logging of this process (it runs one attempt at a time) and what is printed by it."""
         with contextlib.ExitStack() as stack:
             try:
-                handler = self._open(stack)
+                handler = self._handler = self._open(stack)
             except OSError as error:
                 logging.getLogger(__name__).warning("no log for this attempt: %s: %s", self._name, error)
                 yield self

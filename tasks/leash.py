@@ -5,7 +5,8 @@ one is told what is held and how long its clocks have run; if that fails, or is 
 itself, because a runner without a watchdog holds a lease that nobody renews and hears of no cancel. A watchdog that
 stays stopped is no better than a dead one: it is killed first, so there are never two of one runner.
 
-No thread and no line of it may fail quietly: a runner that lived on after that would take hints, and lose each.
+No thread and no line of it may fail quietly: a runner that lived on after that would take hints, and lose each. It acts
+first and logs afterwards, aside and under no lock: the log may hang (tests/unit/test_leash.py).
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import psutil
 
+from tasks.aside import aside
 from tasks.proctree import Seen, kill_below, look
 from tasks.report import Failure
 from tasks.standstill import LOOKS, Standstill
@@ -183,8 +186,8 @@ class Leash:
         try:
             self._process.stdin.write(json.dumps(line).encode() + b"\n")
         except BrokenPipeError:
-            # It has just died. The thread that hears from it starts the next one and repeats what is held.
-            log.warning("the watchdog %d does not listen any more", self._process.pid)
+            # It has just died. The thread that hears from it starts the next one, repeats what is held, and logs it.
+            return
         except OSError as error:
             if os.getpid() != self._pid:
                 raise  # a child that the step forked, and that closed what it had: the runner's pipe is whole
@@ -202,12 +205,12 @@ class Leash:
             try:
                 state = look(seen)
             except OSError as error:  # the step has every descriptor; it may give some back
-                log.warning("the watchdog %d cannot be looked at: %s", process.pid, error)
+                aside(partial(log.warning, "the watchdog %d cannot be looked at: %s", process.pid, error), within=0)
                 state = Seen.ALIVE
             standstill = standstill.after(state, time.monotonic(), within=2 * every)
             if standstill.seconds >= self._patience:
-                log.warning("the watchdog %d was stopped for %.1fs and is killed", process.pid, standstill.seconds)
                 process.kill()
+                log.warning("the watchdog %d was stopped for %.1fs and was killed", process.pid, standstill.seconds)
                 return
 
     def _hear(self, process: subprocess.Popen[bytes], ended: threading.Event) -> None:
@@ -216,7 +219,8 @@ class Leash:
             self._pass_on(process)
             status = process.wait()
             ended.set()
-            self._replace(process, status)
+            if self._replace(process, status):
+                aside(partial(log.warning, "the watchdog %d died (%d); another one took over", process.pid, status))
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody else hears this watchdog or follows it
             self._give_up(f"the watchdog {process.pid} cannot be heard any more: {_said(error)}")
 
@@ -228,15 +232,15 @@ class Leash:
                 failure = Failure.from_dict(heard["failure"]) if "failure" in heard else None
                 self._on_order(Token.parse(heard["token"]), Order(heard["order"]), failure)
 
-    def _replace(self, process: subprocess.Popen[bytes], status: int) -> None:
+    def _replace(self, process: subprocess.Popen[bytes], status: int) -> bool:
+        """Start the next one; False if none is wanted."""
         with self._lock:
             if self._ending or process is not self._process:
-                return
+                return False
             now = time.monotonic()
             self._restarts = [at for at in self._restarts if now - at < 60] + [now]
             if len(self._restarts) > _MAX_RESTARTS:
                 self._give_up(f"the watchdog died {len(self._restarts)} times within a minute, at last with {status}")
-            log.warning("the watchdog %d died (%d); another one takes over", process.pid, status)
             assert process.stdin is not None
             process.stdin.close()
             try:
@@ -244,6 +248,7 @@ class Leash:
             except (OSError, RuntimeError) as error:
                 # No descriptor, process, thread or memory is left, or no Python is where ours was.
                 self._give_up(f"the watchdog {process.pid} died, and no other can be started: {_said(error)}")
+            return True
 
     def _give_up(self, why: str) -> NoReturn:
         """End this runner, with all that it started. Celery starts another.
@@ -251,14 +256,16 @@ class Leash:
         A watchdog that still lives reports the attempt lost, at once; without one its lease lapses.
         """
         try:
-            log.critical(
-                "%s. A runner without a watchdog keeps no lease and hears of no cancel, so %d ends itself with all "
-                "that it started; the worker starts another, and what it ran is given out again",
-                *(why, self._pid),
+            try:
+                kill_below(spared={self._process.pid})
+                what = "with all that it started"
+            except OSError as error:
+                what = f"with its process group (what else it started cannot be looked up: {error})"
+            said = (
+                "%s. A runner without a watchdog keeps no lease and hears of no cancel, so %d ends itself %s; the "
+                "worker starts another, and what it ran is given out again"
             )
-            kill_below(spared={self._process.pid})
-        except OSError as error:
-            log.critical("what %d started cannot be looked up, so its process group is all: %s", self._pid, error)
+            aside(partial(log.critical, said, why, self._pid, what))
         finally:
             os.killpg(0, signal.SIGKILL)
         raise AssertionError("a process outlives SIGKILL")

@@ -27,7 +27,7 @@ class Surroundings:
 
     threads: frozenset[int]
     children: frozenset[int]
-    folder: str | None  # None: it is gone, since somebody removed or replaced it under the worker
+    folder: str | None  # None: it is gone, see working_folder
 
     @classmethod
     def now(cls) -> Surroundings:
@@ -68,7 +68,7 @@ def working_folder() -> str | None:
     """The working directory of this process; None if it is gone. A deploy that replaces it leaves workers without."""
     try:
         return os.getcwd()
-    except FileNotFoundError:
+    except OSError:  # removed; or on a mount whose server has replaced it (ESTALE) or is away
         return None
 
 

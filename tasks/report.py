@@ -21,7 +21,7 @@ class OutcomeKind(StrEnum):
     FAILED = "failed"  # the user's code, or its timeout
     CANCELED = "canceled"
     RELEASED = "released"  # handed back by a worker that was told to stop
-    LOST = "lost"  # the runner died under the attempt; its watchdog says so
+    LOST = "lost"  # the runner died under the attempt, as its watchdog says; or could not begin it, as it says itself
 
 
 class ReportKind(StrEnum):

@@ -3,7 +3,7 @@
 Every way out leads through ``_finish``, which puts the outcome on the record once, or finds that the attempt is
 somebody else's by now. The marker is written before the outcome, and the outcome before anybody is told. User code
 may raise what it likes: it ends its attempt and never the runner. How an attempt ended is read from the orders this
-process was given, never from the text of an error.
+process was given, never from the text of an error. The session is left after the outcome, which that so cannot change.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from tasks.aside import aside
 from tasks.attempt_log import AttemptLog
 from tasks.context import StepContext, Work
 from tasks.errors import AttemptEnded, Malformed, NotBegun, OrderUnreadable, WarehouseMismatch
@@ -114,6 +115,7 @@ class Attempt:
         self._claim = claim
         self._secrets = Secrets(os.environ)
         self._warehouse = ""  # its address, once it is known
+        self._leave_off: Callable[[], None] = lambda: None  # its log, once it has one
 
     def run(self) -> str:
         """Run it and put its outcome on the record; answers both, for people."""
@@ -124,7 +126,7 @@ class Attempt:
                 held = stack.enter_context(self._runner.holding(self._token))
                 self._order = self._ordered()
                 self._open(stack)
-                outcome: Outcome | None = self._succeed(held)
+                outcome: Outcome | None = self._succeed(held, stack)
             except BaseException as error:  # noqa: BLE001 - a step may raise anything; it ends the attempt alone
                 outcome = self._ended_by(held, error)
                 if terminate_handler_fired():
@@ -170,15 +172,19 @@ class Attempt:
             self._files.check()
             self._log = AttemptLog(self._files, self._token.staging)
             self._log.hide(self._secrets.clean)
+            self._leave_off = self._log.leave_off
             stack.enter_context(self._log.open())
         self._runner.leash.note_in(None if self._log.path is None else str(self._log.path))
 
-    def _succeed(self, held: Held) -> Outcome:
+    def _succeed(self, held: Held, stack: ExitStack) -> Outcome:
+        """Find the work done, or do it. The Spark session is left with ``stack``."""
         with self._looking("looking for work that is done in"):
             if (adopted := self._adopted()) is not None:
                 return adopted
-        with ExitStack() as stack:
-            work = self._do(held, stack)
+        params = self._secrets.resolve(self._order.params)
+        session = self._session(stack)
+        with ExitStack() as within:
+            work = self._do(held, session, params, within)
             with self._looking("writing the marker into"):
                 marker = self._marker(work)
                 reach(Point.BEFORE_MARKER, self._token.job)
@@ -199,17 +205,40 @@ class Attempt:
             return _success(staging, marker, adopted=True)
         return None
 
-    def _do(self, held: Held, stack: ExitStack) -> Work:
+    def _session(self, stack: ExitStack) -> Any:
+        """The Spark session of this attempt; None for a group that wants none.
+
+        It is left with ``stack``, when the outcome is on the record: a session that cannot be left must neither hide
+        why a step failed, nor make work that is done a failure (tests/guarantees/test_hanging_attempt.py).
+        """
+        group, runner = self._order.group, self._runner
+        if not group.spark:
+            return None
+        self._progress({"label": "starting Spark"}, now=True)
+        conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
+        entered = ExitStack()
+        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
+            runner.driver.start()
+            session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
+        stack.callback(self._leave, entered)
+        return session
+
+    def _leave(self, entered: ExitStack) -> None:
+        """Leave the session. It has a time of its own: a query that runs on may not stop."""
+        runner = self._runner
+        what = f"leaving the Spark session on {runner.name}"
+        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):
+            try:
+                entered.close()
+            except BaseException:
+                runner.replace()
+                if terminate_handler_fired():
+                    raise  # this process was told to end
+                log.exception("%s: %s failed; this runner is replaced before it takes more work", self._token, what)
+
+    def _do(self, held: Held, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
         """All steps, in order."""
         order, runner = self._order, self._runner
-        params = self._secrets.resolve(order.params)
-        session = None
-        if order.group.spark:
-            self._progress({"label": "starting Spark"}, now=True)
-            conf = {key: str(self._secrets.resolve(value)) for key, value in order.group.conf.items()}
-            with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
-                runner.driver.start()
-                session = stack.enter_context(self._session(conf))
         with self._looking("reading what the group needs in"):
             inputs = read_inputs(self._files, order.frozen.inputs)
         work = Work(self._files, self._token, session, inputs)
@@ -227,19 +256,6 @@ class Attempt:
         # Last look. From here on the work is done and counts, whatever is ordered: to give it up costs doing it again.
         self._leave_if_ordered(held)
         return work
-
-    @contextmanager
-    def _session(self, conf: dict[str, str]) -> Iterator[Any]:
-        """The Spark session of this attempt. Leaving it has a time of its own: a query that runs on may not stop."""
-        runner = self._runner
-        with ExitStack() as stack:
-            session = stack.enter_context(runner.driver.attempt(str(self._token), conf))
-            try:
-                yield session
-            finally:
-                what = f"leaving the Spark session on {runner.name}"
-                with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):
-                    stack.close()
 
     def _context(
         self, held: Held, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Path
@@ -286,26 +302,13 @@ class Attempt:
 
     def _ended_by(self, held: Held | None, error: BaseException) -> Outcome | None:
         """The outcome of an attempt that ``error`` ended; None when it is another runner's by now."""
-        with self._looking("noting, after the attempt ended, what became of it in"):
-            return self._outcome_of(held, error)
-
-    def _outcome_of(self, held: Held | None, error: BaseException) -> Outcome | None:
         order = None if held is None else held.order
         if order is None and terminate_handler_fired():
             order = Order.DRAIN
         if order is None:
-            log.error("%s failed", self._token, exc_info=error)
-            failure = self._unless_away(failure_of(error))
-            return Outcome(
-                OutcomeKind.FAILED,
-                failure=Failure(
-                    failure.code,
-                    self._secrets.clean(failure.text),
-                    failure.recoverable,
-                    self._secrets.clean(failure.traceback),
-                ),
-            )
-        log.warning("%s ended because it was told to: %s", self._token, order)
+            self._tell(logging.ERROR, "%s failed", self._token, error=error)
+            return self._failed(error)
+        self._tell(logging.WARNING, "%s ended because it was told to: %s", self._token, order)
         if order is Order.STALE:
             return None
         if order is Order.CANCEL:
@@ -314,18 +317,38 @@ class Attempt:
             return Outcome(OutcomeKind.RELEASED)
         return Outcome(OutcomeKind.FAILED, failure=None if held is None else held.timeout)
 
+    def _tell(self, level: int, text: str, *arguments: object, error: BaseException | None = None) -> None:
+        """A line into the attempt's log before its outcome is on the record, which must not wait for it."""
+        if not aside(partial(log.log, level, text, *arguments, exc_info=error)):
+            self._leave_off()
+            self._runner.replace()
+
+    def _failed(self, error: BaseException) -> Outcome:
+        found = failure_of(error)
+        text, trace = self._secrets.clean(found.text), self._secrets.clean(found.traceback)
+        failure = self._unless_away(replace(found, text=text, traceback=trace))
+        # That this runner could not begin is no fault of the group: it is charged as the loss of a worker is.
+        kind = OutcomeKind.LOST if isinstance(error, NotBegun) else OutcomeKind.FAILED
+        return Outcome(kind, failure=failure)
+
     def _unless_away(self, failure: Failure) -> Failure:
-        """``failure``, unless it is for good and the warehouse is away: whatever was missing may be there next time."""
+        """``failure``, unless it is for good and the warehouse is away: whatever was missing may be there next time.
+
+        If the warehouse hangs instead, the watchdog's word has the failure in it.
+        """
         if failure.recoverable:
             return failure
         plan = self._order.plan
+        what = f"looking, after it failed with {failure.code} ({shorten(failure.text, MAX_TEXT // 2)}), for"
         try:
-            Warehouse(plan.warehouse, plan.warehouse_id).storage.check()
+            with self._looking(what):
+                Warehouse(plan.warehouse, plan.warehouse_id).storage.check()
         except WarehouseMismatch as away:
-            text = shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT)
+            text = self._secrets.clean(shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT))
             return replace(failure, code=away.code, text=text, recoverable=True)
         except (OSError, ValueError) as error:
-            log.warning("%s: the warehouse could not be asked whether it is there: %s", self._token, error)
+            said = "%s: the warehouse could not be asked whether it is there: %s"
+            self._tell(logging.WARNING, said, self._token, error)
         return failure
 
     def _finish(self, outcome: Outcome | None) -> str:

@@ -14,10 +14,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import redis
 
 from tasks.arming import arm_this_process
+from tasks.aside import aside
 from tasks.connect import connect
 from tasks.errors import NotBegun
 from tasks.keys import Keys
@@ -42,7 +44,8 @@ class Held:
         order: the strongest order so far; None while it may go on.
         timeout: the failure that a timeout is, once one has run out.
         ordered: set together with the first order.
-        ended: set when the steps are over, one way or the other.
+        ended: set when the steps are over, one way or the other: from then on it hears no order.
+        left: set when this process holds it no longer.
     """
 
     token: Token
@@ -50,6 +53,7 @@ class Held:
     timeout: Failure | None = None
     ordered: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
+    left: threading.Event = field(default_factory=threading.Event)
 
 
 class Runner:
@@ -95,12 +99,13 @@ class Runner:
                 self.leash.release()
             raise NotBegun(
                 f"{self.name} had claimed {token} and could not begin it: {type(error).__name__}: {error}. This runner "
-                "is replaced, and the group is tried again, as its retry: allows; if it happens again, look at its host"
+                "is replaced, and the group is tried again; no retry: is used up. If it happens again, look at its host"
             ) from error
         try:
             yield held
         finally:
             held.ended.set()
+            held.left.set()
             self.held = None
             self.leash.release()
             known = {self.leash.watchdog_pid, *self.driver.pids}
@@ -135,14 +140,17 @@ class Runner:
             held.order = order
         if not held.ordered.is_set():
             held.ordered.set()
-            log.warning("%s is told to end: %s", token, order)
             threading.Thread(target=self._interrupt, args=(held,), name="interrupt", daemon=True).start()
+            aside(partial(log.warning, "%s is told to end: %s", token, order))  # this thread hears the watchdog
 
     def _interrupt(self, held: Held) -> None:
-        """Cancel the attempt's Spark jobs again and again: a cancel before a job starts has no effect (measured)."""
+        """Cancel the attempt's Spark jobs again and again: a cancel before a job starts has no effect (measured).
+
+        Until the session is left: a streaming query that is stopped there ends with its jobs.
+        """
         while True:
             self.driver.cancel(str(held.token))
-            if held.ended.wait(0.25):
+            if held.left.wait(0.25):
                 return
 
 

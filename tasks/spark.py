@@ -97,6 +97,7 @@ class Driver:
                     self._base.stop()
                 except Exception as error:  # noqa: BLE001 - the JVM may be gone, which is what was wanted
                     log.info("the Spark session did not stop in good order: %s", error)
+                    self._let_go()
                 self._base = None
 
     @contextlib.contextmanager
@@ -171,11 +172,17 @@ class Driver:
         return session
 
     def _forget(self) -> None:
-        """Take leave of a dead JVM: pyspark keeps it in class variables and would go on talking to it."""
+        """Take leave of a JVM that has died."""
         if self._base is None:
             return
         log.warning("the Spark session of this runner has died; it is made anew")
         self._base = None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of a JVM that does not answer: pyspark keeps it in class variables and would go on talking to it."""
+        if self.remote:
+            return
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
@@ -233,12 +240,10 @@ class Driver:
                 "spark.scheduler.pool",
             ):
                 context.setLocalProperty(key, None)
+            self._activate(self._base)
         except Exception as error:  # noqa: BLE001 - whatever it is, this session is not clean and must not be used again
             log.warning("the Spark session could not be cleaned after an attempt and is ended: %s", error)
             self.stop()
-        finally:
-            if self._base is not None:
-                self._activate(self._base)
 
 
 def _set_conf(session: Any, key: str, value: str) -> None:

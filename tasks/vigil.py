@@ -42,6 +42,11 @@ class Clock:
     step: str = ""  # what it is that may take so long, in words; empty for all steps, and for the session's start
 
     @property
+    def leaving(self) -> bool:
+        """Of leaving the session, after the attempt: whatever its outcome is, its runner has said it."""
+        return self.code == "SESSION_TIMEOUT" and bool(self.step)
+
+    @property
     def ends(self) -> float:
         """Monotonic seconds."""
         return self.began + self.seconds
@@ -66,6 +71,11 @@ class Vigil:
     def drains(self) -> bool:
         """True once the runner was told to hand its attempt back, or more."""
         return self.order is not None and self.order.strength >= Order.DRAIN.strength
+
+    @property
+    def leaving(self) -> bool:
+        """True while the runner leaves the session: the attempt is over, and nothing more is to be said of it."""
+        return any(clock.leaving for clock in self.clocks.values())
 
     @property
     def next_end(self) -> float | None:
@@ -118,6 +128,8 @@ def decide(vigil: Vigil, sight: Sight, *, grace: float, death: str = "died", who
         return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
     if vigil.order is not None and sight.now - vigil.ordered_at >= grace:
         why = f"{who} was killed: it had not left {grace:g}s after it was told to ({vigil.order})"
+        if vigil.timed_out is not None and vigil.timed_out.leaving:
+            why = f"{who} was killed: {timeout_failure(vigil.timed_out).text}"
         return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
     return Verdict(vigil, tell)
 
@@ -125,6 +137,8 @@ def decide(vigil: Vigil, sight: Sight, *, grace: float, death: str = "died", who
 def _hear(vigil: Vigil, sight: Sight) -> tuple[Vigil, Order | None]:
     """The vigil with a new or stronger order, and that order if there is one. The grace counts from the first."""
     heard = [_ORDER_OF[sight.answer]] if sight.answer in _ORDER_OF else []
+    if vigil.leaving and Order.STALE in heard:
+        heard.remove(Order.STALE)  # the outcome is on the record; leaving the session has its own time, not the grace
     if sight.drain_at is not None and sight.drain_at <= sight.now:
         heard.append(Order.DRAIN)
     over = [clock for clock in vigil.clocks.values() if clock.ends <= sight.now]
@@ -139,8 +153,8 @@ def _hear(vigil: Vigil, sight: Sight) -> tuple[Vigil, Order | None]:
 
 
 def _last_word(vigil: Vigil, sight: Sight, why: str) -> Outcome | None:
-    """What to report for a runner that cannot report any more; None when the attempt is somebody else's by now."""
-    if vigil.order is Order.STALE:
+    """What to report for a runner that cannot report any more; None when it has, or the attempt is another's by now."""
+    if vigil.order is Order.STALE or vigil.leaving:
         return None
     if vigil.order is Order.CANCEL:
         return Outcome(OutcomeKind.CANCELED)
@@ -165,7 +179,7 @@ def timeout_failure(clock: Clock) -> Failure:
     elif clock.code == "SESSION_TIMEOUT" and clock.step:
         text = (
             f"{clock.step} took longer than {clock.seconds:g}s (UNSTUCK_SESSION_TIMEOUT); a streaming query that a "
-            "step started may not stop. The group is tried again, as its retry: allows; what was finished is taken over"
+            "step started may not stop. How the attempt ended was said before, and stays"
         )
     elif clock.code == "SESSION_TIMEOUT":
         text = (

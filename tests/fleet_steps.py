@@ -198,6 +198,18 @@ def views(spark: Any, ctx: Any) -> None:
     ctx.result("tags", sorted(spark.sparkContext.getJobTags()))
 
 
+def jvm_dies_when_left(spark: Any, ctx: Any) -> None:
+    """In the middle of it: when the session is cleaned."""
+    clear, jvm = spark.catalog.clearCache, spark.sparkContext._gateway.proc
+
+    def die() -> None:
+        jvm.kill()
+        jvm.wait()
+        clear()
+
+    spark.catalog.clearCache = die
+
+
 def pandas_in_spark(spark: Any, ctx: Any) -> None:
     import pandas as pd
 

@@ -81,12 +81,8 @@ def test_a_claim_whose_answer_is_no_text_is_ended_by_the_runner_that_holds_it(
     assert (failure.code, failure.recoverable) == ("ORDER_UNREADABLE", True)
 
 
-def test_a_runner_that_cannot_begin_says_so_and_is_replaced(
-    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """The pipe to its watchdog is closed on this side, so its leash cannot be taken up."""
-    hint = offer(client, tmp_path)
-    prepared = """
+# The pipe to its watchdog is closed on this side, so its leash cannot be taken up.
+CANNOT_BEGIN = """
 claim = runner.lease.claim
 def claim_and_break(*arguments):
     claimed = claim(*arguments)
@@ -95,12 +91,24 @@ def claim_and_break(*arguments):
 runner.lease.claim = claim_and_break
 runner.replace = lambda: print("replaced")
 """
-    with lone_runner(redis_server.url, tmp_path, hint, prepared=prepared) as runner:
-        assert runner.said() == ["replaced", "failed APPLIED"]
-    failure = fleet.outcome(client, hint, 0).failure
-    assert failure is not None
-    assert (failure.code, failure.recoverable) == ("NOT_BEGUN", True)
-    assert "ValueError" in failure.text
+
+
+def test_a_runner_that_cannot_begin_says_so_and_is_replaced_and_no_retry_is_used_up(
+    head: Head, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    job = head.submit(group("g", retry={"max": 0}))
+    head.read()
+    (hint,) = head.hints(job)
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BEGIN) as runner:
+        assert runner.said() == ["replaced", "lost APPLIED"]
+    head.read()
+    assert head.status(job) is Status.RETRYING
+    record = head.show(job).groups[0].members[0].record
+    assert (record.failures, record.losses) == (0, 1)
+    for told in (record.first_error, record.last_error, record.reason):
+        assert told is not None
+        assert told.code == "NOT_BEGUN"
+        assert "ValueError" in told.text
 
 
 def test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison(

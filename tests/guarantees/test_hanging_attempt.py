@@ -5,10 +5,12 @@ A FIFO in the place of a file stands for a mount whose server is gone: whoever o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import fleet
+import pytest
 import redis
 from fleet_steps import hang
 from lone_runner import lone_runner
@@ -20,22 +22,32 @@ from tasks.report import Failure, OutcomeKind
 from tasks.token import Hint
 
 SOON = {"UNSTUCK_WAREHOUSE_TIMEOUT": "2s"}
-# Spark's own hangs so where a streaming query does not stop, but takes many seconds to come to that.
-SESSION_THAT_CANNOT_BE_LEFT = """
-import threading
+LOG_THAT_HANGS = """
+import atexit, os, threading
+atexit.register(os._exit, 0)  # a child of the pool ends so: logging does not wait for its handlers
+from tasks.attempt_log import _Bounded
+write = _Bounded.emit
+_Bounded.emit = lambda self, record: threading.Event().wait() if record.exc_info else write(self, record)
+runner.replace = lambda: print("replaced")
+"""
+# In the place of Spark, which takes many seconds to come to a streaming query that does not stop.
+DRIVER = """
+import time
 from contextlib import contextmanager
 class Driver:
     pids, application = [], {}
     def start(self): ...
     def cancel(self, tag): ...
+    def stop(self): ...
     @contextmanager
     def attempt(self, tag, conf):
         try:
             yield object()
         finally:
-            threading.Event().wait()
+            {leave}
 runner.driver = Driver()
 """
+CANNOT_BE_LEFT = DRIVER.replace("{leave}", "time.sleep(600)")
 
 
 def offer(store: redis.Redis, folder: Path, step: str = "my_pid", **more: Any) -> Hint:
@@ -84,10 +96,21 @@ def test_a_warehouse_that_hangs_after_a_failure_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     given = {"warehouse": str(tmp_path / "warehouse"), "then": "fail"}
-    assert (
-        "after the attempt ended"
-        in hung(client, redis_server, tmp_path, offer(client, tmp_path, "warehouse_hangs", given=given)).text
-    )
+    hint = offer(client, tmp_path, "warehouse_hangs", given=given)
+    said = hung(client, redis_server, tmp_path, hint).text
+    assert said.startswith("looking, after it failed with UNRECOVERABLE (no use trying again), for the warehouse ")
+
+
+def test_a_log_that_hangs_when_a_failure_is_written_into_it_does_not_hide_the_failure(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = offer(client, tmp_path, "boom")
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=LOG_THAT_HANGS, environ=SOON) as runner:
+        failure = fleet.outcome(client, hint, 60).failure
+        assert runner.said() == ["replaced", "failed APPLIED"]
+    assert failure is not None
+    assert failure.code == "STEP_FAILED"
+    assert "in boom" in failure.traceback
 
 
 def test_a_warehouse_that_is_slow_and_answers_is_no_hang(
@@ -109,15 +132,49 @@ Path.read_bytes = lambda path: (time.sleep(0.15), fast(path))[1]
         assert runner.said() == ["succeeded APPLIED"]
 
 
-def test_a_session_that_cannot_be_left_ends_the_attempt_whose_marker_stands(
+def with_session(store: redis.Redis, folder: Path, step: str) -> Hint:
+    spec = {"name": "g", "retry": {"max": 0}, "steps": [{"python": f"fleet_steps:{step}"}]}
+    return fleet.offer(store, folder / "warehouse", "job", spec, send=False)
+
+
+def log_of(folder: Path) -> str:
+    (log,) = (folder / "warehouse").glob("_staging/job/g/*.log")
+    return log.read_text()
+
+
+@pytest.mark.parametrize(("step", "said"), [("my_pid", []), ("never", ["UNRECOVERABLE", "no use trying again"])])
+def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_and_ends_its_runner(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path, step: str, said: Sequence[str]
+) -> None:
+    hint = with_session(client, tmp_path, step)
+    environ = {"UNSTUCK_SESSION_TIMEOUT": "1s"}
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BE_LEFT, environ=environ) as runner:
+        outcome = fleet.outcome(client, hint, 60)
+        assert runner.process.wait(10) < 0, "it was killed"
+    assert outcome.kind is (OutcomeKind.FAILED if said else OutcomeKind.SUCCEEDED)
+    failure = outcome.failure
+    assert ([] if failure is None else [failure.code, failure.text]) == said
+    assert [one["kind"] for one in fleet.reports(client)] == ["claimed", outcome.kind], "its watchdog says no more"
+    log = log_of(tmp_path)
+    assert "was killed: leaving the Spark session on " in log
+    assert ("in never" in log) == (step == "never"), "the step's own traceback is for people to see"
+
+
+def test_a_session_that_takes_longer_to_be_left_than_the_grace_and_less_than_its_own_time_is_left(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    spec = {"name": "g", "steps": [{"python": "fleet_steps:my_pid"}]}
-    hint = fleet.offer(client, tmp_path / "warehouse", "job", spec, send=False)
-    environ = {"UNSTUCK_SESSION_TIMEOUT": "1s"}
-    with lone_runner(redis_server.url, tmp_path, hint, prepared=SESSION_THAT_CANNOT_BE_LEFT, environ=environ):
-        failure = fleet.outcome(client, hint, 60).failure
-    assert failure is not None
-    assert (failure.code, failure.recoverable) == ("SESSION_TIMEOUT", True)
-    assert failure.text.startswith("leaving the Spark session on ")
-    assert list((tmp_path / "warehouse").glob("_staging/job/g/*/_marker.json")), "the next attempt takes it over"
+    hint = with_session(client, tmp_path, "my_pid")
+    slow = DRIVER.replace("{leave}", "time.sleep(1.5)")
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=slow) as runner:
+        assert runner.said() == ["succeeded APPLIED"]
+
+
+def test_what_is_raised_when_the_session_is_left_ends_neither_the_runner_nor_its_task(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = with_session(client, tmp_path, "my_pid")
+    broken = DRIVER.replace("{leave}", "raise SystemExit('the JVM has died')")
+    broken += "runner.replace = lambda: print('replaced')"
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=broken) as runner:
+        assert runner.said() == ["replaced", "succeeded APPLIED"]
+    assert "the JVM has died" in log_of(tmp_path)

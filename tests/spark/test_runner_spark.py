@@ -285,6 +285,16 @@ def test_a_jvm_that_died_between_attempts_is_made_anew(
     assert [runner.pid for runner in worker.runners] == before
 
 
+def test_a_jvm_that_dies_while_the_session_is_left_is_made_anew(
+    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker
+) -> None:
+    before = [runner.pid for runner in worker.runners]
+    done(store, offer("g", python("jvm_dies_when_left")))
+    assert done(store, offer("h", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
+    assert [runner.pid for runner in worker.runners] == before
+    assert "could not be cleaned after an attempt and is ended" in worker.text()
+
+
 def test_killing_the_runner_takes_the_jvm_and_the_python_workers_along(
     store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:

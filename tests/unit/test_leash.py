@@ -16,7 +16,7 @@ from servers import RedisServer, wait_until
 
 # Does what it is told, line by line, and says what came of it; as a runner does with the steps of its attempts.
 _RUNNER = """
-import errno, logging, os, resource, signal, subprocess, sys, time
+import errno, logging, os, resource, signal, subprocess, sys, threading, time
 from tasks.leash import Leash
 
 def hoard(most):
@@ -37,6 +37,10 @@ def in_a_child(what):
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
+
+class Hung(logging.Handler):
+    def emit(self, record):
+        threading.Event().wait()
 
 logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
 hello = {"runner": "r", "worker": "here:1", "worker_pid": os.getppid(), "queues": []}
@@ -130,6 +134,37 @@ def test_a_runner_that_can_have_no_watchdog_ends_with_all_that_it_started_and_sa
     assert f"{runner.process.pid} ends itself with all that it started; the worker starts another" in said
     wait_until(lambda: fleet.gone(int(child)), 5, "what the step had started to be gone")
     wait_until(lambda: fleet.gone(runner.watchdog.pid), 5, "the watchdog to be gone")
+
+
+HANG_THE_LOG = "logging.getLogger().addHandler(Hung())"  # as that of an attempt, on a mount whose server is gone
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_watchdog_is_replaced_although_the_log_hangs(runner: Runner, number: signal.Signals) -> None:
+    runner.do(HANG_THE_LOG)
+    runner.watchdog.send_signal(number)
+    runner.another_watchdog()
+    assert runner.do("leash.taken(); print('taken')") == "taken", "and the runner goes on"
+
+
+def test_a_runner_that_speaks_to_a_dead_watchdog_while_the_log_hangs_has_another_one_all_the_same(
+    runner: Runner,
+) -> None:
+    runner.do(HANG_THE_LOG)
+    # Until then nobody else can have noticed: the thread that would is not let go on.
+    runner.do("leash._lock.acquire()")
+    runner.do("os.kill(leash.watchdog_pid, signal.SIGKILL); time.sleep(0.2)")
+    assert runner.do("leash.taken(); leash._lock.release(); print('spoken')") == "spoken"
+    runner.another_watchdog()
+
+
+def test_a_runner_that_can_have_no_watchdog_ends_although_the_log_hangs(runner: Runner) -> None:
+    child = runner.do("print(subprocess.Popen(['sleep', '600'], process_group=0).pid)")
+    runner.do(HANG_THE_LOG)
+    runner.do("hoarded = hoard(64)")
+    runner.do("os.kill(leash.watchdog_pid, signal.SIGKILL)")
+    assert "ends itself with all that it started" in runner.end()
+    wait_until(lambda: fleet.gone(int(child)), 5, "what the step had started to be gone")
 
 
 def test_a_watchdog_is_spoken_to_also_through_a_pipe_with_a_number_beyond_1023(runner: Runner) -> None:

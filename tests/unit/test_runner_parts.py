@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -273,6 +274,14 @@ def test_what_an_attempt_leaves_behind_is_seen(tmp_path: Path) -> None:
         thread.join()
         child.kill()
         child.wait()
+
+
+def test_a_working_directory_whose_mount_does_not_know_it_any_more_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale() -> str:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "getcwd", stale)
+    assert Surroundings.now().folder is None
 
 
 def test_descriptors_that_an_attempt_leaves_open_are_seen_before_there_are_none_left() -> None:

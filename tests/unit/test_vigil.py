@@ -164,3 +164,14 @@ def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
     end = decide(canceled.vigil, see(3.0, drain_at=0.0, runner=Seen.GONE), grace=GRACE)
     assert end.finish is not None
     assert end.finish.kind is OutcomeKind.CANCELED
+
+
+def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more_is_said_of_its_attempt() -> None:
+    leaving = IDLE.with_clock(Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving the Spark session on here:1"))
+    let_be = decide(leaving, see(100.0, answer=RenewAnswer.STALE), grace=GRACE)
+    assert (let_be.tell, let_be.vigil.order) == (None, None), "STALE is what is answered once the outcome stands"
+    told = decide(let_be.vigil, see(300.0), grace=GRACE)
+    killed = decide(told.vigil, see(310.0), grace=GRACE)
+    assert killed.kill.startswith("the runner was killed: leaving the Spark session on here:1 took longer than 300s")
+    assert (killed.finish, killed.ended) == (None, True)
+    assert decide(leaving, see(1.0, runner=Seen.GONE), grace=GRACE).finish is None
