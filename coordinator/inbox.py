@@ -113,7 +113,14 @@ class Inbox:
         return [Entry(entry_id, fields or {}) for entry_id, fields in batches]
 
     def claim_idle(self, idle: float, count: int) -> list[Entry]:
-        """Reports that some consumer read and did not finish within ``idle`` seconds."""
+        """Reports that some consumer read and did not finish within ``idle`` seconds.
+
+        Raises:
+            redis.RedisError: the store is away, or refuses writes.
+        """
+        # A store whose memory is full gives reports out, and counts that, though none can be applied. It refuses this.
+        # (test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_poison)
+        self._redis.xgroup_createconsumer(self._keys.reports, REPORT_GROUP, self._consumer)
         answer = cast(
             Any,
             self._redis.xautoclaim(

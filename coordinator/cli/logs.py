@@ -19,7 +19,7 @@ from coordinator.cli.terminal import emit_line, stderr
 from coordinator.queries import JobView
 from tasks.errors import Malformed
 from tasks.filesystem import Files
-from tasks.token import split_member
+from tasks.token import GROUP_ID, split_member
 
 EVERY = 0.5  # seconds between two looks
 _LOG = re.compile(r"(\d+)-(\w+)-(\w+)\.log")
@@ -47,15 +47,24 @@ def find_logs(files: Files, job: str, group: str | None, every_attempt: bool) ->
     found = []
     for folder in files.names(f"_staging/{job}"):
         owner = _group_of(folder)
+        if GROUP_ID.fullmatch(owner) is None:
+            continue  # not ours
         if group is not None and owner != group and split_member(owner)[0] != group:
             continue
         logs = []
-        for name in files.names(f"_staging/{job}/{folder}"):
+        for name in _names(files, f"_staging/{job}/{folder}"):
             if match := _LOG.fullmatch(name):
                 logs.append(LogFile(owner, int(match[1]), f"_staging/{job}/{folder}/{name}"))
         logs.sort(key=lambda log: log.epoch)
         found += logs if every_attempt else logs[-1:]
     return sorted(found, key=lambda log: (split_member(log.group)[0], split_member(log.group)[1] or 0, log.epoch))
+
+
+def _names(files: Files, folder: str) -> list[str]:
+    try:
+        return files.names(folder)
+    except NotADirectoryError:
+        return []
 
 
 def _group_of(folder: str) -> str:

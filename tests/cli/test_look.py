@@ -279,6 +279,15 @@ def test_logs_show_the_newest_attempt_of_each_group_and_all_when_asked(cli: Cli,
     assert Path(entry["file"]).read_text() == "august\n"
 
 
+def test_what_else_lies_about_beside_the_logs_of_a_job_disturbs_nobody(cli: Cli, hand: ByHand, logged: str) -> None:
+    staging = Path(hand.settings.warehouse) / "_staging" / logged
+    (staging / ".DS_Store").write_bytes(b"of a file manager")
+    (staging / "lost+found").mkdir()
+    (staging / "stray").write_text("a file where a group has a folder")
+    assert cli("logs", logged).stdout.count(" | ") == 3
+    assert cli("logs", logged, "clean").stdout == "tenth try\n"
+
+
 def test_logs_of_a_group_that_the_job_does_not_have_are_2_and_name_those_it_has(cli: Cli, logged: str) -> None:
     done = cli("logs", logged, "claen")
     assert done.returncode == 2

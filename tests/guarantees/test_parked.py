@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import redis
 from head import Head, group
 from servers import wait_until
 
@@ -73,6 +74,35 @@ def test_a_report_under_which_every_coordinator_died_is_parked_untried(make_head
     (dead,) = wait_until(parked, 10, "the report to be parked")
     assert (dead.entry, dead.deliveries) == (entry.id, KILLER_AFTER + 2)
     assert "no coordinator that took it finished it" in dead.reason
+
+
+def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_poison(
+    make_head: Callable[..., Head],
+) -> None:
+    """A full store refuses what a commit writes, and gives out what waits all the same."""
+    head = make_head(report_idle=0.001)
+    job = head.submit(group("only"))
+    head.read()
+    (hint,) = head.hints()
+    head.work(hint)
+    assert head.inbox.read(10, 0.01) != [], "a coordinator had it, and died"
+    full = int(head.redis.config_get("maxmemory")["maxmemory"])
+    head.redis.config_set("maxmemory", 1)
+    try:
+        for _ in range(2 * KILLER_AFTER):
+            head.consumer._next_claim = 0.0
+            with pytest.raises(redis.exceptions.OutOfMemoryError):
+                head.consumer.step()
+    finally:
+        head.redis.config_set("maxmemory", full)
+
+    def applied() -> bool:
+        head.consumer._next_claim = 0.0
+        head.consumer.step()
+        return head.status(job) is Status.FINISHED
+
+    wait_until(applied, 20, "the report to be applied")
+    assert head.inbox.dead() == []
 
 
 def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(head: Head) -> None:

@@ -173,6 +173,21 @@ def test_a_dynamic_fork_runs_one_member_per_collected_value() -> None:
     assert [json.loads(decision.frozen[f"d[{i}]"])["value"] for i in (0, 1)] == [3, 7]
 
 
+def test_a_group_that_feeds_more_forks_than_a_commit_has_room_for_is_taken_in_all_the_same() -> None:
+    forks = [group(f"d{n}", "a", for_each={"month": {"from": "a.month"}}) for n in range(600)]
+    job = Job(group("a"), *forks)
+    job.decide()
+    decision = job.run("a", forks={"a.month": [3]})
+    assert job.states()["a"] == "SUCCEEDED"
+    assert len(decision.collected) == 600
+    for _ in range(20):
+        if not decision.more:
+            break
+        decision = job.decide()
+    assert not decision.more
+    assert job.count(GroupState.QUEUED) == 64, "as many as are hinted at once"
+
+
 def test_a_fork_whose_column_nobody_made_fails_with_its_reason() -> None:
     job = Job(group("a"), group("d", "a", for_each={"month": {"from": "a.month"}}))
     job.decide()
