@@ -202,6 +202,7 @@ class Attempt:
     def _do(self, held: Held, stack: ExitStack) -> Work:
         """All steps, in order."""
         order, runner = self._order, self._runner
+        stack.enter_context(self._log.steps())
         params = self._secrets.resolve(order.params)
         session = None
         if order.group.spark:
