@@ -8,17 +8,20 @@ never fails an attempt, and a secret that was resolved for the attempt never rea
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
+import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tasks.errors import WarehouseMismatch
 from tasks.filesystem import Files
+from tasks.tee import Tee
 
 MAX_BYTES = 32 * 1024 * 1024
 _QUIET = ("py4j", "celery.utils", "kombu", "amqp")
@@ -33,68 +36,60 @@ class _Line(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-class _Bounded(logging.Handler):
-    """Writes to a file until ``MAX_BYTES``; says so once, and then no more."""
+class _Bounded:
+    """A file of lines until ``MAX_BYTES``; says so once, and then no more.
+
+    No ``logging.Handler``, since ``dictConfig`` closes every handler there is. Without a buffer and for appending, so
+    that a line is whole whoever writes beside it: another thread, a forked child, the watchdog.
+    """
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
         self.path = path
-        self._file = path.open("a", encoding="utf-8", errors="replace")
+        self._file = path.open("ab", buffering=0)
         self._left = MAX_BYTES - path.stat().st_size
-        self.setFormatter(_Line())
+        self._line = _Line()
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def write(self, record: logging.LogRecord) -> None:
+        """Raises nothing: a log that cannot be written fails no attempt."""
+        if self._left <= 0:
+            return
         try:
-            text = self.format(record) + "\n"
+            data = (self._line.format(record) + "\n").encode("utf-8", "replace")
+            self._left -= len(data)
             if self._left <= 0:
-                return
-            self._left -= len(text)
-            if self._left <= 0:
-                text = f"… this log is cut here: it has reached {MAX_BYTES // 2**20} MiB\n"
-            self._file.write(text)
-            self._file.flush()
+                data = f"… this log is cut here: it has reached {MAX_BYTES // 2**20} MiB\n".encode()
+            self._file.write(data)
         except (OSError, ValueError, TypeError) as error:
-            # Not through handleError: it prints to sys.stderr, which leads back here.
             self._left = 0
-            print(f"the log {self.path} cannot be written any more: {error!r}", file=sys.__stderr__)
+            _aside(f"the log {self.path} cannot be written any more: {error!r}")
+
+    def leave_off(self) -> None:
+        self._left = 0
 
     def close(self) -> None:
+        self._left = 0
         self._file.close()
-        super().close()
 
 
-class _Tee(io.TextIOBase):
-    """What a step prints: to the worker's own stream as ever, and line by line into the log."""
+class _StepLogger(logging.Logger):
+    """``ctx.log``. ``dictConfig`` and ``fileConfig`` disable every logger they do not know; this one they do not."""
 
-    def __init__(self, stream: TextIO, logger: logging.Logger, clean: Callable[[str], str]) -> None:
-        self._stream = stream
-        self._logger = logger
-        self._clean = clean
-        self._rest = ""
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
+    @property
+    def disabled(self) -> bool:
         return False
 
-    def fileno(self) -> int:
-        return self._stream.fileno()
+    @disabled.setter
+    def disabled(self, _: bool) -> None:
+        return
 
-    def write(self, text: str) -> int:
-        self._stream.write(self._clean(text))
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self._logger.info("%s", line)
-        return len(text)
 
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def finish(self) -> None:
-        if self._rest:
-            self._logger.info("%s", self._rest)
-            self._rest = ""
+def _step_logger() -> logging.Logger:
+    usual = logging.getLoggerClass()
+    logging.setLoggerClass(_StepLogger)
+    try:
+        return logging.getLogger("step")
+    finally:
+        logging.setLoggerClass(usual)
 
 
 class AttemptLog:
@@ -109,9 +104,9 @@ class AttemptLog:
         self._files = files
         self._name = f"{staging}.log"
         self.path = files.local_path(self._name)
-        self.logger = logging.getLogger("step")
+        self.logger = _step_logger()
         self._clean: Callable[[str], str] = lambda text: text
-        self._handler: logging.Handler | None = None
+        self._sheet: _Bounded | None = None
 
     def hide(self, clean: Callable[[str], str]) -> None:
         """From now on every line goes through ``clean`` (which takes the secrets out)."""
@@ -119,25 +114,33 @@ class AttemptLog:
 
     def leave_off(self) -> None:
         """It hangs: no line of this process goes into it any more."""
-        if self._handler is not None:
-            logging.getLogger().removeHandler(self._handler)
+        if self._sheet is not None:
+            self._sheet.leave_off()
 
     @contextlib.contextmanager
     def open(self) -> Iterator[AttemptLog]:
         """Catch all logging of this process (it runs one attempt at a time) and what is printed by it."""
         with contextlib.ExitStack() as stack:
             try:
-                handler = self._handler = self._open(stack)
+                sheet = self._sheet = self._open(stack)
             except OSError as error:
                 logging.getLogger(__name__).warning("no log for this attempt: %s: %s", self._name, error)
                 yield self
                 return
-            stack.enter_context(_listening(handler, self._hide))
+            stack.enter_context(_listening(self._hide))
+            heard = stack.enter_context(_overhearing(sheet, self._plain))
             for name, redirect in (("stdout", contextlib.redirect_stdout), ("stderr", contextlib.redirect_stderr)):
-                tee = _Tee(getattr(sys, name), logging.getLogger(f"step.{name}"), lambda text: self._clean(text))
+                # None in a process that was started without the descriptor.
+                stream = getattr(sys, name) or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+                put = partial(_put, sheet, f"step.{name}")
+                tee = Tee(name, stream, put, clean=lambda text: self._clean(text), heard=heard)
                 stack.callback(tee.finish)
                 stack.enter_context(redirect(tee))
             yield self
+
+    def steps(self) -> contextlib.AbstractContextManager[None]:
+        """Around the steps: puts back what they do to logging, before anything is said of how the attempt ended."""
+        return _as_it_was()
 
     def _open(self, stack: contextlib.ExitStack) -> _Bounded:
         path = self.path
@@ -147,21 +150,35 @@ class AttemptLog:
             stack.callback(self._upload, path)
         else:
             self._files.make_folder(self._name.rpartition("/")[0])
-        handler = _Bounded(path)
-        stack.callback(handler.close)
-        return handler
+        sheet = _Bounded(path)
+        stack.callback(sheet.close)
+        return sheet
 
-    def _hide(self, record: logging.LogRecord) -> bool:
-        """Take the secrets out of ``record``, before any handler formats it; always lets it through."""
+    def _plain(self, record: logging.LogRecord) -> logging.LogRecord:
+        """``record`` as text, without its arguments and without secrets. Raises nothing, whatever a step logs."""
         try:
             text = record.getMessage()
         except Exception as error:  # noqa: BLE001 - a slip in a log line fails no step; plain logging lets it pass, too
             said = record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
             where = f"{record.filename}:{record.lineno}"
             text = f"{said} (this line cannot be put together, see {where}: {type(error).__name__})"
-        record.msg, record.args = self._clean(text), None
-        if record.exc_info and not record.exc_text:
-            record.exc_text = self._clean(logging.Formatter().formatException(record.exc_info))
+        trace = record.exc_text
+        if record.exc_info and not trace:
+            try:
+                trace = logging.Formatter().formatException(record.exc_info)
+            except Exception as error:  # noqa: BLE001 - the error is a step's, and may be of any kind
+                trace = f"(the traceback cannot be shown: {type(error).__name__})"
+        plain = logging.LogRecord(
+            record.name, record.levelno, record.pathname, record.lineno, self._clean(text), None, None
+        )
+        plain.created, plain.msecs, plain.levelname = record.created, record.msecs, record.levelname
+        plain.exc_text, plain.stack_info = trace and self._clean(trace), record.stack_info
+        return plain
+
+    def _hide(self, record: logging.LogRecord) -> bool:
+        """Take the secrets out of ``record`` itself, before a console formats it; always lets it through."""
+        plain = self._plain(record)
+        record.msg, record.args, record.exc_text = plain.msg, None, plain.exc_text
         return True
 
     def _upload(self, path: Path) -> None:
@@ -173,40 +190,108 @@ class AttemptLog:
 
 
 @contextlib.contextmanager
-def _listening(handler: logging.Handler, hide: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """``handler`` on the root logger, from INFO on; the worker's own console stays at the level it was given.
-
-    Every record goes through ``hide``, also to the console.
-    """
+def _listening(hide: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """All loggers from INFO on. The worker's own console stays at the level it was given, and ``hide`` filters it."""
     root = logging.getLogger()
     level = root.level
     consoles = [(h, h.level) for h in root.handlers]
     noisy: list[tuple[Any, int]] = [(logging.getLogger(name), logging.getLogger(name).level) for name in _QUIET]
-    # What is printed reaches the worker's stream by itself; through the console's handlers it would show twice.
-    prints = [logging.getLogger("step.stdout"), logging.getLogger("step.stderr")]
     for console, own in consoles:
         console.setLevel(max(level, own))
-        console.addFilter(_not_printed)
         console.addFilter(hide)
     for logger, own in noisy:
         logger.setLevel(max(logging.WARNING, own))
-    for logger in prints:
-        logger.setLevel(logging.INFO)
     root.setLevel(min(level, logging.INFO) or logging.INFO)
-    handler.addFilter(hide)
-    root.addHandler(handler)
     try:
         yield
     finally:
-        root.removeHandler(handler)
         root.setLevel(level)
         for console, own in consoles:
             console.setLevel(own)
-            console.removeFilter(_not_printed)
             console.removeFilter(hide)
         for logger, own in noisy:
             logger.setLevel(own)
 
 
-def _not_printed(record: logging.LogRecord) -> bool:
-    return record.name not in ("step.stdout", "step.stderr")
+@contextlib.contextmanager
+def _overhearing(
+    sheet: _Bounded, plain: Callable[[logging.LogRecord], logging.LogRecord]
+) -> Iterator[Callable[[], bool]]:
+    """Every record of this process that gets as far as the root logger goes into ``sheet``, as ``plain`` has it.
+
+    It is heard where loggers call their handlers, and not by one of these: a step that sets up logging removes every
+    handler from root and closes it, or adds one that prints to ``sys.stdout``, which is the tee. What is printed while
+    a record is shown is that record once more, so it is kept out of the log. As a record of its own it would come back
+    to that handler, without end (test_a_step_that_configures_logging_succeeds_and_what_it_says_is_in_the_log_once).
+
+    Yields: whether this thread is showing a record that is in ``sheet`` already.
+    """
+    shown = threading.local()
+    call_handlers = logging.Logger.callHandlers
+    over = False
+
+    def call(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if over or not _reaches_root(logger):
+            return call_handlers(logger, record)
+        sheet.write(plain(record))
+        depth = getattr(shown, "depth", 0)
+        shown.depth = depth + 1
+        try:
+            call_handlers(logger, record)
+        except Exception as error:
+            if not logger.name.startswith("tasks."):
+                raise
+            # A handler that a step put up may raise. It must end nothing of ours: a thread, or an attempt unfinished.
+            _aside(f"a logging handler failed: {error!r}")
+        finally:
+            shown.depth = depth
+
+    logging.Logger.callHandlers = call  # type: ignore[method-assign, assignment]
+    try:
+        yield lambda: getattr(shown, "depth", 0) > 0
+    finally:
+        over = True
+        if logging.Logger.callHandlers is call:  # else a library put its own around it, which goes on through ours
+            logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign]
+
+
+def _reaches_root(logger: logging.Logger) -> bool:
+    at = logger
+    while at.propagate and at.parent is not None:
+        at = at.parent
+    return at.parent is None
+
+
+@contextlib.contextmanager
+def _as_it_was() -> Iterator[None]:
+    """Put logging back: every logger that is there now, the handlers of root, and what holds for all of them."""
+    root = logging.getLogger()
+    named = [logger for logger in list(root.manager.loggerDict.values()) if isinstance(logger, logging.Logger)]
+    loggers = [
+        (logger, logger.level, logger.disabled, logger.propagate, list(logger.handlers), list(logger.filters))
+        for logger in (root, *named)
+    ]
+    handlers = [(handler, handler.level, handler.formatter, list(handler.filters)) for handler in root.handlers]
+    off, factory = root.manager.disable, logging.getLogRecordFactory()
+    try:
+        yield
+    finally:
+        logging.disable(off)
+        logging.setLogRecordFactory(factory)
+        for logger, level, disabled, propagate, its_handlers, filters in loggers:
+            if logger.level != level:
+                logger.setLevel(level)
+            logger.disabled, logger.propagate = disabled, propagate
+            logger.handlers, logger.filters = its_handlers, filters
+        for handler, level, formatter, filters in handlers:
+            handler.level, handler.formatter, handler.filters = level, formatter, filters
+
+
+def _put(sheet: _Bounded, name: str, line: str) -> None:
+    """A line that was printed. Past all loggers, whose handlers may print it again."""
+    sheet.write(logging.LogRecord(name, logging.INFO, "", 0, line, None, None))
+
+
+def _aside(text: str) -> None:
+    """Neither through logging nor to ``sys.stderr``: both lead back here."""
+    print(text, file=sys.__stderr__)

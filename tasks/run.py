@@ -239,6 +239,7 @@ class Attempt:
     def _do(self, held: Held, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
         """All steps, in order."""
         order, runner = self._order, self._runner
+        stack.enter_context(self._log.steps())
         with self._looking("reading what the group needs in"):
             inputs = read_inputs(self._files, order.frozen.inputs)
         work = Work(self._files, self._token, session, inputs)

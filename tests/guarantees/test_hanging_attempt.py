@@ -26,8 +26,8 @@ LOG_THAT_HANGS = """
 import atexit, os, threading
 atexit.register(os._exit, 0)  # a child of the pool ends so: logging does not wait for its handlers
 from tasks.attempt_log import _Bounded
-write = _Bounded.emit
-_Bounded.emit = lambda self, record: threading.Event().wait() if record.exc_info else write(self, record)
+write = _Bounded.write
+_Bounded.write = lambda self, record: threading.Event().wait() if record.exc_text else write(self, record)
 runner.replace = lambda: print("replaced")
 """
 # In the place of Spark, which takes many seconds to come to a streaming query that does not stop.

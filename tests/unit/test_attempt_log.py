@@ -1,0 +1,130 @@
+"""The log of an attempt beside what libraries and steps do to logging."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import logging.config
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.attempt_log import AttemptLog
+from tasks.filesystem import Files
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> AttemptLog:
+    return AttemptLog(Files(str(tmp_path)), "_staging/j/g/1-n-c")
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("some.library")
+    yield logger
+    logger.handlers.clear()
+    logger.propagate = True
+
+
+def text_of(log: AttemptLog) -> str:
+    assert log.path is not None
+    return log.path.read_text()
+
+
+def test_a_library_that_listens_in_the_same_way_goes_on_after_the_attempt(log: AttemptLog, tmp_path: Path) -> None:
+    """As Sentry's does: it puts its own function around the one it finds, once in the life of a process."""
+    heard: list[str] = []
+    plain = logging.Logger.callHandlers
+    try:
+        with log.open():
+            inner = logging.Logger.callHandlers
+
+            def listen(logger: logging.Logger, record: logging.LogRecord) -> None:
+                heard.append(record.getMessage())
+                inner(logger, record)
+
+            logging.Logger.callHandlers = listen  # type: ignore[method-assign, assignment]
+            log.logger.info("in the first")
+        log.logger.warning("between")
+        second = AttemptLog(log._files, "_staging/j/g/2-n-c")
+        with second.open():
+            second.logger.info("in the second")
+        assert logging.Logger.callHandlers is listen
+    finally:
+        logging.Logger.callHandlers = plain  # type: ignore[method-assign]
+    assert heard == ["in the first", "between", "in the second"]
+    assert [line.partition(": ")[2] for line in text_of(log).splitlines()] == ["in the first"]
+    assert [line.partition(": ")[2] for line in text_of(second).splitlines()] == ["in the second"]
+
+
+def test_records_of_a_kind_of_their_own_are_in_the_log(log: AttemptLog) -> None:
+    class Braces(logging.LogRecord):
+        def getMessage(self) -> str:
+            return str(self.msg).format(*self.args or ())
+
+    usual = logging.getLogRecordFactory()
+    try:
+        with log.open(), log.steps():
+            logging.setLogRecordFactory(Braces)
+            log.logger.info("{} and {{{}}}", 1, 2)
+            log.logger.info("after that")
+        assert logging.getLogRecordFactory() is usual
+    finally:
+        logging.setLogRecordFactory(usual)
+    assert [line.partition(": ")[2] for line in text_of(log).splitlines()] == ["1 and {2}", "after that"]
+
+
+def test_a_secret_in_a_traceback_that_a_handler_of_a_step_has_shown_first_is_taken_out(
+    log: AttemptLog, logger: logging.Logger
+) -> None:
+    logger.addHandler(logging.StreamHandler(io.StringIO()))
+    log.hide(lambda text: text.replace("hush", "***"))
+    console = io.StringIO()
+    root = logging.StreamHandler(console)
+    logging.getLogger().addHandler(root)
+    try:
+        with log.open():
+            try:
+                raise ValueError("hush")
+            except ValueError:
+                logger.exception("it failed")
+    finally:
+        logging.getLogger().removeHandler(root)
+    for text in (text_of(log), console.getvalue()):
+        assert "ValueError: ***" in text
+        assert "hush" not in text.replace('raise ValueError("***")', "")
+
+
+def test_a_logger_that_was_told_to_keep_to_itself_is_not_in_the_log(log: AttemptLog, logger: logging.Logger) -> None:
+    logger.propagate = False
+    logger.addHandler(logging.NullHandler())
+    with log.open():
+        logger.warning("unheard")
+        log.logger.info("heard")
+    assert "unheard" not in text_of(log)
+    assert " heard" in text_of(log)
+
+
+def test_the_console_of_the_worker_shows_what_is_printed_once_and_works_after_a_step_has_closed_it(
+    log: AttemptLog,
+) -> None:
+    stream = io.StringIO()
+    console = logging.StreamHandler(stream)
+    usual = logging.Formatter("%(message)s")
+    console.setFormatter(usual)
+    root = logging.getLogger()
+    before = list(root.handlers)
+    root.handlers = [console]
+    try:
+        with contextlib.redirect_stdout(stream), log.open():
+            with log.steps():
+                print("printed")
+                console.setFormatter(logging.Formatter("%(unknown)s"))
+                logging.config.dictConfig({"version": 1, "root": {"level": "CRITICAL"}})
+            log.logger.warning("after the steps")
+        assert root.handlers == [console]
+    finally:
+        root.handlers = before
+    assert stream.getvalue() == "printed\nafter the steps\n"
