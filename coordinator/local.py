@@ -113,6 +113,7 @@ class LocalFleet:
             FleetFailed: there is no server program, or the server does not come up.
         """
         lock = self.home.lock()
+        self._say.keeps = True
         try:
             self._guard = Guard(lock, self.home.log("guard"), self._say)
             self._looker = threading.Thread(target=self._look_after, name="look-after", daemon=True)

@@ -22,7 +22,7 @@ PATIENCE = 1.0  # seconds that one line waits for a terminal that takes nothing
 
 
 class Voice:
-    """Says a line at the terminal and appends it, with its time, to a file. Never raises.
+    """Says a line at the terminal and, while ``keeps`` is true, appends it with its time to a file. Never raises.
 
     Args:
         log: the file; its folder is made if it is not there.
@@ -32,13 +32,15 @@ class Voice:
 
     def __init__(self, log: Path, say: Callable[[str], None], limit: int = LOG_LIMIT) -> None:
         self.log, self._say, self._limit = log, say, limit
+        self.keeps = False  # only once the home is ours: a fleet that is refused must not write to another one's log
         self._mutex = threading.Lock()
 
     def __call__(self, line: str) -> None:
         with self._mutex:
             # Each on its own: a full disk leaves the terminal, and a closed terminal the file.
-            with suppress(OSError):
-                self._write(line)
+            if self.keeps:
+                with suppress(OSError):
+                    self._write(line)
             # ValueError is what a closed file object raises (test_up_alone.py: all that lose their terminal).
             with suppress(OSError, ValueError):
                 self._say(line)

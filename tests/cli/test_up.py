@@ -144,10 +144,12 @@ def test_a_fleet_that_is_started_again_has_its_jobs_and_its_address(up: Callable
 def test_a_second_fleet_in_one_home_is_told_the_pid_of_the_first(up: Callable[..., Up]) -> None:
     first = up()
     first.says("Ready")
+    said = wait_until(lambda: first.own_log, 5, "the first to write down what it said")
 
     second = up()
 
     assert second.code() == 2
+    assert first.own_log == said
     assert f"already (pid {first.process.pid})" in second.text
     assert redis.Redis.from_url(first.address()).ping()
 
