@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
+from coordinator.bounded import LOG_LIMIT, keep_small
 from coordinator.guard import Guard, Session, end, members
 
 STEADY = 30.0  # seconds; a child that lived this long has started well, and its next death counts as the first
 SETTLED = 1.0  # seconds
 FIRST_DELAY, LONGEST_DELAY = 0.5, 15.0  # seconds
-LOG_LIMIT = 20_000_000  # bytes; a larger log is put aside as NAME.log.1 when its process is started
 
 # The process waits for one line before it becomes the program. If the foreground process is killed between starting it
 # and naming it to the guard, the line never comes and the process leaves (test_up.py: …killed_with_sigkill_leaves_…).
@@ -58,11 +60,14 @@ class Child:
     Args:
         command: what to run; its output goes to ``log``, which is appended to.
         guard: told of every session before the process goes on.
-        say: takes one line for the person at the terminal.
+        say: takes one line for the person at the terminal; must not raise.
+        log_limit: bytes of the log; see ``bounded.keep_small``.
     """
 
-    def __init__(self, command: Command, log: Path, guard: Guard, say: Callable[[str], None]) -> None:
-        self.command, self.log = command, log
+    def __init__(
+        self, command: Command, log: Path, guard: Guard, say: Callable[[str], None], log_limit: int = LOG_LIMIT
+    ) -> None:
+        self.command, self.log, self._log_limit = command, log, log_limit
         self.deaths = 0  # in a row
         self._guard, self._say = guard, say
         self._stopping = threading.Event()
@@ -118,6 +123,17 @@ class Child:
         self._keeper.join(5.0)
         return [process.pid for process in left]
 
+    def look_after(self) -> None:
+        """To be called now and then: keeps the log small, and forgets former sessions in which nothing lives any more.
+
+        Raises:
+            OSError, psutil.Error: something could not be looked at; try again later.
+        """
+        keep_small(self.log, self._log_limit)
+        with self._mutex:
+            if len(self._sessions) > 1 and not self._stopping.is_set():
+                self._forget_empty()
+
     def last_words(self, lines: int = 12) -> str:
         """The end of its log."""
         try:
@@ -131,10 +147,10 @@ class Child:
         with self._mutex:
             if self._stopping.is_set():
                 return
-            if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
-                self.log.replace(self.log.with_name(self.log.name + ".1"))
+            self._forget_empty()
+            self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("ab") as log:
-                self._process = subprocess.Popen(
+                process = subprocess.Popen(
                     ["/bin/sh", "-c", _AFTER_THE_WORD, self.name, *self.command.argv],
                     stdin=subprocess.PIPE,
                     stdout=log,
@@ -142,28 +158,47 @@ class Child:
                     env={**os.environ, **self.command.env},
                     start_new_session=True,
                 )
-            self._started = time.monotonic()
-            # Its former sessions are kept as long as something lives in them: a runner outlives a killed Celery parent
-            # until its watchdog has noticed.
-            self._sessions = [session for session in self._sessions if members([session])]
-            self._sessions.append(self._guard.watch(self._process.pid))
-            assert self._process.stdin is not None
+            assert process.stdin is not None
             try:
-                self._process.stdin.write(b"go\n")
-                self._process.stdin.close()
+                self._sessions.append(self._guard.watch(process.pid))
+                process.stdin.write(b"go\n")
+                process.stdin.close()
             except BrokenPipeError:
-                return  # it is dead already; the keeper sees that and says so
+                pass  # it is dead already; the keeper sees that and says so
+            except BaseException:
+                process.kill()  # it waits for the word still, and is not known to the guard
+                process.wait()
+                raise
+            self._started = time.monotonic()
+            self._process = process
+
+    def _forget_empty(self) -> None:
+        """Its former sessions are kept as long as something lives in them: a runner outlives a killed Celery parent
+        until its watchdog has noticed. Later, their numbers may be those of strangers, whom the guard must spare."""
+        kept = [session for session in self._sessions if members([session])]
+        self._guard.forget([session for session in self._sessions if session not in kept])
+        self._sessions = kept
 
     def _keep(self) -> None:
+        """Ends with ``stop`` alone: a child whose keeper has gone would never be started again."""
         while self._process is not None:
             pid, code = self._process.pid, self._process.wait()
             if self._stopping.is_set():
                 return
             self.deaths = 1 if time.monotonic() - self._started > STEADY else self.deaths + 1
-            delay = restart_delay(self.deaths)
-            self._say(
-                f"{self.name} (pid {pid}) {how_it_ended(code)}; it is started again in {delay:g} s. Its log: {self.log}"
-            )
-            if self._stopping.wait(delay):
-                return
+            what = f"(pid {pid}) {how_it_ended(code)}; it is started again"
+            while what:
+                delay = restart_delay(self.deaths)
+                self._say(f"{self.name} {what} in {delay:g} s. Its log: {self.log}")
+                if self._stopping.wait(delay):
+                    return
+                what = self._spawned()
+
+    def _spawned(self) -> str:
+        """Try to start it; returns "" or what to say: no memory, no process to be had, no folder for the log."""
+        try:
             self._spawn()
+        except (OSError, psutil.Error) as error:
+            self.deaths += 1
+            return f"could not be started ({error}); it is tried again"
+        return ""

@@ -13,13 +13,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+RETRY_DELAY = 0.5  # seconds, after a guard could not be started
 FAREWELL = "farewell"
+FORGET = "forget"
 
 
 class Session:
@@ -86,10 +88,11 @@ class Guard:
     Args:
         lock: file descriptor of the home's lock, held by the guard too until it has cleared everything away.
         log: where the guard writes if something goes wrong.
+        say: takes one line for the person at the terminal; must not raise.
     """
 
-    def __init__(self, lock: int, log: Path) -> None:
-        self._lock, self._log = lock, log
+    def __init__(self, lock: int, log: Path, say: Callable[[str], None] | None = None) -> None:
+        self._lock, self._log, self._say = lock, log, say
         self._told: list[Session] = []
         self._mutex = threading.Lock()
         self._dismissed = threading.Event()
@@ -98,6 +101,7 @@ class Guard:
         self._keeper.start()
 
     def _start(self) -> subprocess.Popen[str]:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 # By its file (-P: and without its folder on the path), so that it needs psutil and nothing of ours.
@@ -112,14 +116,24 @@ class Guard:
 
     def _keep(self) -> None:
         """A guard that is killed is replaced; its successor is born knowing everything (test_up.py)."""
+        failing = False
         while True:
             self._process.wait()
-            if self._dismissed.wait(0.2):
+            if self._dismissed.wait(RETRY_DELAY if failing else 0.2):
                 return
-            with self._mutex:
-                self._close()
-                self._told = [session for session in self._told if members([session])]
-                self._process = self._start()
+            try:
+                with self._mutex:
+                    self._close()
+                    self._told = [session for session in self._told if members([session])]
+                    self._process = self._start()
+                failing = False
+            except (OSError, psutil.Error) as error:
+                if self._say is not None and not failing:
+                    self._say(
+                        f"The guard of this fleet could not be started ({error}); it is tried again every "
+                        f"{RETRY_DELAY:g} s. Until then a kill -9 of this process leaves the others behind."
+                    )
+                failing = True
 
     def watch(self, leader: int) -> Session:
         """Name one more session. Once this returns, the death of the caller means the end of that session."""
@@ -128,6 +142,15 @@ class Guard:
             self._told.append(session)
             self._tell(str(leader))
         return session
+
+    def forget(self, sessions: list[Session]) -> None:
+        """Nothing lives in these sessions any more: whoever has their numbers next is a stranger."""
+        with self._mutex:
+            for session in sessions:
+                self._told = [told for told in self._told if told is not session]
+                # The number may be that of another child by now, which was named since.
+                if all(told.number != session.number for told in self._told):
+                    self._tell(f"{FORGET} {session.number}")
 
     def dismiss(self) -> None:
         """Everything has been ended in order: the guard leaves and touches nothing."""
@@ -142,7 +165,7 @@ class Guard:
         try:
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # ValueError: its pipe is closed, and no other could be started yet
             return  # the guard is dead; the keeper starts another one, which knows everything
 
     def _close(self) -> None:
@@ -155,12 +178,16 @@ class Guard:
 
 def main() -> int:
     """The guard's side: read session numbers (after those of its arguments) until the pipe ends."""
-    sessions = [Session(int(number)) for number in sys.argv[1:]]
+    sessions = {int(number): Session(int(number)) for number in sys.argv[1:]}
     for line in sys.stdin:
-        if line.strip() == FAREWELL:
-            return 0
-        sessions.append(Session(int(line)))
-    left = end(sessions)
+        match line.split():
+            case [word] if word == FAREWELL:
+                return 0
+            case [word, number] if word == FORGET:
+                sessions.pop(int(number), None)
+            case [number]:
+                sessions[int(number)] = Session(int(number))
+    left = end(sessions.values())
     for process in left:
         sys.stderr.write(f"guard: pid {process.pid} of a killed fleet could not be ended\n")
     return 1 if left else 0

