@@ -322,10 +322,10 @@ def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
     class Frozen(BaseException):
         pass
 
-    def freeze(state: object) -> object:
+    def freeze(state: object, answered: Callable[[], None]) -> object:
         if first == "package":
-            publish(state)
-        frozen.append(lambda: publish(state))
+            publish(state, answered)
+        frozen.append(lambda: publish(state, answered))
         raise Frozen
 
     head.hands.publish = freeze  # type: ignore[method-assign, assignment]
