@@ -17,6 +17,7 @@ _CHUNK = 1_000_000  # bytes
 def keep_small(log: Path, limit: int = LOG_LIMIT) -> None:
     """If the log is larger than ``limit`` bytes, put its newest ``limit`` bytes aside as NAME.1, and empty it.
 
+    NAME.1 has what is written while it is copied, too; all in all about twice ``limit`` at most.
     What is written between the last look and the cut is lost: microseconds, of a process that just printed megabytes.
     No log at all is fine.
 
@@ -36,6 +37,7 @@ def keep_small(log: Path, limit: int = LOG_LIMIT) -> None:
         aside.unlink(missing_ok=True)
         with log.open("rb", buffering=0) as source, aside.open("wb", buffering=0) as target:
             source.seek(size - limit)
-            while chunk := source.read(_CHUNK):
+            # What is written meanwhile is kept as well, but not without end: it may come as fast as it is copied.
+            while target.tell() < 2 * limit and (chunk := source.read(_CHUNK)):
                 target.write(chunk)
     os.truncate(log, 0)

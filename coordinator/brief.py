@@ -29,7 +29,7 @@ def job_brief(state: JobState, world: World, alone: str, groups: Sequence[Explan
     if job.phase == PUBLISHING and not job.aborting:
         if job.reason is None:
             return "publishing"
-        again = f"publishing, try {job.publish_tries + 1}, after: " if job.publish_asked else ""
+        again = f"publishing, try {job.publish_tries + 1}, after: " if job.publish_heard else ""
         return f"{again}{job.reason.text}"
     if job.intent is not Intent.RUN:
         return ""

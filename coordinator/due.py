@@ -83,7 +83,7 @@ def publish_hangs_at(job: JobRecord) -> float:
 
     Each try that hangs leaves a thread behind, so it is given longer from time to time.
     """
-    return job.publish_asked + min(MAX_PUBLISH_HANGS, PUBLISH_HANGS * 2.0 ** min(job.publish_tries, 10))
+    return job.publish_heard + min(MAX_PUBLISH_HANGS, PUBLISH_HANGS * 2.0 ** min(job.publish_tries, 10))
 
 
 def publish_silent(job: JobRecord, world: World) -> float:
@@ -91,9 +91,9 @@ def publish_silent(job: JobRecord, world: World) -> float:
 
     Coordinators that were all away have lost the try with them: that says nothing about the warehouse.
     """
-    if not 0.0 < job.publish_asked <= world.now or world.now - job.publish_next > PUBLISH_HANGS:
+    if not 0.0 < job.publish_heard <= world.now or world.now - job.publish_next > PUBLISH_HANGS:
         return 0.0
-    return world.now - job.publish_asked
+    return world.now - job.publish_heard
 
 
 def due_at(state: JobState, world: World, more: bool = False) -> float:

@@ -101,7 +101,7 @@ def end(draft: Draft) -> None:
     if result is not None and result.goes_on:
         # A sign of life, also of one that counted as hanging. It is looked after as before.
         now = draft.world.now
-        draft.job = replace(draft.job, publish_asked=now, publish_next=now + draft.world.publish_timeout)
+        draft.job = replace(draft.job, publish_heard=now, publish_next=now + draft.world.publish_timeout)
     elif result is not None:
         published(draft, result)
     elif publish_at(draft.job, draft.world) <= draft.world.now:
@@ -115,9 +115,9 @@ def _ask(draft: Draft) -> None:
     On the record before the action, so that a coordinator that dies in it is followed by another.
     """
     job, now = draft.job, draft.world.now
-    draft.decision.anew = not job.publish_asked
+    draft.decision.anew = not job.publish_heard
     # If it begins, or nobody looked after it, its time counts from now.
-    job = replace(job, publish_asked=job.publish_asked if publish_silent(job, draft.world) else now)
+    job = replace(job, publish_heard=job.publish_heard if publish_silent(job, draft.world) else now)
     draft.job = replace(job, publish_next=min(now + draft.world.publish_timeout, publish_hangs_at(job)))
 
 
@@ -151,7 +151,7 @@ def end_as_wanted(draft: Draft) -> None:
                 published(draft, result)  # how often it was tried, and when it will be again
             elif publish_at(draft.job, draft.world) <= draft.world.now or not draft.job.aborting:
                 if not draft.job.aborting:  # another question than the one that is under way
-                    draft.job = replace(draft.job, aborting=True, publish_asked=0.0)
+                    draft.job = replace(draft.job, aborting=True, publish_heard=0.0)
                 _ask(draft)
                 draft.decision.abort = reason
             return
@@ -175,7 +175,7 @@ def published(draft: Draft, result: PublishResult) -> None:
             draft.job,
             publish_tries=tries,
             publish_next=draft.world.now + wait,
-            publish_asked=0.0,
+            publish_heard=0.0,
             reason=result.trouble,
         )
         draft.decision.events.append(
@@ -188,5 +188,5 @@ def published(draft: Draft, result: PublishResult) -> None:
 
 
 def finish(draft: Draft, status: Status, reason: Reason) -> None:
-    draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.world.now, phase="", publish_asked=0.0)
+    draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.world.now, phase="", publish_heard=0.0)
     draft.decision.events.append({"kind": str(status), "code": reason.code, "text": reason.text})

@@ -85,7 +85,7 @@ def explain(
         told = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
         return [_without_a_coordinator(each) for each in (told, *found)]
     timed = state.job.phase == PUBLISHING and state.job.publish_tries > 0 and state.job.halted is None
-    timed &= not state.job.publish_asked
+    timed &= not state.job.publish_heard
     return [replace(job, short=brief, timed=timed), *found]
 
 
@@ -169,10 +169,10 @@ def _publishing(state: JobState, world: World, due: float | None) -> Explanation
     what, next_what = "all groups are done; the package could not be published yet", "publishing is tried again"
     if job.aborting:
         what = f"{job.intent_by} asked for {job.intent} while it published; the warehouse log is asked which was first"
-    elif job.publish_asked or not job.publish_tries:
+    elif job.publish_heard or not job.publish_tries:
         what = "all groups are done; the package is being published"
-    if job.publish_asked:
-        what += f", last heard of {format_duration(max(0.0, world.now - job.publish_asked))} ago"
+    if job.publish_heard:
+        what += f", last heard of {format_duration(max(0.0, world.now - job.publish_heard))} ago"
         next_what = "if the coordinator that publishes has died, another does"
         if at >= publish_hangs_at(job):
             next_what = "if nothing is heard of it by then, it counts as hanging, and is tried again beside it"

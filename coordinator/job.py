@@ -238,7 +238,7 @@ class JobRecord:
         phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
         aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
         publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.
-        publish_asked: the last sign of life of the try of publishing that is under way; 0 while none is.
+        publish_heard: the last sign of life of the try of publishing that is under way; 0 while none is.
         base: head of the warehouse log at submit, below its own package; None if unknown: the whole log is searched.
         intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why`` why.
         pause_now: the pause is to interrupt what runs, charging it to nobody.
@@ -269,7 +269,7 @@ class JobRecord:
     aborting: bool = False
     publish_tries: int = 0
     publish_next: float = 0.0
-    publish_asked: float = 0.0
+    publish_heard: float = 0.0
     base: int | None = None
     version: int = 0
     published: dict[str, int] = field(default_factory=dict)
@@ -352,7 +352,7 @@ _JOB_FIELDS: dict[str, Any] = {
     "aborting": bool,
     "publish_tries": int,
     "publish_next": float,
-    "publish_asked": float,
+    "publish_heard": float,
     "base": int,
     "version": int,
     "published": json.loads,

@@ -288,7 +288,7 @@ def test_the_logs_of_a_chatty_process_stay_bounded_while_it_lives(up: Callable[.
     wait_until(much, 60, "five times the limit to be printed")
 
     assert largest < 4 * limit  # twice, and what is printed between two looks of a busy machine, and while it is copied
-    assert log.with_name("chatty.log.1").exists()
+    wait_until(log.with_name("chatty.log.1").exists, 10, "the older part")
     text = log.read_bytes()
     assert b"\0" not in text  # it appends: a file that was cut short has no hole
     assert first.is_running()

@@ -52,7 +52,7 @@ def done(head: Head, name: str) -> str:
 
 def looked_at(head: Head, job: str) -> Status:
     """Its status after one more look, at which its next try of publishing has come."""
-    head.redis.hset(head.keys.of(job).job, mapping={"publish_next": "1", "publish_asked": "0"})
+    head.redis.hset(head.keys.of(job).job, mapping={"publish_next": "1", "publish_heard": "0"})
     head.coordinator._cache.clear()
     head.coordinator.handle(job)
     return head.status(job)
@@ -158,7 +158,7 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
     job = done(head, "one")
     for _ in range(6):
         assert asks.acquire(timeout=30)
-        assert head.redis.time()[0] - head.show(job).job.publish_asked < 30, "it was heard of just now"
+        assert head.redis.time()[0] - head.show(job).job.publish_heard < 30, "it was heard of just now"
         _go_by(head, job, 100.0)
         head.coordinator.handle(job)
         may_answer.release()
@@ -170,10 +170,10 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
 def _go_by(head: Head, job: str, seconds: float) -> None:
     """As if so much time had gone by for this job's publishing, and somebody had looked after it meanwhile."""
     keys, now = head.keys.of(job), head.redis.time()[0]
-    asked = float(str(head.redis.hget(keys.job, "publish_asked") or 0.0))
+    asked = float(str(head.redis.hget(keys.job, "publish_heard") or 0.0))
     head.redis.hset(keys.job, "publish_next", str(now))
     if asked:
-        head.redis.hset(keys.job, "publish_asked", str(asked - seconds))
+        head.redis.hset(keys.job, "publish_heard", str(asked - seconds))
     head.coordinator._cache.clear()
 
 

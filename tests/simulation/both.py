@@ -67,7 +67,7 @@ def submit(store: Store) -> None:
 def _plain(value: Any) -> Any:
     """A record without its times."""
     timeless = {"since", "next_at", "hinted_at", "started_at", "submitted_at", "ended_at"}
-    timeless |= {"publish_next", "publish_asked"}
+    timeless |= {"publish_next", "publish_heard"}
     timeless |= {"claimed_at", "lease", "outcome_at", "intent_at", "paused_at", "counted_from"}
     plain = replace(value, **{name: 0.0 for name in timeless if hasattr(value, name)})
     if isinstance(plain, JobRecord):

@@ -34,7 +34,7 @@ def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
     other.write_text("#!/bin/sh\necho 'the wrong Python' >&2\nexit 3\n")
     other.chmod(0o755)
     environ = {
-        "UNSTUCK_CANCEL_GRACE": "5s",
+        "UNSTUCK_CANCEL_GRACE": "10s",
         "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}),
         "PATH": os.pathsep.join([str(other.parent), os.environ["PATH"]]),
     }
@@ -209,7 +209,7 @@ def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
         fleet.begun(store, hint, started)
         asked = time.monotonic()
         fleet.order(store, hint, "CANCEL")
-        assert fleet.outcome(store, hint, 15).kind is OutcomeKind.CANCELED  # each in less than the grace
+        assert fleet.outcome(store, hint, 9).kind is OutcomeKind.CANCELED  # each in less than the grace
         took.append(time.monotonic() - asked)
     assert min(took) < 2.0, took
     done(store, offer("h", python("spark_numbers", "numbers")))
@@ -224,7 +224,7 @@ def test_a_cancel_between_two_actions_ends_the_step_at_its_next_one(
     before = [runner.pid for runner in worker.runners]
     fleet.begun(store, hint, started)
     fleet.order(store, hint, "CANCEL")
-    assert fleet.outcome(store, hint, 15).kind is OutcomeKind.CANCELED  # less than the grace
+    assert fleet.outcome(store, hint, 9).kind is OutcomeKind.CANCELED  # less than the grace
     done(store, offer("h", python("spark_numbers", "numbers")))
     assert [runner.pid for runner in worker.runners] == before
 

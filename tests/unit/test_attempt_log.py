@@ -22,7 +22,7 @@ def log(tmp_path: Path) -> AttemptLog:
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    logger = logging.getLogger("some.library")
+    logger = logging.getLogger("somebodys_library")
     yield logger
     logger.handlers.clear()
     logger.propagate = True

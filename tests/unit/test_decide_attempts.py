@@ -277,7 +277,7 @@ def test_a_publisher_that_hung_and_is_heard_of_again_is_waited_for() -> None:
     job = all_done()
     while job.state.job.publish_tries == 0:
         job.now = job.decide().due or 0.0
-    assert job.state.job.publish_asked == 0.0, "the next try has its time"
+    assert job.state.job.publish_heard == 0.0, "the next try has its time"
     decision = job.decide(published=PublishResult(goes_on=True))
     assert decision.due == job.now + 30.0
     job.now += 30.0
@@ -291,10 +291,10 @@ def test_a_sign_of_life_of_a_package_that_is_not_wanted_any_more_changes_nothing
     job.tell(Command.CANCEL)
     decision = job.decide(published=PublishResult(goes_on=True))
     assert decision.abort is not None, "the log is asked at once"
-    asked = job.state.job.publish_asked
+    asked = job.state.job.publish_heard
     job.now += 20.0
     job.decide(published=PublishResult(goes_on=True))
-    assert job.state.job.publish_asked == asked, "it is the answer of the log that is waited for"
+    assert job.state.job.publish_heard == asked, "it is the answer of the log that is waited for"
 
 
 def test_who_is_silent_while_nobody_looks_is_not_called_hanging() -> None:
