@@ -24,9 +24,9 @@ import logging
 import os
 import select
 import sys
-import threading
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import psutil
@@ -34,6 +34,7 @@ import redis
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from tasks.arming import arm_this_process
+from tasks.aside import aside
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.lease import Lease, RenewAnswer
@@ -51,7 +52,6 @@ from tasks.wake import Wake
 log = logging.getLogger("tasks.watchdog")
 
 SIGN_EVERY = 0.2  # seconds; how often a raised sign is looked at, for it may be raised higher
-NOTE_WITHIN = 1.0  # seconds that the log of an attempt is waited for
 AGAIN = 0.5  # seconds until a renewal is tried again that the store refused at once
 LAST_WORD_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
 
@@ -342,14 +342,7 @@ class Watchdog:
         if self._log is None:
             return
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z ERROR watchdog: {text}\n"
-        writing = threading.Thread(target=_append, args=(self._log, line), name="note", daemon=True)
-        try:
-            writing.start()
-        except RuntimeError as error:  # no more threads on this machine
-            log.warning("%s cannot be written: %s", self._log, error)
-            return
-        writing.join(NOTE_WITHIN)
-        if writing.is_alive():
+        if not aside(partial(_append, self._log, line)):
             log.warning("%s cannot be written: it hangs", self._log)
 
 
