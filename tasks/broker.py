@@ -19,6 +19,7 @@ import redis
 from tasks.connect import takes_writes, unavailable
 from tasks.keys import Keys
 from tasks.settings import settings
+from tasks.transport import fit_to_fork
 
 FIRST_WAIT, LONGER_EACH_TIME, LONGEST_WAIT = 1.0, 1.0, 5.0  # seconds between two tries
 
@@ -27,6 +28,9 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
     """kombu's, with waits that end soon. Who waits for it explicitly gets it once the server takes writes."""
 
     _to_listen = False
+
+    def get_transport_cls(self) -> Any:
+        return fit_to_fork(super().get_transport_cls())
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Wait for the connection; called by Celery's consumer and beat, and by nobody who only sends."""

@@ -18,7 +18,7 @@ import redis
 from celery import bootsteps
 from celery.worker import state
 
-from tasks import stopping
+from tasks import seats, stopping
 from tasks.connect import connect, takes_writes
 from tasks.hearing import LOOKS, Hearing, Look
 from tasks.keys import Keys
@@ -97,8 +97,14 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def _free(consumer: Any) -> bool:
-    """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``."""
-    return len(state.reserved_requests) < int(consumer.pool.num_processes or 0)
+    """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``.
+
+    Or should it, had it heard what its runners say: one whose main loop hangs believes them at work for ever.
+    """
+    if len(state.reserved_requests) < int(consumer.pool.num_processes or 0):
+        return True
+    forked = seats.of_this_worker()
+    return forked is not None and forked.free
 
 
 def _waiting(client: redis.Redis, queues: Iterable[str]) -> bool:

@@ -1,7 +1,7 @@
-"""The prefork pool of the fleet: Celery's own, with two additions. One: a child may ask to be replaced.
+"""The prefork pool of the fleet: Celery's own, with three additions. One: a child may ask to be replaced.
 
-It is also where a worker's main process hears of its own start, before it forks, and of every way it may end: what it
-does then stands in ``tasks.stopping``.
+Two: a child notes whether it waits for its next job (``tasks.seats``). And it is where a worker's main process hears
+of its own start, before it forks, and of every way it may end: what it does then stands in ``tasks.stopping``.
 
 billiard replaces a child that leaves with ``EX_RECYCLE`` without calling any task lost, but offers no way to ask
 for it other than counting tasks or memory. The question is put here, where a child is about to wait for its next
@@ -12,14 +12,16 @@ It must never decide by itself that a child should go; ``tasks.runner`` does.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from billiard.pool import EX_RECYCLE
+from billiard.process import current_process
 from celery.concurrency import asynpool, prefork
 
-from tasks import stopping
+from tasks import seats, stopping
 from tasks.stop_sign import Word
 
 _wanted = False
@@ -38,7 +40,7 @@ class Worker(asynpool.Worker):  # type: ignore[misc]
 
     def _make_child_methods(self, *args: Any, **kwargs: Any) -> None:
         super()._make_child_methods(*args, **kwargs)
-        self.wait_for_job = _or_leave(self.wait_for_job)
+        self.wait_for_job = _or_leave(_seated(self.wait_for_job))
 
 
 def _or_leave(wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,6 +50,20 @@ def _or_leave(wait: Callable[..., Any]) -> Callable[..., Any]:
         return wait(*args, **kwargs)
 
     return wait_or_leave
+
+
+def _seated(wait: Callable[..., Any]) -> Callable[..., Any]:
+    of_this_worker, seat, pid = seats.of_this_worker(), current_process().index, os.getpid()
+    assert of_this_worker is not None, "laid before the first child is forked"
+
+    def wait_seated(*args: Any, **kwargs: Any) -> Any:
+        of_this_worker.wait(seat, pid)
+        job = wait(*args, **kwargs)
+        if job:
+            of_this_worker.work(seat, pid)
+        return job
+
+    return wait_seated
 
 
 class Pool(asynpool.AsynPool):  # type: ignore[misc]
@@ -62,6 +78,7 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     def on_start(self) -> None:
         self._stopping = stopping.begin(self.options["initargs"][1])
         self._stopping.take_signals()  # Celery has set its own by now
+        seats.lay()
         super().on_start()
 
     def on_close(self) -> None:

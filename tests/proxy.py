@@ -26,10 +26,14 @@ class Proxy:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def mute(self, word: bytes) -> int:
-        """Mute all connections of now over which ``word`` was ever sent to the server. Returns how many."""
+    def mute(self, word: bytes, *, after: int = 0) -> int:
+        """Mute all connections of now over which ``word`` was ever sent to the server. Returns how many.
+
+        ``after``: bytes that the server may still say on each.
+        """
         found = [line for line in list(self._lines) if word in line.words and not line.ended]
         for line in found:
+            line.last_words = after
             line.muted = True
         return len(found)
 
@@ -52,6 +56,7 @@ class _Line:
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.muted = False
+        self.last_words = 0
         self.ended = False
         self.words: set[bytes] = set()
         self._sockets = (client, server)
@@ -69,6 +74,9 @@ class _Line:
                     self.words.update(data.upper().split())
                 if not self.muted:
                     target.sendall(data)
+                elif not asking:
+                    target.sendall(data[: self.last_words])
+                    self.last_words -= min(self.last_words, len(data))
         self.ended = True
         for one in self._sockets:
             with suppress(OSError):

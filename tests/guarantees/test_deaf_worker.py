@@ -83,6 +83,33 @@ def test_a_deaf_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
     assert [one.level for one in of_fleet(view, "here", 0) if one.code == "DEAF"] == [Level.WARNING]
 
 
+def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_ends_itself(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Celery never hears that the runner is done. The runner knows that it is."""
+    group: dict[str, Any] = {"name": "g", "spark": False, "queue": QUEUE}
+    gate = {"python": "fleet_steps:until", "params": {"path": str(tmp_path / "gate")}}
+    environ = {"UNSTUCK_DEAF_AFTER": f"{DEAF_AFTER}s"}
+    app = celery_app("people", (QUEUE,), redis_server.url)
+    with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ, arguments=["-I", "hanging"]) as worker:
+        # Given: a runner at work, and a main process that hangs.
+        works = fleet.offer(client, tmp_path / "w", "works", {**group, "steps": [gate]})
+        fleet.claimed(client, works)
+        app.control.broadcast("hang")
+        waits = fleet.offer(client, tmp_path / "w", "waits", {**group, "steps": [{"python": "fleet_steps:my_pid"}]})
+        fleet.send_hint(client, waits, QUEUE)  # what it was asking for may have got the first
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 2.5 * DEAF_AFTER or worker.process.poll() is not None, 30)
+        assert worker.process.poll() is None, "what runs is not given up"
+        # When: the work is done.
+        (tmp_path / "gate").touch()
+        assert fleet.outcome(client, works).kind is OutcomeKind.SUCCEEDED
+        # Then: it is found deaf, and the alarm ends it.
+        assert worker.process.wait(60) == -signal.SIGALRM, worker.text()[-2000:]
+        assert "is deaf: " in worker.text()
+    app.close()
+
+
 def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_that_worker(
     head: Head, redis_server: RedisServer, tmp_path: Path
 ) -> None:

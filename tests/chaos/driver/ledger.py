@@ -38,6 +38,7 @@ class Found:
         ran: each line that a step wrote: ``begun TOKEN`` or ``done TOKEN``.
         events: job id → its event log.
         counters: what reports came to.
+        waits: job id → what it waits for, of those that are not terminal.
     """
 
     jobs: Mapping[str, tuple[str, Status]]
@@ -46,6 +47,7 @@ class Found:
     ran: Sequence[str]
     events: Mapping[str, Events]
     counters: Mapping[str, int]
+    waits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -135,7 +137,7 @@ def judge(accepted: Mapping[str, Asked], found: Found) -> Ledger:
             continue
         _, status = found.jobs[job]
         if not status.terminal:
-            ledger.stuck.append(f"{asked.name} ({job}) is {status}")
+            ledger.stuck.append(f"{asked.name} ({job}) is {status}: {found.waits.get(job, 'for no known reason')}")
             continue
         if status is not Status.FINISHED:
             ledger.lost.append(f"{asked.name} ({job}) ended {status}")
@@ -202,7 +204,12 @@ def gather(fleet: ChaosFleet, accepted: Mapping[str, Asked]) -> Found:
         fleet.ran.read_text().splitlines(),
         {job: [event for _, event in queries.events(job)] for job in accepted},
         queries.counters(),
+        {job.id: _waits(fleet, job.id) for job in queries.jobs(limit=None) if not job.status.terminal},
     )
+
+
+def _waits(fleet: ChaosFleet, job: str) -> str:
+    return "; ".join(f"{one.subject} {one.state}, {one.what}" for one in fleet.client.explain(job))
 
 
 def _numbers(warehouse: Warehouse, dataset: str) -> list[int]:

@@ -55,6 +55,9 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
             ledger.settled, ledger.faults = settled, dict(dealt)
             ledger.recoveries, ledger.submits_repeated = list(watch.done), load.refused
             ledger.stuck += [f"after {hit.fault}, {hit.victim} never went on" for hit in watch.open]
+            if not ledger.kept:
+                for name in sorted({hit.victim for hit in watch.open} & set(fleet.names)):
+                    screen.say(f"the end of the log of {name}:\n{fleet.child(name).last_words()}")
     _tell(ledger, seed, as_json=as_json)
     return 0 if ledger.kept else 1
 

@@ -77,6 +77,12 @@ def test_what_is_planted_is_found(word: str, plant: Plant) -> None:
     assert any(line.strip().startswith(f"{word.upper()}: ") for line in ledger.lines())
 
 
+def test_of_a_job_that_is_stuck_the_account_says_what_it_waits_for() -> None:
+    found = replace(status(Status.RETRYING)(in_order()), waits={"job1": "first: QUEUED, nobody listens"})
+    (sentence,) = judge(JOBS, found).stuck
+    assert sentence.endswith("is RETRYING: first: QUEUED, nobody listens")
+
+
 def test_the_same_seed_asks_for_the_same_jobs() -> None:
     def all_of(seed: int) -> list[Asked]:
         rng = random.Random(seed)

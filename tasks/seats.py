@@ -1,0 +1,58 @@
+"""Seats: which runners of a worker wait for work, by their own word.
+
+Celery counts a runner as busy until its main loop has read the result. A loop that hangs never reads it, and the
+worker would look busy for ever. So each child notes in memory that it shares with its main process whether it waits
+for a job; no pipe, lock or loop lies between, and whoever reads it needs none. (tests/guarantees/test_deaf_worker.py)
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+
+import psutil
+
+from tasks.proctree import Seen, look
+
+MOST = 4096  # children of one worker; those beyond are not counted as waiting
+_WIDTH = 8  # bytes
+
+
+class Seats:
+    """One number a child: its pid while it waits, that pid negated while it is at work, 0 where nobody sat yet."""
+
+    def __init__(self, children: Callable[[], list[psutil.Process]] | None = None) -> None:
+        """``children``: of the main process, which makes the seats before it forks; given in tests."""
+        self._children = children or psutil.Process().children
+        self._pids = memoryview(mmap.mmap(-1, MOST * _WIDTH)).cast("q")
+
+    def wait(self, seat: int, pid: int) -> None:
+        """The child ``pid`` waits for a job. Called in the child, as is ``work``."""
+        if seat < MOST:
+            self._pids[seat] = pid
+
+    def work(self, seat: int, pid: int) -> None:
+        """It has got one."""
+        if seat < MOST:
+            self._pids[seat] = -pid
+
+    @property
+    def free(self) -> bool:
+        """A child waits, or there is none at all that could be at work. One that still starts up counts as at work."""
+        living = {child.pid for child in self._children() if look(child) is not Seen.GONE}
+        return not living or any(pid in living for pid in self._pids if pid > 0)
+
+
+_seats: Seats | None = None
+
+
+def lay() -> Seats:
+    """The seats of the worker whose main process this is. Before it forks its first runner."""
+    global _seats
+    _seats = Seats()
+    return _seats
+
+
+def of_this_worker() -> Seats | None:
+    """The seats of the worker that this process is, or was forked from; None where nothing is forked."""
+    return _seats
