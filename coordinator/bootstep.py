@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
 from celery.worker import state
 
 from coordinator.consumer import Consumer
+from tasks.aside import aside
 from tasks.ears import Ears
 
 log = logging.getLogger(__name__)
@@ -54,11 +56,10 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
     def _run(self, consumer: Consumer) -> None:
         try:
             consumer.run()
-        except BaseException:
-            log.critical(
-                "the report consumer died; this coordinator ends so that its supervisor restarts it", exc_info=True
-            )
+        except BaseException as error:
             end_as_failure()
+            said = "the report consumer died; this coordinator ends so that its supervisor restarts it"
+            aside(partial(log.critical, said, exc_info=error))
             raise
 
 

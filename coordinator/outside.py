@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kombu.exceptions import OperationalError
+from kombu.exceptions import BatchPublishError, OperationalError
 
 from coordinator.decision import PublishResult
 from coordinator.job import Reason
@@ -39,7 +39,7 @@ class Hands:
                     self._app.send_task(
                         "tasks.run", args=[str(hint)], task_id=str(hint), queue=queue, producer=producer, retry=False
                     )
-        except (OperationalError, OSError) as error:
+        except (BatchPublishError, OperationalError, OSError) as error:
             log.warning("%d hints could not be sent (they will be again): %s", len(hints), error)
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:

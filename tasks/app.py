@@ -18,6 +18,7 @@ from tasks.connect import broker_url
 from tasks.settings import settings_or_leave
 
 QUEUES = ("spark", "light")
+START_WITHIN = 60.0  # seconds; a child on a busy host may take long to say that it is up
 
 
 def queue_of(name: str) -> Queue:
@@ -80,5 +81,5 @@ app = celery_app("unstuck.tasks", QUEUES, settings_or_leave().redis_url)
 app.conf.update(
     worker_pool="tasks.pool:TaskPool",
     worker_concurrency=1,
-    worker_proc_alive_timeout=60.0,  # a child on a busy host may take long to say that it is up
+    worker_proc_alive_timeout=START_WITHIN,
 )

@@ -12,13 +12,15 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, cast
 
 import redis
 from celery import bootsteps
 from celery.worker import state
 
-from tasks import seats, stopping
+from tasks import stopping
+from tasks.aside import aside
 from tasks.connect import connect, takes_writes
 from tasks.hearing import LOOKS, Hearing, Look
 from tasks.keys import Keys
@@ -27,6 +29,7 @@ from tasks.stop_sign import Word
 
 log = logging.getLogger(__name__)
 
+STORE_WITHIN = 10.0  # seconds for a word to the store, before this process ends
 SHOWN_FOR = 86400.0  # seconds for which people see in the fleet that somebody went deaf
 
 
@@ -76,7 +79,15 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
         qos.append = counted
 
     def _listen(self, consumer: Any, settings: Settings) -> None:
-        """Until this process is told to stop, by us or by anybody."""
+        """Until this process is told to stop, by us or by anybody. No end of it may go unnoticed."""
+        try:
+            self._hark(consumer, settings)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody else would hear that this worker is deaf
+            said = "the ears of %s have failed, so it ends, and its supervisor restarts it: %s: %s"
+            aside(partial(log.critical, said, whoami(), type(error).__name__, error))
+            self.give_up()
+
+    def _hark(self, consumer: Any, settings: Settings) -> None:
         every = settings.deaf_after / LOOKS
         client = connect(settings.redis_url, timeout=max(0.2, min(5.0, every)), repeats=0)
         hearing = Hearing()
@@ -87,11 +98,10 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
             look = Look(time.monotonic(), self._received, self.at_work() and _free(consumer), waiting)
             hearing = hearing.after(look, within=3 * every + 1.0)
             if hearing.deaf_for >= settings.deaf_after:
-                log.critical(
-                    "%s is deaf: for %.0fs it has received nothing from %s, %s",
-                    *(whoami(), hearing.deaf_for, ", ".join(queues), self.parting),
-                )
-                _leave_word(client, Keys(settings.prefix))
+                # Aside: what hangs may be the log, with the main thread in it, and then it is never written.
+                said = "%s is deaf: for %.0fs it has received nothing from %s, %s"
+                aside(partial(log.critical, said, whoami(), hearing.deaf_for, ", ".join(queues), self.parting))
+                aside(partial(_leave_word, client, Keys(settings.prefix)), within=STORE_WITHIN)
                 self.give_up()
         client.close()
 
@@ -103,8 +113,8 @@ def _free(consumer: Any) -> bool:
     """
     if len(state.reserved_requests) < int(consumer.pool.num_processes or 0):
         return True
-    forked = seats.of_this_worker()
-    return forked is not None and forked.free
+    worker = stopping.this_worker()
+    return worker is not None and worker.seats is not None and worker.seats.free
 
 
 def _waiting(client: redis.Redis, queues: Iterable[str]) -> bool:

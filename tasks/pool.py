@@ -1,7 +1,8 @@
-"""The prefork pool of the fleet: Celery's own, with three additions. One: a child may ask to be replaced.
+"""The prefork pool of the fleet: Celery's own, with additions.
 
-Two: a child notes whether it waits for its next job (``tasks.seats``). And it is where a worker's main process hears
-of its own start, before it forks, and of every way it may end: what it does then stands in ``tasks.stopping``.
+A child may ask to be replaced; it notes whether it waits for its next job (``tasks.seats``); and until it does, or
+holds an attempt, it has a fuse (``tasks.fuse``). It is also where a worker's main process hears of its own start,
+before it forks, and of every way it may end: what it does then stands in ``tasks.stopping``.
 
 billiard replaces a child that leaves with ``EX_RECYCLE`` without calling any task lost, but offers no way to ask
 for it other than counting tasks or memory. The question is put here, where a child is about to wait for its next
@@ -21,7 +22,10 @@ from billiard.pool import EX_RECYCLE
 from billiard.process import current_process
 from celery.concurrency import asynpool, prefork
 
-from tasks import seats, stopping
+from tasks import fuse, stopping
+from tasks.app import START_WITHIN
+from tasks.seats import Seats
+from tasks.settings import settings
 from tasks.stop_sign import Word
 
 _wanted = False
@@ -39,6 +43,7 @@ class Worker(asynpool.Worker):  # type: ignore[misc]
     wait_for_job: Callable[..., Any]
 
     def _make_child_methods(self, *args: Any, **kwargs: Any) -> None:
+        fuse.lay(START_WITHIN + settings().dispatch_timeout)  # what comes after the start may be a try to claim
         super()._make_child_methods(*args, **kwargs)
         self.wait_for_job = _or_leave(_seated(self.wait_for_job))
 
@@ -53,14 +58,18 @@ def _or_leave(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _seated(wait: Callable[..., Any]) -> Callable[..., Any]:
-    of_this_worker, seat, pid = seats.of_this_worker(), current_process().index, os.getpid()
-    assert of_this_worker is not None, "laid before the first child is forked"
+    worker, seat, pid = stopping.this_worker(), current_process().index, os.getpid()
+    assert worker is not None
+    assert worker.seats is not None, "made before the first child is forked"
+    seats = worker.seats
 
     def wait_seated(*args: Any, **kwargs: Any) -> Any:
-        of_this_worker.wait(seat, pid)
+        seats.wait(seat, pid)
+        fuse.put_out()
         job = wait(*args, **kwargs)
         if job:
-            of_this_worker.work(seat, pid)
+            fuse.light()
+            seats.work(seat, pid)
         return job
 
     return wait_seated
@@ -78,7 +87,7 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     def on_start(self) -> None:
         self._stopping = stopping.begin(self.options["initargs"][1])
         self._stopping.take_signals()  # Celery has set its own by now
-        seats.lay()
+        self._stopping.seats = Seats()
         super().on_start()
 
     def on_close(self) -> None:

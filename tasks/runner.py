@@ -18,6 +18,7 @@ from functools import partial
 
 import redis
 
+from tasks import fuse
 from tasks.arming import arm_this_process
 from tasks.aside import aside
 from tasks.connect import connect
@@ -91,6 +92,7 @@ class Runner:
         held = self.held = Held(token)
         try:
             self.leash.hold(token)
+            fuse.put_out()
             surroundings = Surroundings.now()
         except Exception as error:
             self.held = None
@@ -107,6 +109,7 @@ class Runner:
             held.ended.set()
             held.left.set()
             self.held = None
+            fuse.light()
             self.leash.release()
             known = {self.leash.watchdog_pid, *self.driver.pids}
             if left := surroundings.left_behind(known):
@@ -121,6 +124,7 @@ class Runner:
 
     def end(self) -> None:
         """This process is about to end in good order."""
+        fuse.light(self.settings.session_timeout)
         self.leash.end()
         self.driver.stop()
 

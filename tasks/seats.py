@@ -38,21 +38,12 @@ class Seats:
 
     @property
     def free(self) -> bool:
-        """A child waits, or there is none at all that could be at work. One that still starts up counts as at work."""
-        living = {child.pid for child in self._children() if look(child) is not Seen.GONE}
+        """A child waits, or there is none at all that could be at work. One that still starts up counts as at work.
+
+        False where they cannot be looked at, for want of a descriptor say; that may end.
+        """
+        try:
+            living = {child.pid for child in self._children() if look(child) is not Seen.GONE}
+        except (OSError, psutil.Error):
+            return False
         return not living or any(pid in living for pid in self._pids if pid > 0)
-
-
-_seats: Seats | None = None
-
-
-def lay() -> Seats:
-    """The seats of the worker whose main process this is. Before it forks its first runner."""
-    global _seats
-    _seats = Seats()
-    return _seats
-
-
-def of_this_worker() -> Seats | None:
-    """The seats of the worker that this process is, or was forked from; None where nothing is forked."""
-    return _seats

@@ -14,10 +14,13 @@ from __future__ import annotations
 import os
 import signal
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.settings import Settings, settings
 from tasks.stop_sign import StopSign, Word
+
+if TYPE_CHECKING:
+    from tasks.seats import Seats  # looks at processes, with a package that a coordinator need not have
 
 
 class Stopping:
@@ -26,6 +29,7 @@ class Stopping:
     def __init__(self, sign: StopSign, settings: Settings, name: str) -> None:
         """``name``: of the worker, as people know it."""
         self.sign = sign
+        self.seats: Seats | None = None  # of its runners, once there are any
         self._settings = settings
         self._name = name
         self._pid = os.getpid()

@@ -24,7 +24,7 @@ def fit_to_fork(base: Any) -> Any:
         def _connparams(self, asynchronous: bool = False) -> Any:
             found = super()._connparams(asynchronous)
             if asynchronous:
-                found["connection_class"] = _leaving(found["connection_class"], self.connection.cycle)
+                found["connection_class"] = _leaving(found["connection_class"], self)
             return found
 
         @cached_property
@@ -34,12 +34,14 @@ def fit_to_fork(base: Any) -> Any:
     return type("Transport", (base,), {"Channel": Channel})
 
 
-def _leaving(connection: Any, cycle: Any) -> Any:
-    """The class of a connection that is taken out of the event loop before it is closed."""
+def _leaving(connection: Any, channel: Any) -> Any:
+    """The class of a connection of ``channel`` that is taken out of the event loop before it is closed."""
 
     class Connection(connection):  # type: ignore[misc]
         def disconnect(self, *args: Any, **kwargs: Any) -> None:
-            poller = getattr(cycle, "poller", None)
+            # By way of the channel, which lets go of it when it is closed: a class outlives its last use for long, and
+            # with it each poller would (test_a_connection_that_is_closed_leaves_no_poller_behind).
+            poller = getattr(getattr(channel.connection, "cycle", None), "poller", None)
             if self._sock is not None and poller is not None and os.getpid() == self.pid:  # a child shares the epoll
                 poller.unregister(self._sock)
             super().disconnect(*args, **kwargs)

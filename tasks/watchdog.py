@@ -34,7 +34,7 @@ import redis
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from tasks.arming import arm_this_process
-from tasks.aside import aside
+from tasks.aside import AsideHandler, aside
 from tasks.connect import connect
 from tasks.keys import Keys
 from tasks.lease import Lease, RenewAnswer
@@ -363,8 +363,11 @@ def _pidfd(pid: int) -> int | None:
 
 
 def main() -> None:
+    # A log that nobody reads any more must not keep it from renewing, counting and killing.
     logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s watchdog: %(message)s"
+        handlers=[AsideHandler(sys.stderr.fileno())],
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s watchdog: %(message)s",
     )
     with open(0, "rb", buffering=0, closefd=False) as runner:
         hello = runner.readline()  # unbuffered: what follows is for the loop to read

@@ -1,14 +1,40 @@
-"""A worker whose main process can be made to hang, as by a bug of Celery, kombu or a plugin: ``-I hanging``."""
+"""A worker that can be made to hang, as by a bug of Celery, kombu or a plugin: ``-I hanging``.
+
+Its main process by a remote command, for ever. A child of it at the signal of Celery that HANG_AT names, the first that
+comes there. As a program it is ``celery`` with a short time for a child's way from one job to the next.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from celery.worker.control import control_command
+AT, ONCE = "HANG_AT", "HANG_ONCE"  # a signal; a file that the child makes which hangs
+ON_THE_WAY = 2.0  # seconds, and UNSTUCK_DISPATCH_TIMEOUT
 
+if __name__ == "__main__":
+    from celery.__main__ import main
 
-@control_command()  # type: ignore[untyped-decorator]
-def hang(state: Any) -> None:
-    """In the main thread, which also hears the runners: for ever."""
-    threading.Event().wait()
+    import tasks.app
+
+    tasks.app.START_WITHIN = ON_THE_WAY
+    main()
+else:
+    from celery import signals
+    from celery.worker.control import control_command
+
+    @control_command()  # type: ignore[untyped-decorator]
+    def hang(state: Any) -> None:
+        """In the main thread, which also hears the runners."""
+        threading.Event().wait()
+
+    def _hang_once(**_: Any) -> None:
+        with suppress(FileExistsError):
+            Path(os.environ[ONCE]).touch(exist_ok=False)
+            threading.Event().wait()
+
+    if AT in os.environ:
+        getattr(signals, os.environ[AT]).connect(_hang_once, weak=False)

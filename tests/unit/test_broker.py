@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from typing import Any
 
 import kombu.utils.functional
@@ -66,6 +68,24 @@ def test_what_kombu_reads_without_an_end_is_read_only_where_there_is_something_a
         with pytest.raises(redis.TimeoutError):
             pubsub.parse_response()
     proxy.close()
+
+
+def test_a_connection_that_is_closed_leaves_no_poller_behind(redis_server: RedisServer) -> None:
+    def pollers() -> int:
+        return sum(os.readlink(one.path) == "anon_inode:[eventpoll]" for one in os.scandir("/proc/self/fd"))
+
+    def connect() -> None:
+        with _connection(workers, redis_server.url) as connection:
+            connection.default_channel.subclient.psubscribe("there")
+
+    before = pollers()
+    gc.disable()
+    try:
+        for _ in range(5):
+            connect()
+        assert pollers() <= before + 1
+    finally:
+        gc.enable()
 
 
 def _connection(app: Any, url: str) -> BrokerConnection:

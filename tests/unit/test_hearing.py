@@ -12,6 +12,7 @@ from servers import RedisServer, free_port
 from tasks.connect import connect
 from tasks.ears import Ears, _waiting
 from tasks.hearing import Hearing, Look
+from tasks.settings import Settings
 
 
 def deaf_for(looks: Iterable[Look], within: float = 20.0) -> float:
@@ -57,6 +58,24 @@ def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis
             assert not _waiting(here, ["some"]), "to take it is a write, which is refused"
         finally:
             client.config_set("min-replicas-to-write", 0)
+
+
+def test_ears_that_fail_end_their_worker_for_nobody_else_would_hear_that_it_is_deaf(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Failing(Ears):
+        given_up = False
+
+        def at_work(self) -> bool:
+            return not self.given_up
+
+        def give_up(self) -> None:
+            self.given_up = True
+
+    ears = Failing(None)
+    ears._listen(None, Settings(deaf_after=0.01, redis_url=f"redis://127.0.0.1:{free_port()}/0"))
+    assert ears.given_up
+    assert "have failed, so it ends" in caplog.text
 
 
 def test_every_message_that_arrives_is_heard_whatever_celery_makes_of_it() -> None:

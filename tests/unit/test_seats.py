@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -49,3 +50,10 @@ def test_a_worker_without_a_child_that_lives_is_free(seats: Seats, child: psutil
 def test_children_beyond_the_last_seat_count_as_at_work(seats: Seats, child: psutil.Process) -> None:
     seats.wait(MOST, child.pid)
     assert not seats.free
+
+
+def test_children_that_cannot_be_looked_at_count_as_at_work() -> None:
+    def children() -> list[psutil.Process]:
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+    assert not Seats(children).free

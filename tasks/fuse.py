@@ -1,0 +1,39 @@
+"""The fuse: a child of the pool that does not get on is ended by the kernel.
+
+A child waits for a job, which takes as long as it takes; or it holds an attempt, and then the watchdog counts its time.
+Whatever lies between, its start, its end, a claim, the cleaning up, a line in a log, has a time to be over, and nobody
+else looks at it: Celery's own limit of a start does not hold for a worker's first children, and a JVM may never stop.
+The watchdog ends what the child leaves behind, and the worker starts another.
+(tests/guarantees/test_between_attempts.py)
+"""
+
+from __future__ import annotations
+
+import signal
+
+_time: float | None = None  # seconds; None: this process is no child of a pool, and nothing here does anything
+
+
+def lay(seconds: float) -> None:
+    """From now on this process has a fuse, of ``seconds``, and it is lit."""
+    global _time
+    _time = seconds
+    light()
+
+
+def light(seconds: float | None = None) -> None:
+    """This process is ended in ``seconds``, unless the fuse is put out or lit anew. For the main thread.
+
+    Args:
+        seconds: None: those of ``lay``.
+    """
+    if _time is None:
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a step may have had another use for it
+    signal.setitimer(signal.ITIMER_REAL, _time if seconds is None else seconds)
+
+
+def put_out() -> None:
+    """This process may take its time again."""
+    if _time is not None:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
