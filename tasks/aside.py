@@ -11,6 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 WITHIN = 1.0  # seconds
 MOST = 1000  # lines that may wait to be written
@@ -45,9 +46,11 @@ class AsideHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.put_nowait(self.format(record))
-        except queue.Full:
-            return
+            line = self.format(record)
+        except Exception as error:  # noqa: BLE001 - whatever is to be said, who says it goes on
+            line = f"{record.pathname}:{record.lineno}: {record.msg!r} cannot be written: {type(error).__name__}"
+        with suppress(queue.Full):
+            self._lines.put_nowait(line)
 
     def flush(self) -> None:
         """Wait until all is written, a moment at most. Called at exit, too."""

@@ -10,7 +10,9 @@ The watchdog ends what the child leaves behind, and the worker starts another.
 from __future__ import annotations
 
 import signal
+from typing import Any
 
+_theirs: Any = None  # what a step wants done at SIGALRM, kept for the next one while the fuse is lit
 _time: float | None = None  # seconds; None: this process is no child of a pool, and nothing here does anything
 
 
@@ -27,13 +29,19 @@ def light(seconds: float | None = None) -> None:
     Args:
         seconds: None: those of ``lay``.
     """
+    global _theirs
     if _time is None:
         return
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a step may have had another use for it
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    _theirs = _theirs if before in (None, signal.SIG_DFL) else before
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     signal.setitimer(signal.ITIMER_REAL, _time if seconds is None else seconds)
 
 
 def put_out() -> None:
-    """This process may take its time again."""
-    if _time is not None:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+    """This process may take its time again, and a step may use SIGALRM."""
+    if _time is None:
+        return
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    if _theirs is not None:
+        signal.signal(signal.SIGALRM, _theirs)

@@ -63,13 +63,20 @@ def _seated(wait: Callable[..., Any]) -> Callable[..., Any]:
     assert worker.seats is not None, "made before the first child is forked"
     seats = worker.seats
 
+    def on_the_way() -> None:
+        fuse.light()
+        seats.work(seat, pid)
+
     def wait_seated(*args: Any, **kwargs: Any) -> Any:
         seats.wait(seat, pid)
         fuse.put_out()
-        job = wait(*args, **kwargs)
+        try:
+            job = wait(*args, **kwargs)
+        except BaseException:  # it is told to leave
+            on_the_way()
+            raise
         if job:
-            fuse.light()
-            seats.work(seat, pid)
+            on_the_way()
         return job
 
     return wait_seated

@@ -31,6 +31,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from tasks import fuse
 from tasks.aside import aside
 from tasks.attempt_log import AttemptLog
 from tasks.context import StepContext, Work
@@ -77,7 +78,7 @@ def run(runner: Runner, hint_text: str) -> str:
     claimant, event = secrets.token_hex(6), secrets.token_hex(8)
     claim: Claim | BaseException
     try:
-        claim = _persistently(runner.settings.dispatch_timeout, runner.lease.claim, hint, claimant, runner.name, event)
+        claim = _persistently(runner.settings.dispatch_timeout, _claim, runner, hint, claimant, event)
     except redis.RedisError as error:
         log.warning("%s could not be claimed, the store does not answer: %s. The hint will be sent again", hint, error)
         return "UNREACHABLE"
@@ -87,6 +88,11 @@ def run(runner: Runner, hint_text: str) -> str:
         log.info("%s: %s", hint, claim.answer)
         return str(claim.answer)
     return Attempt(runner, hint.held_by(claimant), claim).run()
+
+
+def _claim(runner: Runner, hint: Hint, claimant: str, event: str) -> Claim:
+    fuse.light()  # one try takes a minute at most, all of them together may take longer
+    return runner.lease.claim(hint, claimant, runner.name, event)
 
 
 def _persistently(seconds: float, call: Any, *arguments: Any) -> Any:

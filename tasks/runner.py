@@ -96,6 +96,7 @@ class Runner:
             surroundings = Surroundings.now()
         except Exception as error:
             self.held = None
+            fuse.light()
             self.replace()
             with suppress(Exception):  # that may be what is broken; the watchdog looks at this process by itself
                 self.leash.release()

@@ -40,10 +40,12 @@ class Seats:
     def free(self) -> bool:
         """A child waits, or there is none at all that could be at work. One that still starts up counts as at work.
 
-        False where they cannot be looked at, for want of a descriptor say; that may end.
+        One that waits and is stopped is not free: the job that it does not read is in its pipe. False, too, where they
+        cannot be looked at, for want of a descriptor say; that may end.
         """
         try:
-            living = {child.pid for child in self._children() if look(child) is not Seen.GONE}
+            seen = {child.pid: look(child) for child in self._children()}
         except (OSError, psutil.Error):
             return False
-        return not living or any(pid in living for pid in self._pids if pid > 0)
+        waiting = any(seen.get(pid) is Seen.ALIVE for pid in self._pids if pid > 0)
+        return waiting or all(one is Seen.GONE for one in seen.values())

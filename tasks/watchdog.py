@@ -23,7 +23,6 @@ import json
 import logging
 import os
 import select
-import sys
 import time
 from datetime import UTC, datetime
 from functools import partial
@@ -365,7 +364,7 @@ def _pidfd(pid: int) -> int | None:
 def main() -> None:
     # A log that nobody reads any more must not keep it from renewing, counting and killing.
     logging.basicConfig(
-        handlers=[AsideHandler(sys.stderr.fileno())],
+        handlers=[AsideHandler(2)],
         level=logging.WARNING,
         format="%(asctime)s %(levelname)s watchdog: %(message)s",
     )
@@ -378,7 +377,12 @@ def main() -> None:
         watchdog = Watchdog(json.loads(hello), settings())
     except (psutil.NoSuchProcess, ProcessLookupError):
         return  # the runner has gone before it held anything
-    watchdog.watch()
+    try:
+        watchdog.watch()
+    except Exception as error:
+        log.critical("it ends, and its runner starts another: %s", error, exc_info=error)
+        logging.shutdown()
+        os._exit(os.EX_SOFTWARE)
 
 
 if __name__ == "__main__":

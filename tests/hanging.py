@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-AT, ONCE = "HANG_AT", "HANG_ONCE"  # a signal; a file that the child makes which hangs
-ON_THE_WAY = 2.0  # seconds, and UNSTUCK_DISPATCH_TIMEOUT
+AT, ONCE = "HANG_AT", "HANG_ONCE"  # a signal; a file, with the pid of the child that hangs
+ON_THE_WAY = 5.0  # seconds, and UNSTUCK_DISPATCH_TIMEOUT
 
 if __name__ == "__main__":
     from celery.__main__ import main
@@ -33,7 +33,8 @@ else:
 
     def _hang_once(**_: Any) -> None:
         with suppress(FileExistsError):
-            Path(os.environ[ONCE]).touch(exist_ok=False)
+            with Path(os.environ[ONCE]).open("x") as file:
+                file.write(str(os.getpid()))
             threading.Event().wait()
 
     if AT in os.environ:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from servers import wait_until
 
 from tasks.seats import MOST, Seats
 
@@ -30,6 +31,14 @@ def test_a_child_that_starts_up_or_works_is_not_free_and_one_that_waits_is(seats
     seats.wait(0, child.pid)
     assert seats.free
     seats.work(0, child.pid)
+    assert not seats.free
+
+
+def test_a_child_that_waits_and_is_stopped_is_not_free(seats: Seats, child: psutil.Process) -> None:
+    """Celery has given it a job that it does not read; the others may be in the middle of theirs."""
+    seats.wait(0, child.pid)
+    child.suspend()
+    wait_until(lambda: child.status() == psutil.STATUS_STOPPED)
     assert not seats.free
 
 
