@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
+from tasks.columns import arrow_table, check_spark_schema, plain_table
 from tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from tasks.filesystem import Files
 from tasks.group import MAX_FORK, Collect
@@ -37,13 +38,14 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
     """Write ``frame`` into ``folder`` (relative to the warehouse) and say what stands there.
 
     Raises:
-        OutputInvalid: it is no frame, or one that cannot be stored as Parquet that Spark reads.
+        OutputInvalid: it is no frame, or one that cannot be stored as Parquet that all readers read alike.
         StagingLost: it was written, and is not there, or not all of it.
         WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
         OSError: the store failed.
     """
     files.check()
     if is_frame(frame):
+        check_spark_schema(json.loads(frame.schema.json()))
         wrote = write_parquet(frame, files.uri(folder))
         files.check()
         staged = describe(files, folder)
@@ -64,13 +66,12 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    table = plain_table(arrow_table(frame) if kind == "pandas" else frame)
+    data = io.BytesIO()
     try:
-        table = pa.Table.from_pandas(frame, preserve_index=False) if kind == "pandas" else frame
-        spark_schema(table.schema)
-        data = io.BytesIO()
-        # Spark reads no nanoseconds; the coercion fails where it would lose some.
-        pq.write_table(table.replace_schema_metadata(None), data, coerce_timestamps="us")
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        # The schema of Arrow would be known to some readers alone, and they would find other types than the rest.
+        pq.write_table(table, data, store_schema=False)
+    except pa.ArrowException as error:
         raise OutputInvalid(f"the frame cannot be stored: {error}") from error
     files.remove_tree(folder)
     files.write_durable(f"{folder}/part-00000.parquet", data.getvalue())

@@ -1,0 +1,190 @@
+"""Columns: in which types an output is stored, so that every reader of its files finds the same values.
+
+Spark, Arrow, pandas, DuckDB and Polars read the plain types below alike. Any other type is stored as a plain type that
+holds the same values, or the output is refused before anything is written. Pure: this module reads and writes no files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from tasks.errors import OutputInvalid
+
+MAX_DIGITS = 38  # of a decimal, in Spark, DuckDB and Polars
+
+_PLAIN_IN_SPARK = re.compile(
+    r"(boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|string( collate \w+)?|char\(\d+\)|varchar\(\d+\)"
+    r"|binary|date|timestamp|timestamp_ntz)"
+)
+# What to do instead, by the beginning of the type's name in Spark or Arrow.
+_ADVICE = {
+    "duration": "Parquet has no durations, so most readers would find a bare number. Store a number and say its unit "
+    "in the name, such as integer microseconds",
+    "interval": "Parquet has no intervals, so most readers would find a bare number. Store a number and say its unit "
+    "in the name, such as integer microseconds or months",
+    "month_day_nano": "Spark reads no intervals. Store a number and say its unit in the name, such as months or days",
+    "time": "Spark reads no time of day. Store text, or the microseconds since midnight as an integer",
+    "decimal": f"A decimal has up to {MAX_DIGITS} digits, of which none up to all stand after the point. Cast it to "
+    "a smaller decimal, a double, or text",
+    "void": "Polars reads no file that Spark wrote with it. Give it a type, as with CAST(NULL AS STRING)",
+    "struct": "Parquet has no struct without fields. Drop it, or add a field",
+    "variant": "Only Spark reads it. Store it as JSON text, as with to_json",
+}
+_LIMITS = (
+    "Integers have 64 bits, timestamps whole microseconds, and all values of a column one type. Round the values, or "
+    "store text"
+)
+_CAST = "Cast it to text, a number, a timestamp, binary data, or a list, map or struct of these"
+
+
+def check_spark_schema(schema: dict[str, Any]) -> None:
+    """Check the JSON of a Spark struct before Spark writes it.
+
+    Raises:
+        OutputInvalid: there are no columns, two have the same name, or one has a type that not all readers know.
+    """
+    fields = schema["fields"]
+    _check_names([field["name"] for field in fields])
+    for field in fields:
+        _check_spark_type(field["type"], field["name"])
+
+
+def _check_spark_type(kind: Any, column: str) -> None:
+    if isinstance(kind, str):
+        if _PLAIN_IN_SPARK.fullmatch(kind) is None:
+            _refuse(column, kind)
+    elif kind["type"] == "struct":
+        if not kind["fields"]:
+            _refuse(column, "struct<>")
+        _check_names([field["name"] for field in kind["fields"]], column)
+        for field in kind["fields"]:
+            _check_spark_type(field["type"], f"{column}.{field['name']}")
+    else:
+        # A user-defined type is stored as its sqlType.
+        for part in ("elementType", "keyType", "valueType", "sqlType"):
+            if part in kind:
+                _check_spark_type(kind[part], column)
+
+
+def arrow_table(frame: Any) -> Any:
+    """A pandas frame as an Arrow table, without its index.
+
+    Raises:
+        OutputInvalid: there are no columns, two have the same name, or the values of one have no common Arrow type.
+    """
+    import pyarrow as pa
+
+    _check_names(frame.columns)
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        for position, name in enumerate(frame.columns):
+            # Not every error names its column.
+            try:
+                pa.Table.from_pandas(frame.iloc[:, [position]], preserve_index=False)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
+                kind = frame.dtypes.iloc[position]
+                raise OutputInvalid(f"the column {name} ({kind}) cannot be stored: {cause}. {_LIMITS}") from cause
+        raise OutputInvalid(f"the frame cannot be stored: {error}. {_LIMITS}") from error
+
+
+def plain_table(table: Any) -> Any:
+    """An Arrow table with the same values in plain types.
+
+    Raises:
+        OutputInvalid: there are no columns, two have the same name, or one has a type that not all readers know or
+            a value that its plain type cannot hold.
+    """
+    import pyarrow as pa
+
+    _check_names(table.column_names)
+    columns, fields = [], []
+    for field, column in zip(table.schema, table.columns, strict=True):
+        plain = _plain_field(field, field.name)
+        try:
+            # The cast and the writer trust what Arrow has not checked: text that is no UTF-8, decimals of more digits.
+            column.validate(full=True)
+            columns.append(column.cast(plain.type))
+        except pa.ArrowException as error:
+            raise OutputInvalid(
+                f"the column {field.name} ({field.type}) cannot be stored as {plain.type}: {error}. {_LIMITS}"
+            ) from error
+        fields.append(plain)
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _plain_field(field: Any, column: str) -> Any:
+    import pyarrow as pa
+
+    return pa.field(field.name, _plain_type(field.type, column), field.nullable)
+
+
+def _plain_type(kind: Any, column: str) -> Any:
+    """The plain Arrow type that holds all values of ``kind``, or those that the cast lets through."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if isinstance(kind, pa.BaseExtensionType):
+        _refuse(column, kind)
+    if types.is_dictionary(kind):
+        return _plain_type(kind.value_type, column)
+    if types.is_struct(kind):
+        if not kind.num_fields:
+            _refuse(column, kind)
+        _check_names([field.name for field in kind], column)
+        return pa.struct([_plain_field(field, f"{column}.{field.name}") for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type, column), _plain_field(kind.item_field, column))
+    for same, make in (
+        (types.is_list, pa.list_),
+        (types.is_fixed_size_list, pa.list_),
+        (types.is_large_list, pa.large_list),
+        (types.is_list_view, pa.list_view),
+        (types.is_large_list_view, pa.large_list_view),
+    ):
+        if same(kind):
+            return make(_plain_field(kind.value_field, column))
+    if types.is_timestamp(kind):
+        # Parquet keeps whether a timestamp is an instant, and not the zone in which to show it.
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if types.is_decimal(kind):
+        if not 0 <= kind.scale <= kind.precision <= MAX_DIGITS:
+            _refuse(column, kind)
+        return pa.decimal128(kind.precision, kind.scale)
+    if types.is_fixed_size_binary(kind):
+        return pa.binary()
+    same = (
+        *(pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+        *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.date32()),
+    )
+    wider = {
+        **{pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.int64()},
+        **{pa.float16(): pa.float32(), pa.date64(): pa.date32()},
+        **{pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()},
+    }
+    if kind not in same and kind not in wider:
+        _refuse(column, kind)
+    return wider.get(kind, kind)
+
+
+def _check_names(names: Iterable[Any], struct: str = "") -> None:
+    """Refuse names that Spark and DuckDB, which compare names without regard to case, take for one."""
+    place = f"the struct {struct}" if struct else "the frame"
+    known: dict[str, str] = {}
+    for name in map(str, names):
+        if not name:
+            raise OutputInvalid(f"a column of {place} has no name. Give it one")
+        if (other := known.get(name.lower())) is not None:
+            alike = f"two columns {name}" if name == other else f"columns {other} and {name}, which Spark takes for one"
+            raise OutputInvalid(f"{place} has {alike}. Give one of them another name")
+        known[name.lower()] = name
+    if not known:
+        raise OutputInvalid(f"{place} has no columns, and no reader can tell its rows. Give it a column, or write no output")
+
+
+def _refuse(column: str, kind: Any) -> NoReturn:
+    text = str(kind)
+    advice = next((advice for beginning, advice in _ADVICE.items() if text.startswith(beginning)), _CAST)
+    raise OutputInvalid(f"the column {column} is {text}, which not all readers read alike. {advice}")

@@ -1,0 +1,341 @@
+"""Every type, from every writer to every reader: equal, or refused before it is written. One Spark session for all.
+
+All columns that a writer may store are written and read as one output, so the cells cost one job each and not many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import decimal
+import functools
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.context import Work
+from tasks.errors import OutputInvalid
+from tasks.failure import failure_of
+from tasks.filesystem import Files
+from tasks.inputs import Dataset
+from tasks.marker import StagedOutput
+from tasks.output import stage
+from tasks.reader import published
+from tasks.settings import Settings
+from tasks.spark import Driver
+from tasks.token import Token
+from tasks.warehouse import Change, Entry, Warehouse, published_files
+
+pytestmark = pytest.mark.timeout(180)
+
+UTC = datetime.UTC
+D = decimal.Decimal
+# As a group's conf may have it. None of it may change what is stored.
+CONF = {
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.writeLegacyFormat": "true",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
+    "spark.sql.parquet.binaryAsString": "true",
+}
+
+
+def at(*parts: int, zone: datetime.tzinfo | None = None) -> datetime.datetime:
+    return datetime.datetime(*parts, tzinfo=zone)  # type: ignore[arg-type, misc]
+
+
+EARLY, LATE = at(1, 1, 2, 3, 4, 5, 6), at(9999, 12, 30, 23, 59, 59, 999_999)
+EARLY_UTC, LATE_UTC = EARLY.replace(tzinfo=UTC), LATE.replace(tzinfo=UTC)
+DAYS = [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), None]
+NOON, NEW_YEAR = at(2013, 7, 1, 12), at(2300, 1, 1)
+NOON_UTC, NEW_YEAR_UTC = NOON.replace(tzinfo=UTC), NEW_YEAR.replace(tzinfo=UTC)
+BIG = D("12345678901234567890123456789012345678")
+
+
+@dataclass(frozen=True)
+class Column:
+    """Three values as they are written, and as all readers must find them."""
+
+    written: Any
+    read: list[Any]
+
+
+def arrow(kind: pa.DataType, *values: Any, read: list[Any] | None = None) -> Column:
+    return Column(pa.array([*values, None], kind), read or [*values, None])
+
+
+def ints(bits: int) -> tuple[int, int]:
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def encoded(array: pa.Array) -> pa.Array:
+    return array.dictionary_encode()
+
+
+IN_ARROW: dict[str, Column] = {
+    **{f"int{n}": arrow(getattr(pa, f"int{n}")(), *ints(n)) for n in (8, 16, 32, 64)},
+    **{f"uint{n}": arrow(getattr(pa, f"uint{n}")(), 0, 2**n - 1) for n in (8, 16, 32)},
+    "uint64": arrow(pa.uint64(), 0, 2**63 - 1),
+    "float16": arrow(pa.float16(), 1.5, float("-inf")),
+    "float32": arrow(pa.float32(), 0.5, float("nan")),
+    "float64": arrow(pa.float64(), -0.0, 5e-324),
+    "decimal32": arrow(pa.decimal32(9, 2), D("1.50"), D("-1234567.89")),
+    "decimal64": arrow(pa.decimal64(18, 0), D(10**17), D(-1)),
+    "decimal128": arrow(pa.decimal128(38, 0), BIG, -BIG),
+    "decimal128_scaled": arrow(pa.decimal128(38, 38), D("0.1"), D("-0.2")),
+    "decimal256": arrow(pa.decimal256(38, 2), D("1.25"), D("-0.01")),
+    "bool": arrow(pa.bool_(), True, False),
+    "string": arrow(pa.string(), "", "Zürich \0 \U0001f600"),
+    "large_string": arrow(pa.large_string(), "a", "b"),
+    "string_view": arrow(pa.string_view(), "a", "a text of more than twelve bytes"),
+    "binary": arrow(pa.binary(), b"", b"\0\xff"),
+    "large_binary": arrow(pa.large_binary(), b"a", b"\xff"),
+    "binary_view": arrow(pa.binary_view(), b"a", b"\xff"),
+    "fixed_binary": arrow(pa.binary(2), b"ab", b"\0\xff"),
+    "date32": Column(pa.array(DAYS, pa.date32()), DAYS),
+    "date64": Column(pa.array(DAYS, pa.date64()), DAYS),
+    "timestamp_s": arrow(pa.timestamp("s"), NOON, NEW_YEAR),
+    "timestamp_ms": arrow(pa.timestamp("ms"), NOON, NEW_YEAR),
+    "timestamp_us": arrow(pa.timestamp("us"), EARLY, LATE),
+    "timestamp_ns": arrow(pa.timestamp("ns"), NOON, at(1970, 1, 1, 0, 0, 0, 1)),
+    "instant_s": arrow(pa.timestamp("s", "UTC"), NOON_UTC, NEW_YEAR_UTC),
+    "instant_ms": arrow(pa.timestamp("ms", "Asia/Tokyo"), NOON_UTC, NEW_YEAR_UTC),
+    "instant_us": arrow(pa.timestamp("us", "UTC"), EARLY_UTC, LATE_UTC),
+    "instant_ns": arrow(pa.timestamp("ns", "Europe/Berlin"), NOON_UTC, at(1970, 1, 1, 0, 0, 0, 1, zone=UTC)),
+    "list": arrow(pa.list_(pa.int64()), [1, None], []),
+    "large_list": arrow(pa.large_list(pa.uint8()), [255], []),
+    "fixed_list": arrow(pa.list_(pa.float32(), 2), [0.5, 1.5], [2.5, None]),
+    "list_view": arrow(pa.list_view(pa.string()), ["a"], []),
+    "list_of_timestamps": arrow(pa.list_(pa.timestamp("ns")), [NOON], [None]),
+    "struct": arrow(
+        pa.struct([("n", pa.uint16()), ("at", pa.timestamp("ns", "Asia/Tokyo"))]),
+        {"n": 65535, "at": NOON_UTC},
+        {"n": None, "at": None},
+    ),
+    "map": arrow(pa.map_(pa.string(), pa.timestamp("ns")), [("a", NOON), ("b", None)], []),
+    "list_of_maps": arrow(pa.list_(pa.map_(pa.int8(), pa.list_(pa.float16()))), [[(1, [0.5])]], []),
+    "dictionary": Column(encoded(pa.array(["b", "a", None])), ["b", "a", None]),
+    "dictionary_of_timestamps": Column(encoded(pa.array([NOON, NOON, None], pa.timestamp("ns"))), [NOON, NOON, None]),
+    "list_of_dictionaries": Column(
+        pa.ListArray.from_arrays(pa.array([0, 1, 2, 2]), encoded(pa.array(["b", "a"]))), [["b"], ["a"], []]
+    ),
+    "null": arrow(pa.null(), None, None),
+    "list_of_nulls": arrow(pa.list_(pa.null()), [None], []),
+}
+
+
+def pandas(kind: Any, *values: Any, read: list[Any] | None = None) -> Column:
+    return Column(pd.Series([*values], dtype=kind), read or [*values])
+
+
+IN_PANDAS: dict[str, Column] = {
+    **{f"int{n}": pandas(f"int{n}", 0, *ints(n)) for n in (8, 16, 32, 64)},
+    **{f"nullable_int{n}": pandas(f"Int{n}", 1, ints(n)[0], None) for n in (8, 16, 32, 64)},
+    **{f"uint{n}": pandas(f"uint{n}", 0, 1, 2**n - 1) for n in (8, 16, 32)},
+    "float16": pandas("float16", 0.5, 1.5, -2.0),
+    "float32": pandas("float32", 0.5, 1.5, float("-inf")),
+    "float64": pandas("float64", 0.1, float("nan"), float("inf"), read=[0.1, None, float("inf")]),
+    "bool": pandas("bool", True, False, True),
+    "boolean": pandas("boolean", True, False, None),
+    "text": pandas("object", "a", "", None),
+    "string": pandas("string", "a", "", None),
+    "pyarrow_string": pandas("string[pyarrow]", "a", "", None),
+    "bytes": pandas("object", b"a", b"\xff", None),
+    "integers": pandas("object", 2**63 - 1, -(2**63), None),
+    "decimals": pandas("object", D("1.5"), D("-12345678901234567890.25"), None),
+    "dates": pandas("object", *DAYS),
+    "datetime_s": pandas("datetime64[s]", NOON, NEW_YEAR, None),
+    "datetime_ms": pandas("datetime64[ms]", NOON, NEW_YEAR, None),
+    "datetime_us": pandas("datetime64[us]", NOON, NEW_YEAR, None),
+    "datetime_ns": pandas("datetime64[ns]", NOON, at(1970, 1, 1, 0, 0, 0, 1), None),
+    "datetime_zone": pandas("datetime64[ns, America/New_York]", NOON_UTC, at(1970, 1, 1, zone=UTC), None),
+    "datetime_objects": pandas("object", EARLY, LATE, None),
+    "zoned_objects": pandas("object", EARLY_UTC, LATE_UTC, None),
+    "categorical": pandas("category", "b", "a", None),
+    "categorical_numbers": pandas(pd.CategoricalDtype([3, 1], ordered=True), 3, 1, 3),
+    "lists": pandas("object", [1, None], [], None),
+    "arrays": pandas("object", np.array([1, 2], "uint8"), None, None, read=[[1, 2], None, None]),
+    "structs": pandas("object", {"n": 1, "t": "a"}, {"n": None, "t": None}, None),
+    "nothing": pandas("object", None, None, None),
+}
+
+# Of each column three expressions; the reader sorts by the row.
+IN_SPARK: dict[str, Column] = {
+    "byte": Column(["cast(-128 as tinyint)", "127Y", "null"], [-128, 127, None]),
+    "short": Column(["cast(-32768 as smallint)", "32767S", "null"], [*ints(16), None]),
+    "integer": Column(["cast(-2147483648 as int)", "2147483647", "null"], [*ints(32), None]),
+    "long": Column(["-9223372036854775807L - 1L", "9223372036854775807L", "null"], [*ints(64), None]),
+    "float": Column(["float(0.5)", "float('nan')", "null"], [0.5, float("nan"), None]),
+    "double": Column(["-0.0d", "5e-324d", "null"], [-0.0, 5e-324, None]),
+    "decimal_9": Column(["1.50bd", "cast(-1234567.89 as decimal(9,2))", "null"], [D("1.50"), D("-1234567.89"), None]),
+    "decimal_18": Column(["cast(1 as decimal(18,3))", "-1.125bd", "null"], [D(1), D("-1.125"), None]),
+    "decimal_38": Column([f"{BIG}bd", f"-{BIG}bd", "null"], [BIG, -BIG, None]),
+    "boolean": Column(["true", "false", "null"], [True, False, None]),
+    "string": Column(["''", "'Zürich'", "null"], ["", "Zürich", None]),
+    "char": Column(["cast('a' as char(3))", "'b'", "null"], ["a", "b", None]),
+    "collated": Column(["'a' collate utf8_lcase", "'B' collate utf8_lcase", "null"], ["a", "B", None]),
+    "binary": Column(["X''", "X'00ff'", "null"], [b"", b"\0\xff", None]),
+    "date": Column(["date'0001-01-01'", "date'9999-12-31'", "null"], DAYS),
+    "timestamp": Column([f"timestamp'{EARLY_UTC}'", f"timestamp'{LATE_UTC}'", "null"], [EARLY_UTC, LATE_UTC, None]),
+    "timestamp_ntz": Column([f"timestamp_ntz'{EARLY}'", f"timestamp_ntz'{LATE}'", "null"], [EARLY, LATE, None]),
+    "array": Column(["array(1, null)", "array()", "null"], [[1, None], [], None]),
+    "array_of_timestamps": Column(
+        [f"array(timestamp'{NOON_UTC}')", "array(null)", "null"], [[NOON_UTC], [None], None]
+    ),
+    "struct": Column(
+        ["named_struct('n', 1, 't', 'a')", "named_struct('n', null, 't', null)", "null"],
+        [{"n": 1, "t": "a"}, {"n": None, "t": None}, None],
+    ),
+    "map": Column(
+        [f"map('a', timestamp_ntz'{NOON}', 'b', null)", "map()", "null"], [[("a", NOON), ("b", None)], [], None]
+    ),
+}
+
+KEPT = {"arrow": IN_ARROW, "pandas": IN_PANDAS, "spark": IN_SPARK}
+
+
+# -- writing and reading ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Place:
+    """A warehouse, the session of an attempt, and what was written and read there."""
+
+    files: Files
+    session: Any
+    read: dict[tuple[str, str], dict[str, list[Any]]] = field(default_factory=dict)
+
+    def write(self, name: str, frame: Any) -> StagedOutput:
+        return stage(self.files, f"_staging/j/g/1-n-c/{name}", frame)
+
+    def frame(self, writer: str, columns: Mapping[str, Any]) -> Any:
+        columns = {"row": ["0", "1", "2"] if writer == "spark" else [0, 1, 2], **columns}
+        if writer == "arrow":
+            return pa.table(columns)
+        if writer == "pandas":
+            return pd.DataFrame(columns)
+        rows = [", ".join(f"{values[row]} as `{name}`" for name, values in columns.items()) for row in range(3)]
+        return self.session.sql(" union all ".join(f"select {row}" for row in rows))
+
+    @functools.cached_property
+    def staged(self) -> dict[str, StagedOutput]:
+        """Of each writer one output with all of its columns, published under the name of the writer."""
+        staged = {
+            writer: self.write(writer, self.frame(writer, {name: c.written for name, c in columns.items()}))
+            for writer, columns in KEPT.items()
+        }
+        self.publish("j", staged)
+        return staged
+
+    def publish(self, job: str, staged: Mapping[str, StagedOutput]) -> None:
+        changes = {name: Change("replace", one.files, [], one.rows, one.schema) for name, one in staged.items()}
+        make = functools.partial(Entry, publish_id=job, kind="package", job=job, job_name=job, at=0.0, tokens={})
+        Warehouse(self.root).append(job, 0, lambda n, state: make(n=n, parent=n - 1, datasets=changes))
+
+    @property
+    def root(self) -> str:
+        return self.files.uri("")
+
+    def work(self, session: Any, **outputs: StagedOutput) -> Work:
+        inputs = {name: Dataset(name, (output,)) for name, output in outputs.items()}
+        return Work(self.files, Token("j", "reader", 1, "n", "c"), session, inputs)
+
+    def found(self, reader: str, writer: str) -> dict[str, list[Any]]:
+        """The values of all columns; where they cannot be read together, of those that can."""
+        if (reader, writer) not in self.read:
+            names = list(KEPT[writer])
+            staged = {writer: self.staged[writer]}
+            try:
+                table = READERS[reader](self, staged, ["row", *names]).sort_by("row")
+                self.read[reader, writer] = {name: table[name].to_pylist() for name in names}
+            except BaseException:  # noqa: BLE001 - Polars raises a panic of its own
+                self.read[reader, writer] = one_by_one = {}
+                for name in names:
+                    with contextlib.suppress(BaseException):
+                        table = READERS[reader](self, staged, ["row", name]).sort_by("row")
+                        one_by_one[name] = table[name].to_pylist()
+        return self.read[reader, writer]
+
+
+Staged = Mapping[str, StagedOutput]
+
+
+def spark_group(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+    return place.work(place.session, **staged).read(*staged).select(columns).toArrow()
+
+
+def light_group(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+    return place.work(None, **staged).read(*staged).select(columns)
+
+
+def published_in_spark(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+    return published(place.session, place.root, *staged).select(columns).toArrow()
+
+
+def published_files_in_arrow(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+    return pq.read_table(published_files(place.root, *staged), columns=columns)
+
+
+def published_files_in_duckdb(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+    names = ", ".join(f'"{name}"' for name in columns)
+    return duckdb.read_parquet(published_files(place.root, *staged)).select(names).to_arrow_table()
+
+
+def published_files_in_polars(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+    return pl.read_parquet(published_files(place.root, *staged), columns=columns).to_arrow()
+
+
+READERS: dict[str, Callable[[Place, Staged, list[str]], pa.Table]] = {
+    "spark_group": spark_group,
+    "light_group": light_group,
+    "published": published_in_spark,
+    "arrow": published_files_in_arrow,
+    "duckdb": published_files_in_duckdb,
+    "polars": published_files_in_polars,
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("warehouse")
+    Warehouse(str(root)).ensure_id()
+    driver = Driver(Settings(spark_master="local[2]", spark_conf={"spark.ui.enabled": "false"}))
+    with driver.attempt("values", {}) as session:
+        for key, value in CONF.items():
+            session.conf.set(key, value)
+        place = Place(Files(str(root)), session)
+        assert place.staged
+        yield place
+    driver.stop()
+    driver._let_go()
+
+
+def exact(value: Any) -> Any:
+    """``value`` with its type, so that 1, 1.0, True and Decimal(1) are four values, and NaN is one."""
+    if isinstance(value, dict):
+        return {key: exact(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [exact(inner) for inner in value]
+    if isinstance(value, datetime.datetime):
+        return type(value).__name__, value.tzinfo is None, value.replace(tzinfo=value.tzinfo or UTC).astimezone(UTC)
+    return type(value).__name__, repr(value) if isinstance(value, float) else value
+
+
+CELLS = [(writer, name, reader) for writer, columns in KEPT.items() for name in columns for reader in READERS]
+
+
+@pytest.mark.parametrize(("writer", "column", "reader"), CELLS)
+def test_every_reader_finds_the_values_that_were_written(place: Place, writer: str, column: str, reader: str) -> None:
+    assert exact(place.found(reader, writer)[column]) == exact(KEPT[writer][column].read)
