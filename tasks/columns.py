@@ -15,28 +15,27 @@ from tasks.errors import OutputInvalid
 MAX_DIGITS = 38  # of a decimal, in Spark, DuckDB and Polars
 
 _PLAIN_IN_SPARK = re.compile(
-    r"(boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|string( collate \w+)?|char\(\d+\)|varchar\(\d+\)"
+    r"(void|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|string( collate \w+)?|char\(\d+\)|varchar\(\d+\)"
     r"|binary|date|timestamp|timestamp_ntz)"
 )
-# What to do instead, by the beginning of the type's name in Spark or Arrow.
+# What to do instead, by the beginning of the type's name in Spark, Arrow or pandas.
 _ADVICE = {
     "duration": "Parquet has no durations, so most readers would find a bare number. Store a number and say its unit "
     "in the name, such as integer microseconds",
     "interval": "Parquet has no intervals, so most readers would find a bare number. Store a number and say its unit "
     "in the name, such as integer microseconds or months",
-    "month_day_nano": "Spark reads no intervals. Store a number and say its unit in the name, such as months or days",
+    "month_day_nano": "Spark reads no intervals. Store numbers and say their units in the names, such as months and days",
+    "timestamp": "Timestamps have whole microseconds. Round the values",
     "time": "Spark reads no time of day. Store text, or the microseconds since midnight as an integer",
-    "decimal": f"A decimal has up to {MAX_DIGITS} digits, of which none up to all stand after the point. Cast it to "
-    "a smaller decimal, a double, or text",
-    "void": "Polars reads no file that Spark wrote with it. Give it a type, as with CAST(NULL AS STRING)",
-    "struct": "Parquet has no struct without fields. Drop it, or add a field",
-    "variant": "Only Spark reads it. Store it as JSON text, as with to_json",
+    "date64": "Dates have no hours. Store a timestamp",
+    "uint64": f"Integers have 64 bits, one of them for the sign. Store text, or a decimal of {MAX_DIGITS} digits",
+    "object": "Integers have 64 bits, and all values of a column one type. Store text, or decimals",
+    "decimal": f"Decimals have up to {MAX_DIGITS} digits, some or all of them after the point. Store text, a smaller "
+    "decimal, or a double",
+    "struct<>": "Parquet has no struct without fields. Drop it, or add a field",
+    "variant": "Only Spark reads it. Store JSON text, as with to_json",
 }
-_LIMITS = (
-    "Integers have 64 bits, timestamps whole microseconds, and all values of a column one type. Round the values, or "
-    "store text"
-)
-_CAST = "Cast it to text, a number, a timestamp, binary data, or a list, map or struct of these"
+_CAST = "Store text, numbers, booleans, dates, timestamps, binary data, or lists, maps and structs of these"
 
 
 def check_spark_schema(schema: dict[str, Any]) -> None:
@@ -86,8 +85,10 @@ def arrow_table(frame: Any) -> Any:
                 pa.Table.from_pandas(frame.iloc[:, [position]], preserve_index=False)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
                 kind = frame.dtypes.iloc[position]
-                raise OutputInvalid(f"the column {name} ({kind}) cannot be stored: {cause}. {_LIMITS}") from cause
-        raise OutputInvalid(f"the frame cannot be stored: {error}. {_LIMITS}") from error
+                raise OutputInvalid(
+                    f"the column {name} ({kind}) cannot be stored: {cause.args[0]}. {_advice(kind)}"
+                ) from cause
+        raise OutputInvalid(f"the frame cannot be stored: {error}. {_CAST}") from error
 
 
 def plain_table(table: Any) -> Any:
@@ -109,7 +110,8 @@ def plain_table(table: Any) -> Any:
             columns.append(column.cast(plain.type))
         except pa.ArrowException as error:
             raise OutputInvalid(
-                f"the column {field.name} ({field.type}) cannot be stored as {plain.type}: {error}. {_LIMITS}"
+                f"the column {field.name} ({field.type}) cannot be stored as {plain.type}: {error}. "
+                f"{_advice(field.type)}"
             ) from error
         fields.append(plain)
     return pa.table(columns, schema=pa.schema(fields))
@@ -181,10 +183,14 @@ def _check_names(names: Iterable[Any], struct: str = "") -> None:
             raise OutputInvalid(f"{place} has {alike}. Give one of them another name")
         known[name.lower()] = name
     if not known:
-        raise OutputInvalid(f"{place} has no columns, and no reader can tell its rows. Give it a column, or write no output")
+        raise OutputInvalid(
+            f"{place} has no columns, and no reader can tell its rows. Give it a column, or write no output"
+        )
 
 
 def _refuse(column: str, kind: Any) -> NoReturn:
-    text = str(kind)
-    advice = next((advice for beginning, advice in _ADVICE.items() if text.startswith(beginning)), _CAST)
-    raise OutputInvalid(f"the column {column} is {text}, which not all readers read alike. {advice}")
+    raise OutputInvalid(f"the column {column} is {kind}, which not all readers read alike. {_advice(kind)}")
+
+
+def _advice(kind: Any) -> str:
+    return next((advice for beginning, advice in _ADVICE.items() if str(kind).startswith(beginning)), _CAST)

@@ -22,8 +22,8 @@ class Dataset:
     name: str
     parts: tuple[StagedOutput, ...]
 
-    def by_schema(self, files: Files) -> list[list[str]]:
-        """The URIs of all files, those of one schema together, so that most datasets are one plain read."""
+    def by_schema(self, files: Files) -> list[tuple[str, list[str]]]:
+        """Each schema with the URIs of its files, so that most datasets are one plain read."""
         groups: list[tuple[str, list[str]]] = []
         for part in self.parts:
             uris = [files.uri(file.path) for file in part.files]
@@ -33,7 +33,7 @@ class Dataset:
                     break
             else:
                 groups.append((part.schema, uris))
-        return [uris for _, uris in groups]
+        return groups
 
 
 def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]]) -> dict[str, Dataset]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tasks.spark import read_parquet
 from tasks.warehouse import Warehouse
 
 
@@ -23,7 +24,6 @@ def published(spark: Any, warehouse: Warehouse | str, dataset: str, version: int
 
     place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
     state = place.dataset(dataset, version)
-    schema = StructType.fromJson(json.loads(state.schema))
     if not state.files:
-        return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*(place.storage.uri(file.path) for file in state.files))
+        return spark.createDataFrame([], StructType.fromJson(json.loads(state.schema)))
+    return read_parquet(spark, [(state.schema, [place.storage.uri(file.path) for file in state.files])])

@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,13 @@ from tasks.errors import Unrecoverable
 from tasks.settings import Settings
 
 log = logging.getLogger(__name__)
+# By Spark's own defaults, or by a group's conf, timestamps would lose their zone, their microseconds or whole centuries
+# in other readers, and dates of before 1582 would move by days.
+_WRITE_CONF = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
 _TOLD_WITHIN = "10 seconds"  # most often it is there at once
 
 
@@ -282,6 +290,10 @@ def write_parquet(frame: Any, uri: str) -> int | None:
         The rows that its tasks wrote, as they counted them; None if Spark does not say. The driver commits whatever
         it then finds in the folder, and reports no error where that is less.
     """
+    for key, value in _WRITE_CONF.items():
+        # Not put back, since another thread of the step may be writing an output too.
+        frame.sparkSession.conf.set(key, value)
+    frame = _typed(frame)
     if frame.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
         frame.write.mode("overwrite").parquet(hadoop_uri(uri))
         return None
@@ -291,6 +303,15 @@ def write_parquet(frame: Any, uri: str) -> int | None:
     counted = Observation()
     frame.observe(counted, count(lit(1)).alias("rows")).write.mode("overwrite").parquet(hadoop_uri(uri))
     return _told(frame, counted)
+
+
+def _typed(frame: Any) -> Any:
+    """``frame`` with its columns without a type as text: Polars cannot read what Spark writes for them."""
+    from pyspark.sql.types import StructType
+
+    schema = frame.schema.json()
+    typed = re.sub(r'"(type|elementType|keyType|valueType)":"void"', r'"\1":"string"', schema)
+    return frame if typed == schema else frame.to(StructType.fromJson(json.loads(typed)))
 
 
 def _told(frame: Any, counted: Any) -> int | None:
@@ -308,9 +329,17 @@ def _told(frame: Any, counted: Any) -> int | None:
     return None if rows is None else int(rows)
 
 
-def read_parquet(session: Any, groups: Sequence[Sequence[str]]) -> Any:
-    """One frame of all files: each of ``groups`` has one schema; columns that one of them lacks are null."""
-    frames = [session.read.parquet(*map(hadoop_uri, uris)) for uris in groups]
+def read_parquet(session: Any, groups: Sequence[tuple[str, Sequence[str]]]) -> Any:
+    """One frame of all files: each of ``groups`` is a schema and its files; columns that one lacks are null.
+
+    Spark is told the schema. What it would infer depends on its conf, and is an integer for a column of nulls.
+    """
+    from pyspark.sql.types import StructType
+
+    frames = [
+        session.read.schema(StructType.fromJson(json.loads(schema))).parquet(*map(hadoop_uri, uris))
+        for schema, uris in groups
+    ]
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame, allowMissingColumns=True)

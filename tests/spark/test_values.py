@@ -23,6 +23,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.functions import lit
 
 from tasks.context import Work
 from tasks.errors import OutputInvalid
@@ -61,7 +62,7 @@ EARLY_UTC, LATE_UTC = EARLY.replace(tzinfo=UTC), LATE.replace(tzinfo=UTC)
 DAYS = [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), None]
 NOON, NEW_YEAR = at(2013, 7, 1, 12), at(2300, 1, 1)
 NOON_UTC, NEW_YEAR_UTC = NOON.replace(tzinfo=UTC), NEW_YEAR.replace(tzinfo=UTC)
-BIG = D("12345678901234567890123456789012345678")
+BIG, SMALL = D("12345678901234567890123456789012345678"), D("-12345678901234567890123456789012345678")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ IN_ARROW: dict[str, Column] = {
     "float64": arrow(pa.float64(), -0.0, 5e-324),
     "decimal32": arrow(pa.decimal32(9, 2), D("1.50"), D("-1234567.89")),
     "decimal64": arrow(pa.decimal64(18, 0), D(10**17), D(-1)),
-    "decimal128": arrow(pa.decimal128(38, 0), BIG, -BIG),
+    "decimal128": arrow(pa.decimal128(38, 0), BIG, SMALL),
     "decimal128_scaled": arrow(pa.decimal128(38, 38), D("0.1"), D("-0.2")),
     "decimal256": arrow(pa.decimal256(38, 2), D("1.25"), D("-0.01")),
     "bool": arrow(pa.bool_(), True, False),
@@ -181,7 +182,7 @@ IN_SPARK: dict[str, Column] = {
     "double": Column(["-0.0d", "5e-324d", "null"], [-0.0, 5e-324, None]),
     "decimal_9": Column(["1.50bd", "cast(-1234567.89 as decimal(9,2))", "null"], [D("1.50"), D("-1234567.89"), None]),
     "decimal_18": Column(["cast(1 as decimal(18,3))", "-1.125bd", "null"], [D(1), D("-1.125"), None]),
-    "decimal_38": Column([f"{BIG}bd", f"-{BIG}bd", "null"], [BIG, -BIG, None]),
+    "decimal_38": Column([f"{BIG}bd", f"{SMALL}bd", "null"], [BIG, SMALL, None]),
     "boolean": Column(["true", "false", "null"], [True, False, None]),
     "string": Column(["''", "'Zürich'", "null"], ["", "Zürich", None]),
     "char": Column(["cast('a' as char(3))", "'b'", "null"], ["a", "b", None]),
@@ -191,12 +192,16 @@ IN_SPARK: dict[str, Column] = {
     "timestamp": Column([f"timestamp'{EARLY_UTC}'", f"timestamp'{LATE_UTC}'", "null"], [EARLY_UTC, LATE_UTC, None]),
     "timestamp_ntz": Column([f"timestamp_ntz'{EARLY}'", f"timestamp_ntz'{LATE}'", "null"], [EARLY, LATE, None]),
     "array": Column(["array(1, null)", "array()", "null"], [[1, None], [], None]),
-    "array_of_timestamps": Column(
-        [f"array(timestamp'{NOON_UTC}')", "array(null)", "null"], [[NOON_UTC], [None], None]
-    ),
+    "array_of_timestamps": Column([f"array(timestamp'{NOON_UTC}')", "array(null)", "null"], [[NOON_UTC], [None], None]),
     "struct": Column(
         ["named_struct('n', 1, 't', 'a')", "named_struct('n', null, 't', null)", "null"],
         [{"n": 1, "t": "a"}, {"n": None, "t": None}, None],
+    ),
+    "void": Column(["null", "null", "null"], [None, None, None]),
+    "array_of_voids": Column(["array(null)", "array()", "null"], [[None], [], None]),
+    "map_of_voids": Column(["map()", "map()", "null"], [[], [], None]),
+    "struct_of_void": Column(
+        ["named_struct('type', null)", "named_struct('type', null)", "null"], [{"type": None}, {"type": None}, None]
     ),
     "map": Column(
         [f"map('a', timestamp_ntz'{NOON}', 'b', null)", "map()", "null"], [[("a", NOON), ("b", None)], [], None]
@@ -241,7 +246,7 @@ class Place:
 
     def publish(self, job: str, staged: Mapping[str, StagedOutput]) -> None:
         changes = {name: Change("replace", one.files, [], one.rows, one.schema) for name, one in staged.items()}
-        make = functools.partial(Entry, publish_id=job, kind="package", job=job, job_name=job, at=0.0, tokens={})
+        make = functools.partial(Entry, publish_id=job, kind="package", job=job, job_name=job, at=0.0, tokens=[])
         Warehouse(self.root).append(job, 0, lambda n, state: make(n=n, parent=n - 1, datasets=changes))
 
     @property
@@ -273,28 +278,29 @@ Staged = Mapping[str, StagedOutput]
 
 
 def spark_group(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
-    return place.work(place.session, **staged).read(*staged).select(columns).toArrow()
+    return place.work(place.session, **staged).read(*staged).select(columns or "*").toArrow()
 
 
 def light_group(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
-    return place.work(None, **staged).read(*staged).select(columns)
+    table = place.work(None, **staged).read(*staged)
+    return table.select(columns) if columns else table
 
 
 def published_in_spark(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
-    return published(place.session, place.root, *staged).select(columns).toArrow()
+    return published(place.session, place.root, *staged).select(columns or "*").toArrow()
 
 
 def published_files_in_arrow(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
-    return pq.read_table(published_files(place.root, *staged), columns=columns)
+    return pq.read_table(published_files(place.root, *staged), columns=columns or None)
 
 
 def published_files_in_duckdb(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
-    names = ", ".join(f'"{name}"' for name in columns)
+    names = ", ".join(f'"{name}"' for name in columns) or "*"
     return duckdb.read_parquet(published_files(place.root, *staged)).select(names).to_arrow_table()
 
 
 def published_files_in_polars(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
-    return pl.read_parquet(published_files(place.root, *staged), columns=columns).to_arrow()
+    return pl.read_parquet(published_files(place.root, *staged), columns=columns or None).to_arrow()
 
 
 READERS: dict[str, Callable[[Place, Staged, list[str]], pa.Table]] = {
@@ -339,3 +345,162 @@ CELLS = [(writer, name, reader) for writer, columns in KEPT.items() for name in 
 @pytest.mark.parametrize(("writer", "column", "reader"), CELLS)
 def test_every_reader_finds_the_values_that_were_written(place: Place, writer: str, column: str, reader: str) -> None:
     assert exact(place.found(reader, writer)[column]) == exact(KEPT[writer][column].read)
+
+
+def test_a_dataset_of_which_one_part_holds_only_nulls_keeps_the_values_of_the_others(place: Place) -> None:
+    parts = [place.write(f"part{n}", pa.table({"v": pa.array([v])})) for n, v in enumerate(["text", None])]
+    for session in (place.session, None):
+        work = Work(place.files, Token("j", "reader", 1, "n", "c"), session, {"all": Dataset("all", tuple(parts))})
+        table = work.read("all") if session is None else work.read("all").toArrow()
+        assert sorted(table["v"].to_pylist(), key=str) == [None, "text"]
+
+
+NAMES = ["a.b", "a b,;{}()\n\t=`\"'", "Ünï", "select", "void", "a/b:c%20", "_", "1"]
+
+
+@pytest.mark.parametrize("writer", KEPT)
+def test_every_reader_finds_the_columns_by_the_names_that_they_were_given(place: Place, writer: str) -> None:
+    frame: Any = pa.table({name: [n] for n, name in enumerate(NAMES)})
+    if writer == "pandas":
+        frame = frame.to_pandas()
+    if writer == "spark":
+        frame = place.session.createDataFrame(frame)
+    staged = {f"names_{writer}": place.write(f"names_{writer}", frame)}
+    place.publish(f"names_{writer}", staged)
+    for name, reader in READERS.items():
+        table = reader(place, staged, [])
+        assert (name, table.column_names) == (name, NAMES)
+        assert table.to_pylist() == [{column: n for n, column in enumerate(NAMES)}]
+
+
+# -- what is refused -------------------------------------------------------------------------------------------
+
+
+def raw(kind: pa.DataType, data: bytes) -> pa.Array:
+    """One value whose bytes nobody has checked."""
+    offsets = pa.py_buffer((0).to_bytes(4, "little") + len(data).to_bytes(4, "little"))
+    buffers = [None, offsets, pa.py_buffer(data)] if pa.types.is_string(kind) else [None, pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, 1, buffers)
+
+
+HOUR = datetime.timedelta(hours=1)
+REFUSED_IN_ARROW: dict[str, tuple[pa.Array, str]] = {
+    **{f"duration_{u}": (pa.array([HOUR], pa.duration(u)), f"is duration[{u}]") for u in ("s", "ms", "us", "ns")},
+    "list_of_durations": (pa.array([[HOUR]]), "integer microseconds"),
+    "dictionary_of_durations": (encoded(pa.array([HOUR])), "integer microseconds"),
+    "map_of_durations": (pa.array([[("a", HOUR)]], pa.map_(pa.string(), pa.duration("us"))), "integer microseconds"),
+    "interval": (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), "is month_day_nano_interval"),
+    "time32": (pa.array([datetime.time(1)], pa.time32("s")), "is time32[s]"),
+    "time64": (pa.array([datetime.time(1)], pa.time64("ns")), "microseconds since midnight"),
+    "digits": (pa.array([10**38], pa.decimal256(39, 0)), "is decimal256(39, 0)"),
+    "scale": (pa.array([D("1E+2")], pa.decimal128(5, -2)), "is decimal128(5, -2)"),
+    "point": (raw(pa.decimal128(2, 5), (1).to_bytes(16, "little")), "is decimal128(2, 5)"),
+    "more_digits_than_said": (raw(pa.decimal128(2, 0), (1000).to_bytes(16, "little")), "does not fit in precision"),
+    "uint64": (pa.array([2**63], pa.uint64()), "(uint64) cannot be stored as int64"),
+    "nanoseconds": (pa.array([1], pa.timestamp("ns")), "Round the values"),
+    "instant_of_nanoseconds": (pa.array([1], pa.timestamp("ns", "UTC")), "would lose data"),
+    "list_of_nanoseconds": (pa.array([[1]], pa.list_(pa.timestamp("ns"))), "would lose data"),
+    "far_future": (pa.array([2**60], pa.timestamp("s")), "out of bounds"),
+    "date_with_hours": (raw(pa.date64(), (3_600_000).to_bytes(8, "little")), "Store a timestamp"),
+    "no_utf8": (raw(pa.string(), b"\xff"), "Invalid UTF8"),
+    "empty_struct": (pa.array([{}], pa.struct([])), "add a field"),
+    "uuid": (pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16], pa.binary(16))), "Store text"),
+    "union": (
+        pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]),
+        "Store text",
+    ),
+    "run_ends": (pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array(["a"])), "Store text"),
+}
+REFUSED_IN_PANDAS: dict[str, tuple[Any, str]] = {
+    **{f"timedelta_{u}": (pd.Series([HOUR], dtype=f"timedelta64[{u}]"), "integer microseconds") for u in ("s", "ns")},
+    "timedelta_objects": (pd.Series([HOUR], dtype="object"), "integer microseconds"),
+    "times": (pd.Series([datetime.time(1)]), "microseconds since midnight"),
+    "beyond_64_bits": (pd.Series([2**70, 1]), "(object) cannot be stored: Python int too large"),
+    "beyond_63_bits": (pd.Series([2**63, 1]), "64 bits, one of them for the sign"),
+    "digits": (pd.Series([D(10**38)]), "Decimals have up to 38 digits"),
+    "mixed": (pd.Series(["a", 1]), "(object) cannot be stored"),
+    "complex": (pd.Series([1j]), "(complex128) cannot be stored"),
+    "sparse": (pd.Series(pd.arrays.SparseArray([1])), "cannot be stored"),
+    "objects": (pd.Series([object()]), "(object) cannot be stored"),
+    "half_a_character": (pd.Series(["\ud800"]), "surrogates not allowed"),
+    "period": (pd.Series(pd.period_range("2013", periods=1, freq="D")), "Store text"),
+    "ranges": (pd.Series(pd.interval_range(0, 1)), "Store text"),
+    "uuid": (pd.Series([uuid.UUID(int=1)]), "Store text"),
+    "nanoseconds": (pd.Series([1], dtype="datetime64[ns]"), "would lose data"),
+    "empty_structs": (pd.Series([{}]), "add a field"),
+}
+REFUSED_IN_SPARK: dict[str, tuple[str, str]] = {
+    "interval": ("interval '1 02:03:04' day to second", "is interval day to second"),
+    "months": ("interval '1-2' year to month", "is interval year to month"),
+    "array_of_intervals": ("array(interval '1' hour)", "integer microseconds"),
+    "struct_of_intervals": ("named_struct('took', interval '1' hour)", "struct_of_intervals.took is interval hour"),
+    "map_of_intervals": ("map(1, interval '1' hour)", "integer microseconds"),
+    "calendar": ("make_interval(1, 2)", "is interval"),
+    "time": ("time'01:02:03'", "microseconds since midnight"),
+    "variant": ("parse_json('1')", "to_json"),
+    "empty_struct": ("struct()", "add a field"),
+}
+REFUSED = {"arrow": REFUSED_IN_ARROW, "pandas": REFUSED_IN_PANDAS, "spark": REFUSED_IN_SPARK}
+
+
+def refusal(place: Place, frame: Any) -> str:
+    """The sentence with which ``frame`` is refused, for good and before anything of it is written."""
+    with pytest.raises(OutputInvalid) as caught:
+        place.write("refused", frame)
+    assert not failure_of(caught.value).recoverable
+    assert place.files.names("_staging/j/g/1-n-c/refused") == []
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("writer", REFUSED)
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ([], "the frame has no columns"),
+        (["n", "n"], "the frame has two columns n"),
+        (["n", "m", "N"], "the frame has columns n and N, which Spark takes for one"),
+        (["É", "é"], "the frame has columns É and é, which Spark takes for one"),
+        ([""], "a column of the frame has no name"),
+    ],
+)
+def test_names_that_readers_cannot_tell_apart_are_refused(
+    place: Place, writer: str, names: list[str], says: str
+) -> None:
+    if writer == "spark":
+        frame = place.session.range(1).select(*(lit(n).alias(name) for n, name in enumerate(names)))
+    elif writer == "arrow":
+        frame = pa.Table.from_arrays([pa.array([1])] * len(names), names=names)
+    else:
+        frame = pd.DataFrame([[1] * len(names)], columns=names)
+    assert refusal(place, frame).startswith(says)
+
+
+@pytest.mark.parametrize("fields", [["n", "n"], ["n", "N"]])
+@pytest.mark.parametrize("writer", ["arrow", "spark"])
+def test_names_in_a_struct_that_readers_cannot_tell_apart_are_refused(
+    place: Place, writer: str, fields: list[str]
+) -> None:
+    if writer == "spark":
+        frame = place.session.sql(f"select array(named_struct('{fields[0]}', 1, '{fields[1]}', 2)) as s")
+    else:
+        struct = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=fields)
+        frame = pa.table({"s": pa.ListArray.from_arrays(pa.array([0, 1]), struct)})
+    assert refusal(place, frame).startswith("the struct s has ")
+
+
+@pytest.mark.parametrize(
+    ("writer", "column"), [(writer, name) for writer, columns in REFUSED.items() for name in columns]
+)
+def test_a_column_that_readers_would_read_differently_is_refused_by_name(
+    place: Place, writer: str, column: str
+) -> None:
+    value, says = REFUSED[writer][column]
+    if writer == "spark":
+        frame = place.session.sql(f"select 1 as row, {value} as {column}")
+    else:
+        frame = {"arrow": pa.table, "pandas": pd.DataFrame}[writer]({"row": range(len(value)), column: value})
+    said = refusal(place, frame)
+    print(said)
+    assert said.startswith(f"the column {column}")
+    assert says in said
+    assert said.count(". ") >= 1  # what to do instead
