@@ -15,8 +15,8 @@ from tasks.errors import OutputInvalid
 MAX_DIGITS = 38  # of a decimal, in Spark, DuckDB and Polars
 
 _PLAIN_IN_SPARK = re.compile(
-    r"(void|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|string( collate \w+)?|char\(\d+\)|varchar\(\d+\)"
-    r"|binary|date|timestamp|timestamp_ntz)"
+    r"(void|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|string( collate \w+)?|char\(\d+\)"
+    r"|varchar\(\d+\)|binary|date|timestamp|timestamp_ntz)"
 )
 # What to do instead, by the beginning of the type's name in Spark, Arrow or pandas.
 _ADVICE = {
@@ -24,7 +24,7 @@ _ADVICE = {
     "in the name, such as integer microseconds",
     "interval": "Parquet has no intervals, so most readers would find a bare number. Store a number and say its unit "
     "in the name, such as integer microseconds or months",
-    "month_day_nano": "Spark reads no intervals. Store numbers and say their units in the names, such as months and days",
+    "month_day_nano": "Spark reads no intervals. Store numbers and say their units in the names",
     "timestamp": "Timestamps have whole microseconds. Round the values",
     "time": "Spark reads no time of day. Store text, or the microseconds since midnight as an integer",
     "date64": "Dates have no hours. Store a timestamp",
@@ -80,14 +80,13 @@ def arrow_table(frame: Any) -> Any:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         for position, name in enumerate(frame.columns):
-            # Not every error names its column.
-            try:
+            try:  # Not every error names its column.
                 pa.Table.from_pandas(frame.iloc[:, [position]], preserve_index=False)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
                 kind = frame.dtypes.iloc[position]
-                raise OutputInvalid(
-                    f"the column {name} ({kind}) cannot be stored: {cause.args[0]}. {_advice(kind)}"
-                ) from cause
+                # The second part of an Arrow error of pandas names the column again.
+                what = cause.args[0] if isinstance(cause, pa.ArrowException) else cause
+                raise OutputInvalid(f"the column {name} ({kind}) cannot be stored: {what}. {_advice(kind)}") from cause
         raise OutputInvalid(f"the frame cannot be stored: {error}. {_CAST}") from error
 
 
@@ -108,11 +107,16 @@ def plain_table(table: Any) -> Any:
             # The cast and the writer trust what Arrow has not checked: text that is no UTF-8, decimals of more digits.
             column.validate(full=True)
             columns.append(column.cast(plain.type))
+            unique = all(map(_keys_are_unique, columns[-1].chunks))
         except pa.ArrowException as error:
             raise OutputInvalid(
                 f"the column {field.name} ({field.type}) cannot be stored as {plain.type}: {error}. "
                 f"{_advice(field.type)}"
             ) from error
+        if not unique:
+            raise OutputInvalid(
+                f"the column {field.name} ({field.type}) has a map with a key twice. Keep one of the two"
+            )
         fields.append(plain)
     return pa.table(columns, schema=pa.schema(fields))
 
@@ -162,13 +166,37 @@ def _plain_type(kind: Any, column: str) -> Any:
         *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.date32()),
     )
     wider = {
-        **{pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.int64()},
-        **{pa.float16(): pa.float32(), pa.date64(): pa.date32()},
-        **{pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()},
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.int64(),
+        pa.float16(): pa.float32(),
+        pa.date64(): pa.date32(),
+        pa.string_view(): pa.large_string(),
+        pa.binary_view(): pa.large_binary(),
     }
     if kind not in same and kind not in wider:
         _refuse(column, kind)
     return wider.get(kind, kind)
+
+
+def _keys_are_unique(array: Any) -> bool:
+    """True if no map in a plain array has a key twice, of which readers would keep one or the other."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    kind = array.type
+    if types.is_map(kind):
+        keys = pa.ListArray.from_arrays(array.offsets, array.keys)
+        pairs = pa.table({"map": pc.list_parent_indices(keys), "key": pc.list_flatten(keys)})
+        # Arrow compares no keys that are structs or lists.
+        if not types.is_nested(kind.key_type) and len(pairs.group_by(["map", "key"]).aggregate([])) < len(pairs):
+            return False
+        inner = [array.keys, array.items]
+    else:
+        inner = array.flatten() if types.is_struct(kind) else [array.flatten()] if types.is_nested(kind) else []
+    return all(map(_keys_are_unique, inner))
 
 
 def _check_names(names: Iterable[Any], struct: str = "") -> None:

@@ -173,6 +173,8 @@ def test_values_of_a_dynamic_fork_are_collected_from_the_output(store: redis.Red
         ([sql("SELECT 1 AS a WHERE 1 = :missing", "x")], "SQL_INVALID", "missing"),
         ([sql("SELECT 1 AS a")], "OUTPUT_INVALID", "output: NAME"),
         ([sql("SELECT 1 AS a", "x"), sql("SELECT 2 AS a", "x")], "OUTPUT_INVALID", "written twice"),
+        ([sql("SELECT 1 AS a, 2 AS A", "x")], "OUTPUT_INVALID", "the frame has columns a and A"),
+        ([sql("SELECT interval '1' hour AS took", "x")], "OUTPUT_INVALID", "the column took is interval hour"),
         ([python("spark_numbers")], "OUTPUT_INVALID", "output: NAME"),
         ([python("spark_numbers", "x", row=1)], "BAD_STEP_CALL", "row"),
         ([python("slow_stage")], "BAD_STEP_CALL", "started"),

@@ -9,11 +9,9 @@ import contextlib
 import datetime
 import decimal
 import functools
-import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -126,6 +124,8 @@ IN_ARROW: dict[str, Column] = {
         {"n": None, "at": None},
     ),
     "map": arrow(pa.map_(pa.string(), pa.timestamp("ns")), [("a", NOON), ("b", None)], []),
+    "maps_with_one_key": arrow(pa.map_(pa.string(), pa.int64()), [("a", 1)], [("a", 1)]),
+    "map_by_structs": arrow(pa.map_(pa.struct({"k": pa.int8()}), pa.int64()), [({"k": 1}, 1), ({"k": 2}, 1)], []),
     "list_of_maps": arrow(pa.list_(pa.map_(pa.int8(), pa.list_(pa.float16()))), [[(1, [0.5])]], []),
     "dictionary": Column(encoded(pa.array(["b", "a", None])), ["b", "a", None]),
     "dictionary_of_timestamps": Column(encoded(pa.array([NOON, NOON, None], pa.timestamp("ns"))), [NOON, NOON, None]),
@@ -403,6 +403,14 @@ REFUSED_IN_ARROW: dict[str, tuple[pa.Array, str]] = {
     "far_future": (pa.array([2**60], pa.timestamp("s")), "out of bounds"),
     "date_with_hours": (raw(pa.date64(), (3_600_000).to_bytes(8, "little")), "Store a timestamp"),
     "no_utf8": (raw(pa.string(), b"\xff"), "Invalid UTF8"),
+    "key_twice": (pa.array([[("a", 1)], None, [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8())), "a key twice"),
+    "key_twice_in_a_struct": (
+        pa.array(
+            [{"m": [[(1, [(b"k", 1), (b"k", 2)])]]}],
+            pa.struct({"m": pa.list_(pa.map_(pa.int8(), pa.map_(pa.binary(), pa.int8())))}),
+        ),
+        "a key twice",
+    ),
     "empty_struct": (pa.array([{}], pa.struct([])), "add a field"),
     "uuid": (pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16], pa.binary(16))), "Store text"),
     "union": (
