@@ -5,7 +5,6 @@ All columns that a writer may store are written and read as one output, so the c
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import decimal
 import functools
@@ -258,22 +257,25 @@ class Place:
         return Work(self.files, Token("j", "reader", 1, "n", "c"), session, inputs)
 
     def found(self, reader: str, writer: str) -> dict[str, list[Any]]:
-        """The values of all columns; where they cannot be read together, of those that can."""
+        """The values of each column. Where all columns cannot be read together, an error stands in for its column."""
         if (reader, writer) not in self.read:
             names = list(KEPT[writer])
             staged = {writer: self.staged[writer]}
             try:
                 table = READERS[reader](self, staged, ["row", *names]).sort_by("row")
                 self.read[reader, writer] = {name: table[name].to_pylist() for name in names}
-            except BaseException:  # noqa: BLE001 - Polars raises a panic of its own
+            except UNREADABLE:
                 self.read[reader, writer] = one_by_one = {}
                 for name in names:
-                    with contextlib.suppress(BaseException):
+                    try:
                         table = READERS[reader](self, staged, ["row", name]).sort_by("row")
                         one_by_one[name] = table[name].to_pylist()
+                    except UNREADABLE as error:
+                        one_by_one[name] = [error]
         return self.read[reader, writer]
 
 
+UNREADABLE = (Exception, pl.exceptions.PanicException)
 Staged = Mapping[str, StagedOutput]
 
 
@@ -294,6 +296,12 @@ def published_files_in_arrow(place: Place, staged: Staged, columns: list[str]) -
     return pq.read_table(published_files(place.root, *staged), columns=columns or None)
 
 
+def published_files_in_pandas(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+    paths = published_files(place.root, *staged)
+    frame = pd.concat(pd.read_parquet(path, columns=columns or None, dtype_backend="pyarrow") for path in paths)
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
 def published_files_in_duckdb(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
     names = ", ".join(f'"{name}"' for name in columns) or "*"
     return duckdb.read_parquet(published_files(place.root, *staged)).select(names).to_arrow_table()
@@ -308,6 +316,7 @@ READERS: dict[str, Callable[[Place, Staged, list[str]], pa.Table]] = {
     "light_group": light_group,
     "published": published_in_spark,
     "arrow": published_files_in_arrow,
+    "pandas": published_files_in_pandas,
     "duckdb": published_files_in_duckdb,
     "polars": published_files_in_polars,
 }
@@ -318,9 +327,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     root = tmp_path_factory.mktemp("warehouse")
     Warehouse(str(root)).ensure_id()
     driver = Driver(Settings(spark_master="local[2]", spark_conf={"spark.ui.enabled": "false"}))
-    with driver.attempt("values", {}) as session:
-        for key, value in CONF.items():
-            session.conf.set(key, value)
+    with driver.attempt("values", CONF) as session:
         place = Place(Files(str(root)), session)
         assert place.staged
         yield place
