@@ -12,9 +12,8 @@ import redis
 from coordinator.status import Status
 from coordinator.store import REPORT_GROUP
 from tasks.keys import Keys
-from tasks.report import SCHEMA_VERSION
+from tasks.report import NEWEST_SCHEMA, SCHEMA_VERSION
 
-NEWER_LOOKED_AT = 20  # schema versions above ours for which waiting reports are looked for
 JOBS_LOOKED_AT = 200  # open jobs whose warehouse is looked at
 
 
@@ -131,7 +130,7 @@ def records_of(client: redis.Redis, keys: Keys) -> Records:
     pipe.zrange(keys.due, 0, 0, withscores=True)
     pipe.hmget(keys.alive, ["at", "period"])
     pipe.exists(f"{keys.name('beat', '')}:lock")
-    versions = range(SCHEMA_VERSION + 1, SCHEMA_VERSION + 1 + NEWER_LOOKED_AT)
+    versions = range(SCHEMA_VERSION + 1, NEWEST_SCHEMA + 1)
     for version in versions:
         pipe.xlen(keys.name("reports", f"v{version}"))
     (seconds, micros), reports, parked, open_jobs, first, (swept, period), beat, *newer = pipe.execute()
