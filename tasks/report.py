@@ -154,7 +154,7 @@ class Report:
         except KeyError as error:
             raise Malformed(f"a report needs the field {error}") from error
         except ValueError as error:
-            raise Malformed(str(error)) from error
+            raise Malformed(str(error)[:300]) from error  # it repeats the value, which may be of any length
 
 
 class NewerSchema(Malformed):

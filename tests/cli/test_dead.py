@@ -61,6 +61,24 @@ def test_show_of_one_that_is_not_there_is_3(cli: Cli, client: redis.Redis) -> No
         assert "unstuck dead list" in done.stderr
 
 
+@pytest.mark.parametrize("field", ["token", "kind", "at", "v", "strange"])
+def test_a_report_of_megabytes_is_cut_in_the_list_and_whole_in_what_show_and_json_give(
+    cli: Cli, client: redis.Redis, field: str
+) -> None:
+    value = "begin" + "x" * 5_000_000 + "end"
+    report = park(client, "gone", **{field: value})
+    listed = cli("dead", "list")
+    assert report in listed.stdout
+    assert len(listed.stdout) < 2000
+    shown = cli("dead", "show", report)
+    assert shown.stdout.count(value) == 1, "whole, and once"
+    assert cli.json("dead", "show", report)["report"][field] == value
+    assert cli.json("dead", "list")[0]["report"][field] == value
+    refused = cli("dead", "replay", report)
+    assert refused.returncode == 4
+    assert len(refused.stderr) < 2000
+
+
 def test_replay_does_what_it_can_and_says_of_the_rest_why_not(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
     job = hand.submit({"name": "a"})
     good, unknown, broken = park(client, job), park(client, "gone"), park(client, job, kind="exploded")
