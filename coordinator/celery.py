@@ -18,7 +18,7 @@ from coordinator.commands import Command
 from coordinator.quiet import hush
 from coordinator.spec_check import CONTROL_QUEUE
 from tasks.acking import Acknowledging
-from tasks.app import celery_app
+from tasks.app import celery_app, refuse_other_pools
 from tasks.settings import settings
 
 _settings = settings()
@@ -46,6 +46,11 @@ app.steps["consumer"].add(ReportConsumer)
 app.steps["consumer"].add(Acknowledging)
 app.steps["consumer"].add(CoordinatorEars)
 hush("coordinator.sweep")
+refuse_other_pools(
+    app,
+    "celery -A coordinator worker reads reports in a thread, beside which no process may fork, and needs the threads "
+    "pool: leave out -P/--pool, or give -P threads.",
+)
 
 _assembling = threading.Lock()
 

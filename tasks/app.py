@@ -10,12 +10,15 @@ This module must stay light: a coordinator imports it to send hints. What a work
 
 from __future__ import annotations
 
-from celery import Celery
+from typing import Any
+
+from celery import Celery, signals
+from celery.concurrency import get_implementation
 from kombu import Exchange, Queue
 
 from tasks.broker import BrokerConnection
 from tasks.connect import broker_url
-from tasks.settings import settings_or_leave
+from tasks.settings import leave, settings_or_leave
 
 QUEUES = ("spark", "light")
 START_WITHIN = 60.0  # seconds; a child on a busy host may take long to say that it is up
@@ -75,6 +78,20 @@ def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
         },
     )
     return made
+
+
+def refuse_other_pools(app: Celery, sentence: str) -> None:
+    """A worker of ``app`` that was given another pool than ``worker_pool`` ends with ``sentence``, having taken nothing.
+
+    ``-P prefork`` is not another one: Celery takes it for no choice at all, and ``worker_pool`` for what is wanted.
+    """
+
+    def look(sender: Any, **_: Any) -> None:
+        if sender.app is app and get_implementation(sender.pool_cls) is not get_implementation(app.conf.worker_pool):
+            leave(sentence)
+
+    # Signals are global to a process, and a coordinator's worker knows both apps.
+    signals.worker_init.connect(look, weak=False)
 
 
 app = celery_app("unstuck.tasks", QUEUES, settings_or_leave().redis_url)

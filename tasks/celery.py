@@ -15,7 +15,7 @@ from typing import Any
 from celery import signals
 
 from tasks.acking import Acknowledging
-from tasks.app import app
+from tasks.app import app, refuse_other_pools
 from tasks.ears import Ears
 from tasks.stopping import sign_of_this_worker
 
@@ -46,17 +46,11 @@ app.steps["consumer"].add(Ears)
 _slots: int | None = None
 
 
-@signals.worker_init.connect  # type: ignore[untyped-decorator]
-def _refuse_other_pools(sender: Any, **_: Any) -> None:
-    if sender.app is not app:
-        return
-    from celery.concurrency import get_implementation
-
-    if get_implementation(sender.pool_cls) is not get_implementation(app.conf.worker_pool):
-        raise SystemExit(
-            "celery -A tasks worker runs each attempt in a process of its own and needs the prefork pool: "
-            "leave out -P/--pool, and give -c/--concurrency for more runners."
-        )
+refuse_other_pools(
+    app,
+    "celery -A tasks worker runs each attempt in a process of its own and needs the prefork pool: "
+    "leave out -P/--pool, and give -c/--concurrency for more runners.",
+)
 
 
 @signals.celeryd_after_setup.connect  # type: ignore[untyped-decorator]
