@@ -22,7 +22,7 @@ from tasks.app import celery_app, refuse_other_pools
 from tasks.settings import settings
 
 _settings = settings()
-app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings.redis_url)
+app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings)
 app.conf.update(
     worker_pool="threads",
     worker_concurrency=4,

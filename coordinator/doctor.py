@@ -11,9 +11,11 @@ from coordinator.explanation import longest_gap
 from coordinator.finding import Finding, count_of, ok, problem, some, warning
 from coordinator.fleet import CoordinatorView, FleetView, RunnerView, SeenThere
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen
+from coordinator.spec_check import CONTROL_QUEUE
 from coordinator.tested import TESTED_JAVA, TESTED_SERVER
 from coordinator.vitals import JobPlace, Records, Server
 from tasks.duration import format_duration
+from tasks.keys import Keys
 from tasks.settings import LAST_STEPS, Settings
 
 OLDEST_REDIS = (7, 0)
@@ -110,7 +112,14 @@ def _clock(seen: Server) -> Finding:
 
 def of_records(seen: Records, settings: Settings) -> list[Finding]:
     """Does anybody take what waits?"""
-    return [_reports(seen, settings), _parked(seen), *_newer(seen), _overdue(seen, settings), _sweep(seen, settings)]
+    findings = [
+        _reports(seen, settings),
+        _parked(seen),
+        *_newer(seen),
+        _overdue(seen, settings),
+        _sweep(seen, settings),
+    ]
+    return [*findings, *_astray(seen, settings)]
 
 
 def _reports(seen: Records, settings: Settings) -> Finding:
@@ -139,6 +148,17 @@ def _newer(seen: Records) -> list[Finding]:
     told = ", ".join(f"{count:,} of schema {version}" for version, count in sorted(seen.newer.items()))
     cure = "Upgrade all coordinators to the release of the newest worker."
     return [warning("REPORTS_NEWER", f"reports of a newer release wait for a newer coordinator: {told}", cure)]
+
+
+def _astray(seen: Records, settings: Settings) -> list[Finding]:
+    if not seen.astray:
+        return []
+    text = (
+        f"{count_of(seen.astray, 'message')} for a coordinator on a queue that no fleet reads, sent without its prefix"
+    )
+    option = f'broker_transport_options={{"global_keyprefix": "{Keys(settings.prefix).broker}"}}'
+    cure = f"Give the Celery app that sends {option}, send again, and remove the list: redis-cli DEL {CONTROL_QUEUE}"
+    return [problem("STRAY_MESSAGES", text, cure)]
 
 
 def _gap(seen: Records, settings: Settings) -> float:

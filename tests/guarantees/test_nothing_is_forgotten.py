@@ -204,7 +204,24 @@ def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_
 
 
 def test_a_report_that_calls_itself_a_version_that_no_release_has_is_parked_and_makes_no_stream(head: Head) -> None:
-    strange = ("1_0", " 2", "2 ", "2\n", "+2", "-1", "0", "02", "2.0", "1e1", "٢", "²", "100", str(10**20), "9" * 5000, "")
+    strange = (
+        "1_0",
+        " 2",
+        "2 ",
+        "2\n",
+        "+2",
+        "-1",
+        "0",
+        "02",
+        "2.0",
+        "1e1",
+        "٢",
+        "²",
+        "100",
+        str(10**20),
+        "9" * 5000,
+        "",
+    )
     for version in strange:
         head.redis.xadd(head.keys.reports, {"v": version, "id": "e", "kind": "succeeded", "at": 1})
     head.read()
