@@ -84,7 +84,7 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
 
 
 def refuse_other_pools(app: Celery, sentence: str) -> None:
-    """A worker of ``app`` that was given another pool than ``worker_pool`` ends with ``sentence``, having taken nothing.
+    """A worker of ``app`` that is given another pool than ``worker_pool`` ends with ``sentence``, having taken nothing.
 
     ``-P prefork`` is not another one: Celery takes it for no choice at all, and ``worker_pool`` for what is wanted.
     """

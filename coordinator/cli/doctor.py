@@ -21,7 +21,6 @@ from rich.text import Text
 from coordinator import doctor as judge
 from coordinator import fleet_health
 from coordinator.cli.connection import connected, settings_here
-from coordinator.cli.demo import JAVA, java_version
 from coordinator.cli.exits import ExitCode, Unreachable
 from coordinator.cli.terminal import count_of, emit, one_line, stdout, table
 from coordinator.finding import Finding, Level, ok, problem, warning
@@ -31,6 +30,7 @@ from coordinator.problem import suggestion
 from coordinator.tested import TESTED
 from coordinator.vitals import JobPlace, records_of, server_of
 from tasks.address import without_password
+from tasks.host import JAVA, java_version
 from tasks.keys import Keys
 from tasks.release import release_here
 from tasks.settings import Settings

@@ -16,8 +16,9 @@ import pytest
 from processes import command_line, lives
 from servers import wait_until
 
-from coordinator.cli.demo import java_version, missing
+from coordinator.cli.demo import missing
 from examples.flights_truth import disagreements, truth
+from tasks.host import java_version
 from tasks.warehouse import published_files
 from tests.cli.conftest import ROOT, Cli
 
@@ -108,7 +109,7 @@ def test_the_demo_names_all_that_is_missing_and_how_to_get_it(alone: Cli, tmp_pa
         java.chmod(0o755)
     done = alone("demo", JAVA_HOME=str(tmp_path / "java"))
     assert done.returncode == 2
-    assert "Java 11 is too old" in done.stderr if banner else "Java is not installed" in done.stderr
+    assert f"Java 11 in JAVA_HOME, {tmp_path}/java is too old" in done.stderr if banner else "Java is not installed" in done.stderr
     assert "17" in done.stderr
     assert not (tmp_path / ".unstuck").exists()
     assert any("examples/flights.yaml" in what for what in missing(tmp_path))
