@@ -284,10 +284,12 @@ def of_place(seen: PlaceSeen) -> list[Finding]:
 
 
 def of_place_and_jobs(seen: PlaceSeen, jobs: tuple[JobPlace, ...]) -> list[Finding]:
-    """Is the warehouse here the one that the open jobs were submitted to?"""
+    """Is the warehouse here the one that the open jobs were submitted to? Nobody knows of one that cannot be used."""
+    if seen.trouble:
+        return []
     here = [job for job in jobs if job.warehouse == seen.uri]
     strange = [job for job in here if job.id != seen.id]
-    if strange and not seen.trouble:
+    if strange:
         what = f"has the id {seen.id} here" if seen.id else "is not there, as seen from here"
         text = (
             f"the warehouse {seen.uri} {what}, and {count_of(len(strange), 'open job')} submitted to another under "
