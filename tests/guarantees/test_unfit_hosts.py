@@ -78,7 +78,7 @@ def refused(url: str, folder: Path, environ: dict[str, str], *arguments: str, ap
 def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, queues: str
 ) -> None:
-    waits = {queue: fleet.offer(client, tmp_path / "w", queue, {**PLAIN, "queue": queue}) for queue in ("heavy", "spark")}
+    waits = {name: fleet.offer(client, tmp_path / "w", name, {**PLAIN, "queue": name}) for name in ("heavy", "spark")}
     said = refused(redis_server.url, tmp_path, NO_JAVA, *(["-Q", queues] if queues else []))
     assert "Java is not installed in JAVA_HOME, /nowhere: Spark needs Java 17 or newer" in said
     assert "-Q light" in said
