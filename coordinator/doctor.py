@@ -112,14 +112,10 @@ def _clock(seen: Server) -> Finding:
 
 def of_records(seen: Records, settings: Settings) -> list[Finding]:
     """Does anybody take what waits?"""
-    findings = [
-        _reports(seen, settings),
-        _parked(seen),
-        *_newer(seen),
-        _overdue(seen, settings),
-        _sweep(seen, settings),
+    return [
+        *(_reports(seen, settings), _parked(seen), *_newer(seen)),
+        *(_overdue(seen, settings), _sweep(seen, settings), *_astray(seen, settings)),
     ]
-    return [*findings, *_astray(seen, settings)]
 
 
 def _reports(seen: Records, settings: Settings) -> Finding:
@@ -153,9 +149,7 @@ def _newer(seen: Records) -> list[Finding]:
 def _astray(seen: Records, settings: Settings) -> list[Finding]:
     if not seen.astray:
         return []
-    text = (
-        f"{count_of(seen.astray, 'message')} for a coordinator on a queue that no fleet reads, sent without its prefix"
-    )
+    text = f"{count_of(seen.astray, 'message')} for a coordinator, sent without a prefix to a queue that no fleet reads"
     option = f'broker_transport_options={{"global_keyprefix": "{Keys(settings.prefix).broker}"}}'
     cure = f"Give the Celery app that sends {option}, send again, and remove the list: redis-cli DEL {CONTROL_QUEUE}"
     return [problem("STRAY_MESSAGES", text, cure)]

@@ -32,13 +32,13 @@ def lacking(settings: Settings, queues: Collection[str], without_java: str = "")
 
     ``without_java``: how to start one that needs no Java, for whoever lacks it.
     """
-    found = [lacking_packages()]
+    found = [_lacking_packages()]
     if _needs_java(settings, queues) and (java := lacking_java()):
         found += [java, without_java]
     return "\n".join(filter(None, found))
 
 
-def lacking_packages() -> str:
+def _lacking_packages() -> str:
     """Which packages of a worker cannot be imported here, in a sentence; empty if none."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if not missing:
@@ -47,8 +47,11 @@ def lacking_packages() -> str:
 
 
 def lacking_java() -> str:
-    """Why Spark finds no Java here that it can run on, in a sentence; empty if it does."""
-    version = java_version()
+    """Why Spark finds no Java here that it can run on, in a sentence; empty if it does, or if nobody can tell."""
+    try:
+        version = java_version()
+    except subprocess.TimeoutExpired:  # a busy host, or a slow disk: Spark may start all the same
+        return ""
     if version >= JAVA:
         return ""
     home = _java_home()
@@ -68,7 +71,11 @@ def _needs_java(settings: Settings, queues: Collection[str]) -> bool:
 
 
 def java_version() -> int:
-    """The major version of the Java that Spark would start; 0 if there is none."""
+    """The major version of the Java that Spark would start; 0 if there is none.
+
+    Raises:
+        subprocess.TimeoutExpired: it does not say.
+    """
     program = _java()
     if program is None:
         return 0
@@ -76,7 +83,7 @@ def java_version() -> int:
         asked = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=_ANSWERS_WITHIN, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return 0
     match = re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
     return int(match[1]) if match else 0
