@@ -18,11 +18,11 @@ from coordinator.commands import Command
 from coordinator.quiet import hush
 from coordinator.spec_check import CONTROL_QUEUE
 from tasks.acking import Acknowledging
-from tasks.app import celery_app
+from tasks.app import celery_app, refuse_other_pools
 from tasks.settings import settings
 
 _settings = settings()
-app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings.redis_url)
+app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings)
 app.conf.update(
     worker_pool="threads",
     worker_concurrency=4,
@@ -46,6 +46,11 @@ app.steps["consumer"].add(ReportConsumer)
 app.steps["consumer"].add(Acknowledging)
 app.steps["consumer"].add(CoordinatorEars)
 hush("coordinator.sweep")
+refuse_other_pools(
+    app,
+    "celery -A coordinator worker reads reports in a thread, beside which no process may fork, and needs the threads "
+    "pool: leave out -P/--pool, or give -P threads.",
+)
 
 _assembling = threading.Lock()
 

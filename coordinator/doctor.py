@@ -11,9 +11,11 @@ from coordinator.explanation import longest_gap
 from coordinator.finding import Finding, count_of, ok, problem, some, warning
 from coordinator.fleet import CoordinatorView, FleetView, RunnerView, SeenThere
 from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen
+from coordinator.spec_check import CONTROL_QUEUE
 from coordinator.tested import TESTED_JAVA, TESTED_SERVER
 from coordinator.vitals import JobPlace, Records, Server
 from tasks.duration import format_duration
+from tasks.keys import Keys
 from tasks.settings import LAST_STEPS, Settings
 
 OLDEST_REDIS = (7, 0)
@@ -110,7 +112,10 @@ def _clock(seen: Server) -> Finding:
 
 def of_records(seen: Records, settings: Settings) -> list[Finding]:
     """Does anybody take what waits?"""
-    return [_reports(seen, settings), _parked(seen), *_newer(seen), _overdue(seen, settings), _sweep(seen, settings)]
+    return [
+        *(_reports(seen, settings), _parked(seen), *_newer(seen)),
+        *(_overdue(seen, settings), _sweep(seen, settings), *_astray(seen, settings)),
+    ]
 
 
 def _reports(seen: Records, settings: Settings) -> Finding:
@@ -139,6 +144,15 @@ def _newer(seen: Records) -> list[Finding]:
     told = ", ".join(f"{count:,} of schema {version}" for version, count in sorted(seen.newer.items()))
     cure = "Upgrade all coordinators to the release of the newest worker."
     return [warning("REPORTS_NEWER", f"reports of a newer release wait for a newer coordinator: {told}", cure)]
+
+
+def _astray(seen: Records, settings: Settings) -> list[Finding]:
+    if not seen.astray:
+        return []
+    text = f"{count_of(seen.astray, 'message')} for a coordinator, sent without a prefix to a queue that no fleet reads"
+    option = f'broker_transport_options={{"global_keyprefix": "{Keys(settings.prefix).broker}"}}'
+    cure = f"Give the Celery app that sends {option}, send again, and remove the list: redis-cli DEL {CONTROL_QUEUE}"
+    return [problem("STRAY_MESSAGES", text, cure)]
 
 
 def _gap(seen: Records, settings: Settings) -> float:
@@ -264,10 +278,12 @@ def of_place(seen: PlaceSeen) -> list[Finding]:
 
 
 def of_place_and_jobs(seen: PlaceSeen, jobs: tuple[JobPlace, ...]) -> list[Finding]:
-    """Is the warehouse here the one that the open jobs were submitted to?"""
+    """Is the warehouse here the one that the open jobs were submitted to? Nobody knows of one that cannot be used."""
+    if seen.trouble:
+        return []
     here = [job for job in jobs if job.warehouse == seen.uri]
     strange = [job for job in here if job.id != seen.id]
-    if strange and not seen.trouble:
+    if strange:
         what = f"has the id {seen.id} here" if seen.id else "is not there, as seen from here"
         text = (
             f"the warehouse {seen.uri} {what}, and {count_of(len(strange), 'open job')} submitted to another under "

@@ -169,7 +169,7 @@ def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float, *, wanted: 
         float(swept) if swept else None,
         tuple(sorted(found_runners, key=lambda one: (one.silent, one.host, one.worker_pid, one.pid))),
         tuple(sorted(found_coordinators, key=lambda one: (one.silent, one.host, one.pid))),
-        _queues(client, found_runners, found_coordinators, _wanted(client, keys) if wanted else set(), standing),
+        _queues(client, keys, found_runners, found_coordinators, _wanted(client, keys) if wanted else set(), standing),
         tuple(DeafView(worker, float(at)) for worker, at in deaf),
     )
 
@@ -232,6 +232,7 @@ def _standing(lines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 def _queues(
     client: redis.Redis,
+    keys: Keys,
     runners: Iterable[RunnerView],
     coordinators: Iterable[CoordinatorView],
     wanted: Iterable[str],
@@ -245,7 +246,7 @@ def _queues(
     names = sorted({*listeners, *wanted})
     pipe = client.pipeline(transaction=False)
     for name in names:
-        pipe.llen(name)
+        pipe.llen(keys.queue(name))
     lengths = pipe.execute()
     views = (
         QueueView(name, int(n), listeners.get(name, 0), standing.get(name) if n else None)

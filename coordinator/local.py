@@ -28,6 +28,7 @@ from coordinator.guard import Guard
 from coordinator.home import Answer, FleetFailed, FleetRunning, Home, ask, discover_redis_url
 from coordinator.voice import Voice, to_stdout
 from tasks.connect import broker_url
+from tasks.keys import Keys
 from tasks.settings import Settings
 
 __all__ = ["FleetFailed", "FleetRunning", "LocalFleet", "Size", "crew", "discover_redis_url", "valkey"]
@@ -309,7 +310,8 @@ class LocalFleet:
         if not nodes:
             self._stopping.wait(0.05)
             return []
-        app = Celery("unstuck.up", broker=broker_url(self._url), set_as_current=False)
+        ours = {"global_keyprefix": Keys(self.settings.prefix).broker}
+        app = Celery("unstuck.up", broker=broker_url(self._url), broker_transport_options=ours, set_as_current=False)
         try:
             with app.connection_for_write() as connection:
                 replies = app.control.ping(destination=nodes, timeout=0.5, connection=connection)

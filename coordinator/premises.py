@@ -5,9 +5,11 @@ Nothing is changed but one probe file beside the log, which is removed again. It
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -69,7 +71,7 @@ def place_seen(uri: str, word: str) -> PlaceSeen:
         # Without a folder there is nothing to probe, and none must be made: the doctor changes nothing.
         local = files.local_path("")
         if not (local.is_dir() if local is not None else files.names("")):
-            return PlaceSeen(uri)
+            return PlaceSeen(uri, trouble="" if local is None else _in_the_way(local))
         known = warehouse.identity()
         made_at = local.joinpath(ID_FILE).stat().st_mtime if known and local is not None else None
         probe = f"_doctor-{word}"
@@ -81,6 +83,14 @@ def place_seen(uri: str, word: str) -> PlaceSeen:
         return PlaceSeen(uri, True, known, created == (True, False) and kept == b"first", made_at=made_at)
     except (OSError, ValueError, UnstuckError, ImportError) as error:
         return PlaceSeen(uri, trouble=f"{type(error).__name__}: {error}")
+
+
+def _in_the_way(folder: Path) -> str:
+    """What stands where ``folder``, or one above it, would have to be made; empty if nothing does."""
+    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if there.is_dir():
+        return ""
+    return f"{there} is a link that leads nowhere" if there.is_symlink() else f"{there} is a file, not a folder"
 
 
 def java_seen(java: Callable[[], int]) -> JavaSeen:

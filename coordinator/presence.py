@@ -79,7 +79,7 @@ class Presence:
         queues = sorted({CONTROL_QUEUE, *(queue for line in described for queue in _queues_of(line))})
         with self._redis.pipeline(transaction=False) as pipe:
             for queue in queues:
-                pipe.lindex(queue, -1)  # Celery adds on the left
+                pipe.lindex(self._keys.queue(queue), -1)  # Celery adds on the left
             oldest = pipe.execute(raise_on_error=False)
         # What is no list is no queue of Celery's, whoever named it.
         found = {queue: text for queue, text in zip(queues, oldest, strict=True) if isinstance(text, str)}

@@ -444,7 +444,7 @@ class Store:
         for queue in queues:
             allowed = max(8, 2 * slots.get(queue, 0))
             used = int(cast(str, self._redis.get(self._keys.resent(queue))) or 0)
-            length = self._redis.llen(queue)
+            length = self._redis.llen(self._keys.queue(queue))
             if not length:
                 left[queue] = EMPTY
             elif length >= 64 and not slots.get(queue):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +10,12 @@ from typing import Any, cast
 
 import redis
 
+from coordinator.spec_check import CONTROL_QUEUE
 from coordinator.status import Status
 from coordinator.store import REPORT_GROUP
 from tasks.keys import Keys
-from tasks.report import SCHEMA_VERSION
+from tasks.report import NEWEST_SCHEMA, SCHEMA_VERSION
 
-NEWER_LOOKED_AT = 20  # schema versions above ours for which waiting reports are looked for
 JOBS_LOOKED_AT = 200  # open jobs whose warehouse is looked at
 
 
@@ -66,6 +67,7 @@ class Records:
         open: jobs that have not ended; ``overdue`` by how long the most overdue of them, ``overdue_job``, is.
         swept_age: since the last sweep. ``beat``: does a beat hold its lock?
         period: UNSTUCK_SWEEP_EVERY of whoever swept last.
+        astray: messages for a coordinator that were sent without any prefix, so that no fleet reads them.
         places: of open jobs, the newest.
     """
 
@@ -82,6 +84,7 @@ class Records:
     beat: bool
     places: tuple[JobPlace, ...]
     period: float | None = None
+    astray: int = 0
 
 
 def server_of(client: redis.Redis) -> Server:
@@ -131,7 +134,7 @@ def records_of(client: redis.Redis, keys: Keys) -> Records:
     pipe.zrange(keys.due, 0, 0, withscores=True)
     pipe.hmget(keys.alive, ["at", "period"])
     pipe.exists(f"{keys.name('beat', '')}:lock")
-    versions = range(SCHEMA_VERSION + 1, SCHEMA_VERSION + 1 + NEWER_LOOKED_AT)
+    versions = range(SCHEMA_VERSION + 1, NEWEST_SCHEMA + 1)
     for version in versions:
         pipe.xlen(keys.name("reports", f"v{version}"))
     (seconds, micros), reports, parked, open_jobs, first, (swept, period), beat, *newer = pipe.execute()
@@ -152,7 +155,17 @@ def records_of(client: redis.Redis, keys: Keys) -> Records:
         beat=bool(beat),
         places=_places(client, keys),
         period=None if period is None else float(period),
+        astray=_astray(client),
     )
+
+
+def _astray(client: redis.Redis) -> int:
+    try:
+        oldest = cast(str | None, client.lindex(CONTROL_QUEUE, -1))
+        ours = oldest is not None and str(json.loads(oldest)["headers"]["task"]).startswith("coordinator.")
+        return client.llen(CONTROL_QUEUE) if ours else 0
+    except (redis.ResponseError, ValueError, TypeError, KeyError):
+        return 0  # whatever it is, nobody meant it for a coordinator
 
 
 def _stream(client: redis.Redis, keys: Keys) -> tuple[int | None, str | None, int, str | None]:

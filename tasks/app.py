@@ -10,12 +10,16 @@ This module must stay light: a coordinator imports it to send hints. What a work
 
 from __future__ import annotations
 
-from celery import Celery
+from typing import Any
+
+from celery import Celery, signals
+from celery.concurrency import get_implementation
 from kombu import Exchange, Queue
 
 from tasks.broker import BrokerConnection
 from tasks.connect import broker_url
-from tasks.settings import settings_or_leave
+from tasks.keys import Keys
+from tasks.settings import Settings, leave, settings_or_leave
 
 QUEUES = ("spark", "light")
 START_WITHIN = 60.0  # seconds; a child on a busy host may take long to say that it is up
@@ -29,12 +33,12 @@ def queue_of(name: str) -> Queue:
     return Queue(name, exchange=Exchange(""), routing_key=name)
 
 
-def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
+def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery:
     """A Celery app as both rooms want it: no results, early acknowledgement, anonymous exchanges. Binds to nothing yet.
 
-    The first of ``queues`` is the default one. ``broker``: an address of Redis, as in UNSTUCK_REDIS_URL.
+    The first of ``queues`` is the default one.
     """
-    made = Celery(name, broker=broker_url(broker), set_as_current=False)
+    made = Celery(name, broker=broker_url(settings.redis_url), set_as_current=False)
     # Queues that a worker is given with -Q, or a spec names, are made the same way.
     made.amqp.autoexchange = lambda _name: Exchange("")
     made.amqp.Connection = BrokerConnection
@@ -72,12 +76,28 @@ def celery_app(name: str, queues: tuple[str, ...], broker: str) -> Celery:
             "socket_keepalive": True,
             "health_check_interval": 5,
             "visibility_timeout": 3600,
+            # Two fleets may share a database. Without it they would take each other's messages.
+            "global_keyprefix": Keys(settings.prefix).broker,
         },
     )
     return made
 
 
-app = celery_app("unstuck.tasks", QUEUES, settings_or_leave().redis_url)
+def refuse_other_pools(app: Celery, sentence: str) -> None:
+    """A worker of ``app`` that is given another pool than ``worker_pool`` ends with ``sentence``, having taken nothing.
+
+    ``-P prefork`` is not another one: Celery takes it for no choice at all, and ``worker_pool`` for what is wanted.
+    """
+
+    def look(sender: Any, **_: Any) -> None:
+        if sender.app is app and get_implementation(sender.pool_cls) is not get_implementation(app.conf.worker_pool):
+            leave(sentence)
+
+    # Signals are global to a process, and a coordinator's worker knows both apps.
+    signals.worker_init.connect(look, weak=False)
+
+
+app = celery_app("unstuck.tasks", QUEUES, settings_or_leave())
 app.conf.update(
     worker_pool="tasks.pool:TaskPool",
     worker_concurrency=1,

@@ -15,13 +15,20 @@ from typing import Any
 from celery import signals
 
 from tasks.acking import Acknowledging
-from tasks.app import app
+from tasks.app import app, refuse_other_pools
 from tasks.ears import Ears
+from tasks.host import lacking
+from tasks.settings import leave, settings
 from tasks.stopping import sign_of_this_worker
 
 log = logging.getLogger(__name__)
 
 PAUSE = 1.0  # seconds that a child lives which cannot be a runner, so that its worker does not fork without a pause
+
+WITHOUT_JAVA = (
+    "Groups with `spark: false` need no Java: start a worker for them with -Q light, or, for queues of other names, "
+    "with UNSTUCK_SPARK_MASTER=none."
+)
 
 app.steps["consumer"].add(Acknowledging)
 
@@ -46,17 +53,20 @@ app.steps["consumer"].add(Ears)
 _slots: int | None = None
 
 
+refuse_other_pools(
+    app,
+    "celery -A tasks worker runs each attempt in a process of its own and needs the prefork pool: "
+    "leave out -P/--pool, and give -c/--concurrency for more runners.",
+)
+
+
 @signals.worker_init.connect  # type: ignore[untyped-decorator]
-def _refuse_other_pools(sender: Any, **_: Any) -> None:
+def _refuse_unfit_host(sender: Any, **_: Any) -> None:
     if sender.app is not app:
         return
-    from celery.concurrency import get_implementation
-
-    if get_implementation(sender.pool_cls) is not get_implementation(app.conf.worker_pool):
-        raise SystemExit(
-            "celery -A tasks worker runs each attempt in a process of its own and needs the prefork pool: "
-            "leave out -P/--pool, and give -c/--concurrency for more runners."
-        )
+    queues = sorted(app.amqp.queues.consume_from)
+    if lacks := lacking(settings(), queues, WITHOUT_JAVA):
+        leave(f"This worker does not start, since its host cannot run what {', '.join(queues)} may bring.\n{lacks}")
 
 
 @signals.celeryd_after_setup.connect  # type: ignore[untyped-decorator]

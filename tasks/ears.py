@@ -94,7 +94,7 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
         while self.at_work():
             time.sleep(every)
             queues = list(consumer.app.amqp.queues.consume_from)  # may change: ``celery control cancel_consumer``
-            waiting = _waiting(client, queues)
+            waiting = _waiting(client, Keys(settings.prefix), queues)
             look = Look(time.monotonic(), self._received, self.at_work() and _free(consumer), waiting)
             hearing = hearing.after(look, within=3 * every + 1.0)
             if hearing.deaf_for >= settings.deaf_after:
@@ -117,16 +117,16 @@ def _free(consumer: Any) -> bool:
     return worker is not None and worker.seats is not None and worker.seats.free
 
 
-def _waiting(client: redis.Redis, queues: Iterable[str]) -> bool:
+def _waiting(client: redis.Redis, keys: Keys, queues: Iterable[str]) -> bool:
     """Does anything lie on one of these queues? False where nobody can tell, which is held against nobody.
 
     Nor can anybody take it from a server that refuses writes: to take a message is one.
     """
     try:
         with client.pipeline(transaction=False) as pipe:
-            takes_writes(pipe, Keys(settings().prefix))
+            takes_writes(pipe, keys)
             for queue in queues:
-                pipe.llen(queue)
+                pipe.llen(keys.queue(queue))
             return any(cast(list[int], pipe.execute()))
     except redis.RedisError:
         return False

@@ -13,6 +13,7 @@
     ├── SettingsInvalid          a variable of the environment holds what no process can run with
     ├── OrderUnreadable          what the store has of an attempt cannot be read by this worker
     ├── NotBegun                 this runner could not begin an attempt that it had claimed
+    │   └── HostUnfit            its host lacks what the attempt needs: Java, or a package
     ├── WorkerFolderGone         the working directory of this worker is gone, and a step with it
     ├── InputMissing             what a needed group staged is not there
     ├── StagingLost              what this attempt staged is not there any more
@@ -92,6 +93,10 @@ class NotBegun(UnstuckError):
     """This runner has claimed an attempt and cannot begin it, for a reason of its own."""
 
     code = "NOT_BEGUN"
+
+
+class HostUnfit(NotBegun):
+    """This host lacks what a runner needs: Java, a package, or whatever keeps a JVM from starting."""
 
 
 class WorkerFolderGone(UnstuckError):

@@ -35,6 +35,7 @@ key                                   type    what it holds
 ``P:coordinators:seen``               zset    coordinator id → when it last noted itself
 ``P:deaf``                            zset    host:pid → when that worker or coordinator found itself deaf and ended
 ``P:nothing``                         list    never there: pushing onto it if it is there asks whether writes are taken
+``P:celery:QUEUE``                    list    a queue of Celery's; with ``P:celery:unacked`` … all that kombu keeps
 ``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
 ====================================  ======  ===========================================================
 
@@ -163,6 +164,15 @@ class Keys:
     @property
     def deaf(self) -> str:
         return self.name("deaf")
+
+    @property
+    def broker(self) -> str:
+        """What kombu puts before every key and channel of its own, so that one fleet's messages are never another's."""
+        return self.name("celery", "")
+
+    def queue(self, name: str) -> str:
+        """The messages of a Celery queue, as kombu keeps them: pushed on the left, taken on the right."""
+        return f"{self.broker}{name}"
 
     @property
     def nothing(self) -> str:

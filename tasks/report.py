@@ -6,6 +6,7 @@ The outcome stands on the attempt record and is the truth; the report is the mes
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -14,6 +15,8 @@ from tasks.errors import Malformed
 from tasks.token import Token
 
 SCHEMA_VERSION = 1
+NEWEST_SCHEMA = 99  # what a report may call itself; each newer version has a stream of its own
+_VERSION = re.compile(r"[1-9][0-9]?")
 
 
 class OutcomeKind(StrEnum):
@@ -129,12 +132,15 @@ class Report:
             Malformed: a field is missing or cannot be read.
             NewerSchema: a later release wrote it.
         """
-        try:
-            version = int(fields["v"])
-        except KeyError:
-            raise Malformed("a report needs a schema version in the field 'v', and this one has none") from None
-        except ValueError:
-            raise Malformed(f"the schema version in 'v' must be a whole number, not {fields['v'][:60]!r}") from None
+        said = fields.get("v")
+        if said is None:
+            raise Malformed("a report needs a schema version in the field 'v', and this one has none")
+        # Not by int() alone: it reads "1_0", " 2" and the digits of every script.
+        if not _VERSION.fullmatch(said):
+            raise Malformed(
+                f"the schema version in 'v' must be a whole number from 1 to {NEWEST_SCHEMA}, not {said[:60]!r}"
+            )
+        version = int(said)
         if version > SCHEMA_VERSION:
             raise NewerSchema(version)
         try:
@@ -148,7 +154,7 @@ class Report:
         except KeyError as error:
             raise Malformed(f"a report needs the field {error}") from error
         except ValueError as error:
-            raise Malformed(str(error)) from error
+            raise Malformed(str(error)[:300]) from error  # it repeats the value, which may be of any length
 
 
 class NewerSchema(Malformed):

@@ -35,7 +35,7 @@ from tasks import fuse
 from tasks.aside import aside
 from tasks.attempt_log import AttemptLog
 from tasks.context import StepContext, Work
-from tasks.errors import AttemptEnded, Malformed, NotBegun, OrderUnreadable, WarehouseMismatch
+from tasks.errors import AttemptEnded, HostUnfit, Malformed, NotBegun, OrderUnreadable, WarehouseMismatch
 from tasks.failure import MAX_TEXT, failure_of, shorten
 from tasks.group import Step, WorkOrder
 from tasks.inputs import read_inputs
@@ -61,8 +61,8 @@ def run(runner: Runner, hint_text: str) -> str:
     """Claim and run the attempt that a hint offers.
 
     Returns:
-        What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, or the outcome and the
-        answer of finish.
+        What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, UNFIT, or the outcome
+        and the answer of finish.
     """
     runner.leash.taken()
     try:
@@ -74,6 +74,11 @@ def run(runner: Runner, hint_text: str) -> str:
         # A claim now would only be handed back. Unclaimed, it costs no epoch and is sent again, to another worker.
         log.info("%s is not claimed: this worker was told to stop. The hint will be sent again", hint)
         return "STOPPING"
+    if runner.unfit:
+        # A claim now would be charged as a lost worker, again and again: a host without Java fails in seconds.
+        runner.replace()
+        log.error("%s is not claimed: Java is gone from this host. The hint will be sent again", hint)
+        return "UNFIT"
     # Made before the first try to claim: a claim that is repeated because its reply was lost is the same claim.
     claimant, event = secrets.token_hex(6), secrets.token_hex(8)
     claim: Claim | BaseException
@@ -224,8 +229,12 @@ class Attempt:
         conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
         entered = ExitStack()
         with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
-            runner.driver.start()
-            session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
+            try:
+                runner.driver.start()
+                session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
+            except HostUnfit:
+                runner.replace()  # the next one begins only where the host is fit again
+                raise
         stack.callback(self._leave, entered)
         return session
 

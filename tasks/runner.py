@@ -22,7 +22,8 @@ from tasks import fuse
 from tasks.arming import arm_this_process
 from tasks.aside import aside
 from tasks.connect import connect
-from tasks.errors import NotBegun
+from tasks.errors import HostUnfit, NotBegun
+from tasks.host import java_is_gone, lacking, may_run_spark
 from tasks.keys import Keys
 from tasks.lease import Lease
 from tasks.leash import Leash
@@ -69,18 +70,24 @@ class Runner:
         self.client: redis.Redis = connect(settings.redis_url)
         self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl)
         self.driver = Driver(settings, slots=slots)
+        self._queues = tuple(queues)
         self.held: Held | None = None
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         self._sign = sign
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
         self.leash = Leash(hello, self._hear, sign, patience=settings.lease_ttl / 2)
-        if settings.spark_prewarm and set(queues) != {"light"}:
+        if settings.spark_prewarm and may_run_spark(settings, queues):
             threading.Thread(target=self._prewarm, name="prewarm", daemon=True).start()
 
     @property
     def stopping(self) -> bool:
         """True once the worker was told to stop: no attempt is begun any more."""
         return self._sign is not None and self._sign.word is not Word.WORK
+
+    @property
+    def unfit(self) -> bool:
+        """True once Java is gone from this host, and no session is up that needs it no more."""
+        return java_is_gone(self.settings, self._queues) and not self.driver.running
 
     @contextmanager
     def holding(self, token: Token) -> Iterator[Held]:
@@ -163,8 +170,14 @@ _runner: Runner | None = None
 
 
 def start_runner(*, queues: Sequence[str], slots: int, sign: StopSign | None = None) -> Runner:
-    """Make this process a runner. Called once, in the child."""
+    """Make this process a runner. Called once, in the child.
+
+    Raises:
+        HostUnfit: this host lacks what a runner of these queues needs.
+    """
     global _runner
+    if lacks := lacking(settings(), queues):
+        raise HostUnfit(lacks)
     if os.getpgrp() != os.getpid():
         # A group of its own: the runner and its JVM end together, and the worker above is not hit with them.
         os.setpgid(0, 0)

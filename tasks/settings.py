@@ -7,7 +7,7 @@ import os
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NoReturn, Self
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -16,6 +16,7 @@ from tasks.address import redis_address
 from tasks.duration import Seconds
 from tasks.errors import SettingsInvalid
 
+NO_SPARK = "none"  # as UNSTUCK_SPARK_MASTER
 LAST_STEPS = 5.0  # seconds; for what a worker does once its attempts have ended, such as ending its processes
 
 
@@ -62,7 +63,7 @@ class Settings(BaseSettings):
     retention: Seconds = 7 * 86400.0
     durability: Literal["everysec", "fsync", "replica"] = "everysec"
 
-    spark_master: str = "local[*]"
+    spark_master: str = Field(default="local[*]", description="of every session; none: this worker runs no Spark")
     spark_conf: Annotated[dict[str, str], NoDecode] = Field(
         default_factory=dict, description="JSON; Spark conf of every session"
     )
@@ -121,15 +122,20 @@ def settings() -> Settings:
 
 
 def settings_or_leave() -> Settings:
-    """The settings, for a program of Celery's: one that cannot read them says so and ends with 2, having tried nothing.
-
-    An exception would not do: Celery shows those of an import with their traceback.
-    """
+    """The settings, for a program of Celery's: one that cannot read them ends with 2, having tried nothing."""
     try:
         return settings()
     except SettingsInvalid as error:
-        sys.stderr.write(f"{error}\n")
-        raise SystemExit(2) from None
+        leave(str(error))
+
+
+def leave(sentence: str) -> NoReturn:
+    """End a program of Celery's that cannot be what it was started as: with ``sentence``, and with 2.
+
+    An exception would not do: Celery shows those of an import with their traceback.
+    """
+    sys.stderr.write(f"{sentence}\n")
+    raise SystemExit(2)
 
 
 def whoami() -> str:

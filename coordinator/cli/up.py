@@ -9,8 +9,11 @@ from typing import Annotated
 import redis
 import typer
 
-from coordinator.cli.connection import connected
-from coordinator.cli.exits import ExitCode, Unreachable
+from coordinator.cli.connection import connected, settings_here
+from coordinator.cli.exits import BadRequest, ExitCode, Unreachable
+from tasks.host import lacking
+
+WITHOUT_JAVA = "Groups with `spark: false` need no Java: a fleet for them alone starts with `unstuck up --workers 0`."
 
 
 def up(
@@ -24,6 +27,9 @@ def up(
     """Run a local fleet in the foreground: an embedded Valkey unless UNSTUCK_REDIS_URL is set. Ctrl-C stops all."""
     from coordinator.local import LocalFleet
 
+    queues = [*(["spark"] if workers else []), *(["light"] if light else [])]
+    if queues and (lacks := lacking(settings_here(), queues, WITHOUT_JAVA)):
+        raise BadRequest(f"Nothing was started, since this machine cannot run the workers of this fleet.\n{lacks}")
     if os.environ.get("UNSTUCK_REDIS_URL"):
         otherwise = "Start it, or unset UNSTUCK_REDIS_URL: `unstuck up` then brings a Valkey of its own."
         try:

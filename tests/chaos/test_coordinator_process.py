@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import redis
-from servers import RedisServer, wait_until
+from servers import RedisServer, app_of_strangers, wait_until
 
 from coordinator.bootstep import EXIT_CODE
 
@@ -70,9 +70,7 @@ def test_the_process_ends_with_its_consumer_also_when_a_sweep_hangs(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     process = start(redis_server, tmp_path, wait=True)
-    from celery import Celery
-
-    app = Celery(broker=redis_server.url, set_as_current=False)
+    app = app_of_strangers(redis_server.url)
     app.conf.task_default_exchange = ""
     app.send_task("coordinator.sweep", queue="control")
     app.close()

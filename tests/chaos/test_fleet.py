@@ -203,8 +203,8 @@ def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(client: C
     job = client.submit(spec).id
     wait_until(lambda: client.show(job).done > 5, 60, "some groups to be done")
     with redis.Redis.from_url(fleet.redis_url, decode_responses=True) as store:
-        mine = [key for key in store.scan_iter("*", count=1000) if not key.startswith("unstuck:")]
-        assert "light" in mine or "unacked" in mine or "_kombu.binding.celery.pidbox" in mine
+        mine = list(store.scan_iter("unstuck:celery:*", count=1000))
+        assert {"light", "unacked", "_kombu.binding.celery.pidbox"} & {key.split(":")[-1] for key in mine}
         store.delete(*mine)
     assert client.wait(job, 90).job.status is Status.FINISHED
     assert {tuple(found) for found in kinds(client, job).values()} == {("QUEUED", "RUNNING", "SUCCEEDED")}
@@ -212,7 +212,8 @@ def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(client: C
 
 def test_an_app_with_nothing_of_ours_installed_submits_through_celery(client: Client, fleet: LocalFleet) -> None:
     code = (
-        "import sys; from celery import Celery; app = Celery(broker=sys.argv[1]); "
+        "import sys; from celery import Celery; app = Celery(broker=sys.argv[1], "
+        "broker_transport_options={'global_keyprefix': 'unstuck:celery:'}); "
         "app.send_task('coordinator.submit', kwargs={'spec': {'name': 'foreign', 'groups': [{'name': 'g', "
         "'spark': False, 'steps': [{'python': 'examples.noop:start'}]}]}, 'key': 'foreign-1'}, queue='control')"
     )

@@ -283,7 +283,7 @@ def test_all_connections_cut_and_the_hint_redelivered_are_one_attempt(
         store.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
     for _ in range(SLOTS):
         send_hint(store, Hint(job, "only", claimed["epoch"], claimed["nonce"]), "light")
-    wait_until(lambda: store.llen("light") == 0, 60, "all copies of the hint to be taken")
+    wait_until(lambda: store.llen(KEYS.queue("light")) == 0, 60, "all copies of the hint to be taken")
     wait_until(lambda: live(store, job, "only")["lease"] > claimed["lease"] + 1.0, 30, "renewals to go on")
     work.open("go")
     assert client.wait(job, 60).job.status is Status.FINISHED
@@ -301,9 +301,9 @@ def test_hints_deleted_with_every_key_of_the_broker_are_sent_again(
     job = client.submit({"name": "broker", "groups": [work.group(name, gate="go") for name in held]}).id
     wait_until(work.began(*held), 60, "all runners to be busy")
     after = client.submit({"name": "broker2", "groups": [work.group(name) for name in lost]}).id
-    wait_until(lambda: store.llen("light") >= len(lost), 30, "the hints to lie in the queue")
+    wait_until(lambda: store.llen(KEYS.queue("light")) >= len(lost), 30, "the hints to lie in the queue")
     store.delete(*[key for key in store.scan_iter("*", count=1000) if not key.startswith("unstuck:")])
-    assert store.llen("light") == 0
+    assert store.llen(KEYS.queue("light")) == 0
     work.open("go")
     for one in (job, after):
         assert client.wait(one, 90).job.status is Status.FINISHED
@@ -319,7 +319,7 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
     job = client.submit({"name": "rollback", "groups": groups}).id
     wait_until(work.began("early", "ended", "freed"), 60, "all runners to be busy")
     later = client.submit({"name": "rollback2", "groups": [work.group("late", gate="end")]}).id
-    wait_until(lambda: store.llen("light") == 1, 30, "its hint to lie in the queue")
+    wait_until(lambda: store.llen(KEYS.queue("light")) == 1, 30, "its hint to lie in the queue")
     files = server.folder / "appendonlydir"
     shutil.copytree(files, server.folder / "then")
 
@@ -336,7 +336,7 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
     # One runner is idle, and the hint lies before it: the one that holds the attempt is first.
     now = wait_until(lambda: live(store, later, "late").get("claimant"), 30)
     assert now == holder
-    wait_until(lambda: store.llen("light") == 0, 30, "the idle runner to take the hint, and leave it")
+    wait_until(lambda: store.llen(KEYS.queue("light")) == 0, 30, "the idle runner to take the hint, and leave it")
     # What had ended runs no more, by its record, until its lease lapses; then its marker is found.
     wait_until(lambda: client.show(job).done == 2, 60, "both to have ended once more")
     work.open("end")

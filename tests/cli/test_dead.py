@@ -45,7 +45,7 @@ def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(cli: Cl
     ("version", "why"),
     [
         ("", "a report needs a schema version in the field 'v', and this one has none"),
-        ("one", "the schema version in 'v' must be a whole number, not 'one'"),
+        ("one", "the schema version in 'v' must be a whole number from 1 to 99, not 'one'"),
     ],
 )
 def test_a_report_whose_version_cannot_be_read_says_so_in_words(
@@ -59,6 +59,24 @@ def test_show_of_one_that_is_not_there_is_3(cli: Cli, client: redis.Redis) -> No
         done = cli("dead", "show", word)
         assert done.returncode == 3
         assert "unstuck dead list" in done.stderr
+
+
+@pytest.mark.parametrize("field", ["token", "kind", "at", "v", "strange"])
+def test_a_report_of_megabytes_is_cut_in_the_list_and_whole_in_what_show_and_json_give(
+    cli: Cli, client: redis.Redis, field: str
+) -> None:
+    value = "begin" + "x" * 5_000_000 + "end"
+    report = park(client, "gone", **{field: value})
+    listed = cli("dead", "list")
+    assert report in listed.stdout
+    assert len(listed.stdout) < 2000
+    shown = cli("dead", "show", report)
+    assert shown.stdout.count(value) == 1, "whole, and once"
+    assert cli.json("dead", "show", report)["report"][field] == value
+    assert cli.json("dead", "list")[0]["report"][field] == value
+    refused = cli("dead", "replay", report)
+    assert refused.returncode == 4
+    assert len(refused.stderr) < 2000
 
 
 def test_replay_does_what_it_can_and_says_of_the_rest_why_not(cli: Cli, hand: ByHand, client: redis.Redis) -> None:

@@ -16,8 +16,9 @@ import pytest
 from processes import command_line, lives
 from servers import wait_until
 
-from coordinator.cli.demo import java_version, missing
+from coordinator.cli.demo import missing
 from examples.flights_truth import disagreements, truth
+from tasks.host import java_version
 from tasks.warehouse import published_files
 from tests.cli.conftest import ROOT, Cli
 
@@ -73,6 +74,7 @@ def says(process: subprocess.Popen[str], out: Path, pattern: str, timeout: float
 
 @pytest.mark.timeout(400)
 def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(alone: Cli) -> None:
+    alone.env["JAVA_HOME"] = "/nowhere"  # a fleet without Spark workers needs none
     with running(alone, "up", "--workers", "0", "--light", "1") as (process, out):
         says(process, out, r"^Ready: ", 100)
         done = alone("submit", ROOT / "examples" / "wide.yaml", "--wait")
@@ -85,10 +87,18 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
         assert coordinator["read_at"]
         assert not coordinator["silent"]
         assert {"name": "light", "length": 0, "listeners": 2, "oldest_since": None} in fleet["queues"]
-        second = alone("up")
+        second = alone("up", "--workers", "0")
         assert second.returncode == 4
         assert str(process.pid) in second.stderr
     assert process.returncode == 0
+
+
+def test_up_on_a_machine_without_java_says_so_and_starts_nothing(alone: Cli) -> None:
+    done = alone("up", JAVA_HOME="/nowhere")
+    assert done.returncode == 2
+    assert "Java is not installed in JAVA_HOME, /nowhere: Spark needs Java 17" in done.stderr
+    assert "unstuck up --workers 0" in done.stderr
+    assert not (alone.folder / ".unstuck").exists()
 
 
 def test_up_with_a_redis_that_is_not_there_is_5_and_starts_nothing(alone: Cli) -> None:
@@ -108,7 +118,8 @@ def test_the_demo_names_all_that_is_missing_and_how_to_get_it(alone: Cli, tmp_pa
         java.chmod(0o755)
     done = alone("demo", JAVA_HOME=str(tmp_path / "java"))
     assert done.returncode == 2
-    assert "Java 11 is too old" in done.stderr if banner else "Java is not installed" in done.stderr
+    where = f" in JAVA_HOME, {tmp_path}/java"
+    assert (f"Java 11{where} is too old" if banner else f"Java is not installed{where}") in done.stderr
     assert "17" in done.stderr
     assert not (tmp_path / ".unstuck").exists()
     assert any("examples/flights.yaml" in what for what in missing(tmp_path))

@@ -152,7 +152,7 @@ def test_runners_and_coordinators_are_forgotten_after_an_hour_of_silence(head: H
 def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(cli: Cli, head: Head) -> None:
     head.submit(group("a", queue="heavy"))
     head.read()
-    head.redis.lpush("heavy", *(f"message {n}" for n in range(1200)))
+    head.redis.lpush(head.keys.queue("heavy"), *(f"message {n}" for n in range(1200)))
     runner(head, "light-1")
     done = cli("fleet")
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("heavy")]

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
 from celery.utils.nodenames import anon_nodename
 from head import group
-from servers import RedisServer, wait_until
+from servers import RedisServer, app_of_strangers, wait_until
 
 from coordinator.client import Client
 from coordinator.status import Intent, Status
@@ -81,7 +80,7 @@ def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 def send(redis_server: RedisServer) -> Iterator[Send]:
     """Sends a task as any app does."""
-    with closing(Celery(broker=redis_server.url, set_as_current=False)) as app:
+    with closing(app_of_strangers(redis_server.url)) as app:
         yield lambda task, **kwargs: app.send_task(f"coordinator.{task}", kwargs=kwargs, queue="control")
 
 

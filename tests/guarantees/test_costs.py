@@ -159,7 +159,7 @@ def test_hints_sent_again_do_not_pile_up_behind_busy_workers(make_head: Callable
     """Rule 6 'neither floods': 4 slots busy with long work, 20 groups wait in the broker; nothing was lost."""
     head = make_head(dispatch_timeout=0.2, sweep_every=0.1)
     listening(head, "light", 4)
-    head.redis.rpush("light", *["a hint that waits"] * 20)
+    head.redis.rpush(head.keys.queue("light"), *["a hint that waits"] * 20)
     head.submit(group("w", for_each={"n": list(range(20))}))
     head.read()
     assert len(head.sent) == 20

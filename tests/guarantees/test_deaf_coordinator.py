@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import redis
-from celery import Celery
-from servers import RedisServer, wait_until
+from servers import RedisServer, app_of_strangers, wait_until
 
 from coordinator.client import Client
 from coordinator.finding import Level
 from coordinator.fleet_health import of_fleet
+from tasks.keys import Keys
 from tasks.settings import Settings
 
 DEAF_AFTER = 1.0
@@ -61,7 +61,7 @@ def test_a_deaf_coordinator_ends_itself_and_a_hearing_one_does_not(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Its reports are still read and its sweeps done; only what comes through Celery is not heard."""
-    app = Celery(broker=redis_server.url, set_as_current=False)
+    app = app_of_strangers(redis_server.url)
     app.conf.task_default_exchange = ""
 
     def submit(key: str) -> None:
@@ -85,7 +85,7 @@ def test_a_deaf_coordinator_ends_itself_and_a_hearing_one_does_not(
         # Then: it ends as a failure, so that its supervisor starts another, which hears what waits.
         assert process.wait(30) == os.EX_SOFTWARE, log.read_text()[-2000:]
         assert re.search(r"is deaf: for \ds it has received nothing from control", log.read_text())
-        assert client.llen("control") >= 1
+        assert client.llen(Keys().queue("control")) >= 1
         view = people.fleet()
     app.close()
     assert [one.worker.rpartition(":")[2] for one in view.deaf] == [str(process.pid)]

@@ -58,7 +58,7 @@ def test_a_deaf_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 2.5 * DEAF_AFTER or worker.process.poll() is not None, 30)
         assert worker.process.poll() is None, worker.text()[-2000:]
-        assert client.llen(QUEUE) == 1
+        assert client.llen(fleet.KEYS.queue(QUEUE)) == 1
         (tmp_path / "gate").touch()
         assert fleet.outcome(client, waits).kind is OutcomeKind.SUCCEEDED
 
@@ -74,7 +74,7 @@ def test_a_deaf_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
         text = worker.text()
         assert re.search(rf"is deaf: for \ds it has received nothing from {QUEUE}", text)
         assert fleet.outcome(client, held).kind is OutcomeKind.RELEASED
-        assert client.llen(QUEUE) >= 1, "what it did not hear waits for the next worker"
+        assert client.llen(fleet.KEYS.queue(QUEUE)) >= 1, "what it did not hear waits for the next worker"
         assert "claimant" not in fleet.attempt(client, lost)
 
     with Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "w"))) as people:
@@ -90,7 +90,7 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
     group: dict[str, Any] = {"name": "g", "spark": False, "queue": QUEUE}
     gate = {"python": "fleet_steps:until", "params": {"path": str(tmp_path / "gate")}}
     environ = {"UNSTUCK_DEAF_AFTER": f"{DEAF_AFTER}s"}
-    app = celery_app("people", (QUEUE,), redis_server.url)
+    app = celery_app("people", (QUEUE,), Settings(redis_url=redis_server.url))
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ, arguments=["-I", "hanging"]) as worker:
         # Given: a runner at work, and a main process that hangs.
         works = fleet.offer(client, tmp_path / "w", "works", {**group, "steps": [gate]})
@@ -124,7 +124,7 @@ def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_th
     def listen(word: str) -> None:
         assert app.control.broadcast(word, arguments={"queue": QUEUE}, reply=True, timeout=10, limit=1)
 
-    app = celery_app("people", (QUEUE,), redis_server.url)
+    app = celery_app("people", (QUEUE,), Settings(redis_url=redis_server.url))
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE) as worker:
         wait_until(lambda: head.client.fleet().runners, 10, "the runner to be shown")
         listen("cancel_consumer")

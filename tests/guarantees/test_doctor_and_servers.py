@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from head import Head, group
 from servers import RedisServer, free_port, wait_until
 
@@ -158,6 +159,23 @@ def told(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Call
     return lambda: examine(redis_server.url, tmp_path)[1]
 
 
+def test_a_message_that_was_sent_without_the_prefix_is_named(
+    head: Head, redis_server: RedisServer, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    head.redis.set("control", "what another program keeps there")
+    assert "STRAY_MESSAGES" not in told()
+    head.redis.delete("control")
+    with Celery(broker=redis_server.url, set_as_current=False) as app:
+        app.send_task("billing.nightly", queue="control")
+        assert "STRAY_MESSAGES" not in told(), "the queue of another application"
+        head.redis.delete("control")
+        for _ in range(2):
+            app.send_task("coordinator.submit", kwargs={"spec": {}}, queue="control")
+    found = told()["STRAY_MESSAGES"]
+    assert (found["level"], "2 messages" in found["text"]) == ("problem", True)
+    assert '"global_keyprefix": "unstuck:celery:"' in found["cure"]
+
+
 def test_what_waits_in_the_store_is_named(head: Head, told: Callable[[], dict[str, dict[str, Any]]]) -> None:
     job = head.submit(group("a"))
     head.sweep.run()
@@ -171,7 +189,7 @@ def test_what_waits_in_the_store_is_named(head: Head, told: Callable[[], dict[st
     head.redis.xadd(head.keys.dead, {"reason": "UNKNOWN_JOB: it", "report": "{}"})
     head.redis.xadd(head.keys.name("reports", "v2"), {"reason": "newer", "report": "{}"})
     head.redis.zadd(head.keys.due, {job: head.redis.time()[0] - 100})
-    head.redis.lpush("light", "a message")
+    head.redis.lpush(head.keys.queue("light"), "a message")
     (Path(head.settings.warehouse) / "_warehouse_id").write_text("another")
     found = told()
 
@@ -242,7 +260,7 @@ def test_a_new_installation_has_no_false_problem_after_its_first_submit(
 
 def test_submits_that_no_coordinator_hears_are_named(head: Head, redis_server: RedisServer, tmp_path: Path) -> None:
     """Its thread for reports lives and notes itself; what Celery should bring it lies on the queue."""
-    head.redis.lpush("control", "a submit, as Celery writes it")
+    head.redis.lpush(head.keys.queue("control"), "a submit, as Celery writes it")
     head.presence.note(None, 0.0)
     assert examine(redis_server.url, tmp_path)[1]["QUEUES"]["level"] == "ok", "it came just now"
     code, findings, _ = examine(redis_server.url, tmp_path, UNSTUCK_DEAF_AFTER="100ms")

@@ -17,8 +17,7 @@ import fleet
 import psutil
 import pytest
 import redis
-from celery import Celery
-from servers import RedisServer, wait_until
+from servers import RedisServer, app_of_strangers, wait_until
 
 from coordinator.child import Command
 from coordinator.client import Client
@@ -181,7 +180,7 @@ def test_a_shutdown_over_the_broker_hands_back_too(
     name = f"{tmp_path.name}@here"
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, arguments=["-n", name]) as stopped:
         hint = offer("wait_for_cancel")
-        with Celery(broker=redis_server.url, set_as_current=False) as app:
+        with app_of_strangers(redis_server.url) as app:
             app.control.shutdown(destination=[name])
         assert fleet.outcome(store, hint, 1.0 + SLACK).kind is OutcomeKind.RELEASED
         left(stopped)

@@ -64,7 +64,7 @@ def test_a_lost_hint_on_a_queue_that_is_never_empty_is_sent_again_all_the_same(
     """The queue's length does not matter, only that nobody claimed in time."""
     head = make_head(dispatch_timeout=0.5)
     listening(head, "light", 2)
-    head.redis.rpush("light", *["somebody else's message"] * 500)
+    head.redis.rpush(head.keys.queue("light"), *["somebody else's message"] * 500)
     job = head.submit(group("w", for_each={"n": list(range(20))}))
     head.read()
     hints = head.hints()
@@ -90,7 +90,9 @@ def test_a_lost_hint_on_a_queue_that_is_never_empty_is_sent_again_all_the_same(
 def test_hints_sent_again_neither_flood_nor_starve(make_head: Callable[..., Head]) -> None:
     """Rule 6: the oldest first, at most twice the slots that listen and at least 8, in one dispatch_timeout."""
     head = make_head(dispatch_timeout=2.0)
-    head.redis.rpush("light", "somebody else's message")  # a queue that is not empty: nobody can say what was lost
+    head.redis.rpush(
+        head.keys.queue("light"), "somebody else's message"
+    )  # a queue that is not empty: nobody can say what was lost
     old = head.submit(group("w", for_each={"n": list(range(30))}), name="old")
     head.read()
     first = head.hints()

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 import redis
-from celery import Celery
 from guarantees.test_shown_is_true import staged
 from head import Head, group
-from servers import RedisServer, wait_until
+from servers import RedisServer, app_of_strangers, wait_until
 
 from coordinator import publisher
 from coordinator.background import Background
@@ -343,7 +342,7 @@ def test_submits_by_message_that_hang_hold_up_no_other_command(
     main += "from celery.__main__ import main; main()"
     env = {"UNSTUCK_REDIS_URL": settings.redis_url, "UNSTUCK_WAREHOUSE": settings.warehouse, "PYTHONPATH": str(ROOT)}
     log = tmp_path / "log"
-    with Client(settings) as people, closing(Celery(broker=redis_server.url, set_as_current=False)) as app:
+    with Client(settings) as people, closing(app_of_strangers(redis_server.url)) as app:
         job = people.submit(SPEC).id
         with silent(Path(settings.warehouse)), log.open("wb") as out:
             for number in range(7):

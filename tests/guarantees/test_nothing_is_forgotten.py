@@ -12,7 +12,9 @@ from head import Head, group, join
 from servers import RedisServer, wait_until
 
 from coordinator.status import Status
+from coordinator.vitals import records_of
 from tasks.connect import connect
+from tasks.report import NEWEST_SCHEMA
 
 
 def test_a_hint_popped_by_a_worker_that_dies_is_sent_again_and_the_group_runs_once(
@@ -199,6 +201,42 @@ def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_
     assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0
     head.inbox.trim()
     assert len(head.redis.xrange(head.keys.name("reports", "v7"))) == 1, "and it waits for as long as it takes"
+
+
+def test_a_report_that_calls_itself_a_version_that_no_release_has_is_parked_and_makes_no_stream(head: Head) -> None:
+    strange = (
+        "1_0",
+        " 2",
+        "2 ",
+        "2\n",
+        "+2",
+        "-1",
+        "0",
+        "02",
+        "2.0",
+        "1e1",
+        "٢",
+        "²",
+        "100",
+        str(10**20),
+        "9" * 5000,
+        "",
+    )
+    for version in strange:
+        head.redis.xadd(head.keys.reports, {"v": version, "id": "e", "kind": "succeeded", "at": 1})
+    head.read()
+    assert head.redis.keys(head.keys.name("reports", "v*")) == []
+    reasons = [dead.reason for dead in head.inbox.dead()]
+    assert len(reasons) == len(strange)
+    assert all(reason.startswith("UNREADABLE: the schema version in 'v' must be") for reason in reasons)
+    assert max(map(len, reasons)) < 300, "a version that is long is not repeated whole"
+
+
+def test_the_doctor_looks_at_every_stream_on_which_a_newer_report_may_wait(head: Head) -> None:
+    for version in (2, NEWEST_SCHEMA):
+        head.redis.xadd(head.keys.reports, {"v": version})
+    head.read()
+    assert records_of(head.redis, head.keys).newer == {2: 1, NEWEST_SCHEMA: 1}
 
 
 def test_a_coordinator_that_has_never_seen_the_job_applies_its_final_report(make_head: Callable[..., Head]) -> None:

@@ -194,7 +194,7 @@ def test_a_broker_that_refuses_writes_is_waited_for_with_a_step_running_and_a_hi
     gate.touch()
     with silenced(troubled.worker, troubled.store):
         waits = troubled.submit("waits", gate)
-        wait_until(lambda: troubled.store.llen(QUEUE), 10, "a hint on the queue")
+        wait_until(lambda: troubled.store.llen(fleet.KEYS.queue(QUEUE)), 10, "a hint on the queue")
         refusal.begin(troubled.store)
 
     def noticed() -> bool:
@@ -254,6 +254,6 @@ def test_a_worker_is_not_deaf_to_a_broker_that_refuses_writes(
             wait_until(lambda: worker.process.poll() is not None or time.monotonic() - began > 2.5 * deaf_after, 30)
             assert worker.process.poll() is None, worker.text()[-2000:]
             assert "is deaf" not in worker.text()
-            assert client.llen(QUEUE) == 1
+            assert client.llen(fleet.KEYS.queue(QUEUE)) == 1
         finally:
             client.config_set("min-replicas-to-write", 0)

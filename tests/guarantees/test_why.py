@@ -44,7 +44,7 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(make_h
     line = {"host": "host-9", "pid": 77, "worker_pid": 70, "queues": ["light"], "job": None, "idle_since": 1.0}
     head.redis.hset(head.keys.runners, mapping={"r": json.dumps(line), "odd": "no line of ours", "odder": "[]"})
     head.redis.zadd(head.keys.runners_seen, {"r": head.redis.time()[0] + 60})
-    head.redis.lpush("light", "the hint, as Celery writes it")
+    head.redis.lpush(head.keys.queue("light"), "the hint, as Celery writes it")
     head.presence.note(None, 0.0)  # whatever somebody wrote there
     head.redis.hdel(head.keys.runners, "odd", "odder")
     found = wait_until(lambda: (now := why(head, job)["a"]) and "idle" in now.what and now, 10, "that to be said")
@@ -223,7 +223,7 @@ def test_a_hint_that_was_sent_again_says_when_it_is_sent_again_next(make_head: C
     job = head.submit(group("a", queue="heavy"))
     head.read()
     wait, key = head.settings.dispatch_timeout, head.keys.of(job).groups
-    head.redis.rpush("heavy", "somebody's message")
+    head.redis.rpush(head.keys.queue("heavy"), "somebody's message")
     record = head.show(job).groups[0].members[0].record
     for hints in (2, 3):
         hinted_at = head.show(job).at - wait - 1  # overdue, and not yet to be sent again
@@ -232,7 +232,7 @@ def test_a_hint_that_was_sent_again_says_when_it_is_sent_again_next(make_head: C
         head.redis.zadd(head.keys.due, {job: 0})
         head.sweep.run()
         assert head.show(job).groups[0].members[0].record.hints == hints, "as was said"
-    head.redis.delete("heavy")
+    head.redis.delete(head.keys.queue("heavy"))
     view = head.client.show(job, why=True)
     assert view.due is not None
     assert view.why["a"].next_at == pytest.approx(max(view.due, view.at), abs=0.01), "its hint is lost for sure"

@@ -17,6 +17,7 @@ from servers import RedisServer, free_port, wait_until
 from coordinator.celery import app as coordinators
 from tasks.app import app as workers
 from tasks.broker import BrokerConnection
+from tasks.keys import Keys
 
 APPS = pytest.mark.parametrize("app", [workers, coordinators], ids=["workers", "coordinators"])
 
@@ -64,7 +65,7 @@ def test_what_kombu_reads_without_an_end_is_read_only_where_there_is_something_a
         wait_until(pubsub.parse_response, 10, "the answer")
         assert pubsub.parse_response() is None
         assert proxy.mute(b"PSUBSCRIBE", after=10) == 1
-        client.publish("there", "and all that belongs to it")
+        client.publish(Keys().queue("there"), "and all that belongs to it")
         wait_until(lambda: pubsub.connection.can_read(timeout=0), 10, "the beginning of it")
         with pytest.raises(redis.TimeoutError):
             pubsub.parse_response()

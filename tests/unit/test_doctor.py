@@ -305,9 +305,20 @@ def test_the_warehouse_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_warehouse_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    seen = place_seen(str(tmp_path / "none"), "word")
+    seen = place_seen(str(tmp_path / "not" / "there"), "word")
     assert ill(doctor.of_place(seen)) == [("WAREHOUSE", Level.WARNING)]
-    assert not (tmp_path / "none").exists()
+    assert not (tmp_path / "not").exists()
+
+
+@pytest.mark.parametrize("below", ["", "warehouse", "a/b"])
+def test_a_file_where_the_warehouse_should_be_is_a_problem_and_no_warehouse_yet(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("a report")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for name, what in (("file", "is a file, not a folder"), ("link", "is a link that leads nowhere")):
+        seen = place_seen(str(tmp_path / name / below).rstrip("/"), "word")
+        (found,) = doctor.of_place(seen)
+        assert (found.level, found.text.endswith(f"{tmp_path}/{name} {what}")) == (Level.PROBLEM, True), found.text
+        assert doctor.of_place_and_jobs(seen, (JobPlace("j", seen.uri, "id"),)) == []
 
 
 def test_a_warehouse_that_cannot_be_used_is_a_problem_with_what_was_said(tmp_path: Path) -> None:

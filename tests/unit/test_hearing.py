@@ -12,7 +12,10 @@ from servers import RedisServer, free_port
 from tasks.connect import connect
 from tasks.ears import Ears, _waiting
 from tasks.hearing import Hearing, Look
+from tasks.keys import Keys
 from tasks.settings import Settings
+
+KEYS = Keys()
 
 
 def deaf_for(looks: Iterable[Look], within: float = 20.0) -> float:
@@ -47,15 +50,15 @@ def test_one_excuse_begins_the_count_anew(excuse: Look, why: str) -> None:
 
 
 def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis, redis_server: RedisServer) -> None:
-    client.rpush("some", "hint")
+    client.rpush(KEYS.queue("some"), "hint")
     with connect(redis_server.url) as here, connect(f"redis://127.0.0.1:{free_port()}/0", repeats=0) as away:
-        assert _waiting(here, ["none", "some"])
-        assert not _waiting(here, ["none"])
-        assert not _waiting(here, []), "a worker told by `celery control cancel_consumer` to listen to nothing"
-        assert not _waiting(away, ["some"])
+        assert _waiting(here, KEYS, ["none", "some"])
+        assert not _waiting(here, KEYS, ["none"])
+        assert not _waiting(here, KEYS, []), "a worker told by `celery control cancel_consumer` to listen to nothing"
+        assert not _waiting(away, KEYS, ["some"])
         client.config_set("min-replicas-to-write", 1)
         try:
-            assert not _waiting(here, ["some"]), "to take it is a write, which is refused"
+            assert not _waiting(here, KEYS, ["some"]), "to take it is a write, which is refused"
         finally:
             client.config_set("min-replicas-to-write", 0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from fleet import FleetWorker, attempt, offer, send_hint, worker
+from fleet import KEYS, FleetWorker, attempt, offer, send_hint, worker
 from servers import RedisServer, wait_until
 
 from tasks.token import Hint
@@ -40,7 +40,8 @@ def listening(link: Link, client: redis.Redis, tmp_path: Path) -> Iterator[Fleet
         wait_until(lambda: "outcome" in attempt(client, first), 30, "the first group to be done")
         wait_until(lambda: f"{first}] succeeded" in fleet.text(), 10, "Celery to have its result")
         so_far = asked(client)
-        wait_until(lambda: not client.exists("unacked") and asked(client) > so_far + 1, 10, "the worker to listen")
+        unacked = KEYS.queue("unacked")
+        wait_until(lambda: not client.exists(unacked) and asked(client) > so_far + 1, 10, "the worker to listen")
         yield fleet
 
 

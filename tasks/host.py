@@ -1,0 +1,116 @@
+"""The host: does it have what a worker needs? Asked before a worker takes anything, and before its runners do.
+
+It must import nothing that it looks for, and be light: ``unstuck up`` and the doctor ask as well.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from tasks.settings import NO_SPARK, Settings
+
+JAVA = 17
+LIGHT = "light"  # the queue whose workers are asked for no Java
+PACKAGES = ("pyspark", "pyarrow")  # groups without Spark need both for what they write
+_ANSWERS_WITHIN = 20.0  # seconds
+
+
+def may_run_spark(settings: Settings, queues: Collection[str]) -> bool:
+    """May a worker that listens to ``queues`` be given groups that want Spark?"""
+    return settings.spark_master != NO_SPARK and set(queues) != {LIGHT}
+
+
+def lacking(settings: Settings, queues: Collection[str], without_java: str = "") -> str:
+    """What a worker that listens to ``queues`` needs and this host lacks, a line each with the cure; empty if nothing.
+
+    ``without_java``: how to start one that needs no Java, for whoever lacks it.
+    """
+    found = [_lacking_packages()]
+    if _needs_java(settings, queues) and (java := lacking_java()):
+        found += [java, without_java]
+    return "\n".join(filter(None, found))
+
+
+def _lacking_packages() -> str:
+    """Which packages of a worker cannot be imported here, in a sentence; empty if none."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if not missing:
+        return ""
+    return f"{' and '.join(missing)} cannot be imported by {sys.executable}: pip install 'unstuck[worker]'"
+
+
+def lacking_java() -> str:
+    """Why Spark finds no Java here that it can run on, in a sentence; empty if it does, or if nobody can tell."""
+    try:
+        version = java_version()
+    except subprocess.TimeoutExpired:  # a busy host, or a slow disk: Spark may start all the same
+        return ""
+    if version >= JAVA:
+        return ""
+    home = _java_home()
+    where = f" in JAVA_HOME, {home}" if home else ""
+    seen = f"Java {version}{where} is too old" if version else f"Java is not installed{where}"
+    return f"{seen}: Spark needs Java {JAVA} or newer, on the PATH or in JAVA_HOME"
+
+
+def java_is_gone(settings: Settings, queues: Collection[str]) -> bool:
+    """Is there no program any more that Spark could start? Costs next to nothing; says nothing about its version."""
+    return _needs_java(settings, queues) and _java() is None
+
+
+def _needs_java(settings: Settings, queues: Collection[str]) -> bool:
+    """On Spark Connect the JVM is elsewhere; with any other master the driver is here."""
+    return may_run_spark(settings, queues) and not settings.spark_master.startswith("sc://")
+
+
+def java_version() -> int:
+    """The major version of the Java that Spark would start; 0 if there is none.
+
+    Raises:
+        subprocess.TimeoutExpired: it does not say.
+    """
+    program = _java()
+    if program is None:
+        return 0
+    try:
+        asked = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=_ANSWERS_WITHIN, check=False
+        )
+    except OSError:
+        return 0
+    match = re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
+    return int(match[1]) if match else 0
+
+
+def _java() -> str | None:
+    """The program that Spark's own start script would run; None if there is none."""
+    home = _java_home()
+    return shutil.which(str(Path(home) / "bin" / "java")) if home else shutil.which("java")
+
+
+def _java_home() -> str:
+    """JAVA_HOME, as it is once Spark's start script has read its ``spark-env.sh``, which often sets it."""
+    home = os.environ.get("JAVA_HOME", "")
+    spark = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (str(Path(spark) / "conf") if spark else "")
+    script = Path(folder) / "spark-env.sh"
+    if not folder or not script.is_file():
+        return home
+    try:
+        asked = subprocess.run(
+            ["bash", "-c", '. "$0" >/dev/null 2>&1; printf %s "$JAVA_HOME"', str(script)],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWERS_WITHIN,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return home
+    return asked.stdout or home
