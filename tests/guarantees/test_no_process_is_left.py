@@ -1,0 +1,92 @@
+"""No process that a step started outlives its attempt, however it was started, and none of them becomes a runner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import child_steps
+import fleet
+import psutil
+import pytest
+import redis
+from servers import RedisServer, wait_until
+
+from tasks.report import OutcomeKind
+from tasks.token import Hint
+
+
+@pytest.fixture(scope="module")
+def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
+    folder = tmp_path_factory.mktemp("worker")
+    with fleet.worker(redis_server.url, folder, queues="leaving", concurrency=2) as running:
+        yield running
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
+        yield client
+
+
+def offer(store: redis.Redis, home: Path, step: str, output: str | None = None, **params: object) -> Hint:
+    one = {"python": f"child_steps:{step}", "params": params, "output": output}
+    group = {"name": "g", "spark": False, "queue": "leaving", "steps": [one]}
+    return fleet.offer(store, home / "warehouse", f"job-{os.urandom(4).hex()}", group)
+
+
+def living(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if not fleet.gone(int(file.name))]
+
+
+def all_are_ours(worker: fleet.FleetWorker) -> bool:
+    """Nothing is there but two runners, each with its watchdog; no zombie either."""
+    below = psutil.Process(worker.process.pid).children(recursive=True)
+    return len(below) == 4 and len(worker.runners) == 2 == len(worker.watchdogs)
+
+
+def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_second_runner(
+    worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
+) -> None:
+    folders = {way: tmp_path / str(number) for number, way in enumerate(child_steps.WAYS)}
+    for folder in folders.values():
+        folder.mkdir()
+    # When: each of them runs in one fleet.
+    hints = {
+        way: offer(store, tmp_path, "leave", output="table", way=way, folder=str(folder))
+        for way, folder in folders.items()
+    }
+    for way, hint in hints.items():
+        found = fleet.outcome(store, hint, 120)
+        assert found.kind is OutcomeKind.SUCCEEDED, f"{way}: {found}"
+    # Then: each has started a process, and none lives on.
+    for way, folder in folders.items():
+        wait_until(lambda folder=folder: [*folder.iterdir()], 20, f"a process of {way}")  # type: ignore[misc]
+
+    def left() -> dict[str, list[str]]:
+        return {way: pids for way, folder in folders.items() if (pids := living(folder))}
+
+    try:
+        wait_until(lambda: not left(), 30, "all that was left to be gone")
+    except AssertionError as error:
+        raise AssertionError(f"{len(left())} of {len(folders)} live on: {left()}") from error
+    wait_until(lambda: all_are_ours(worker), 30, "two runners with their watchdogs, and nothing else")
+    # And: each attempt was one, with one word on how it ended.
+    said = [(report["token"].rpartition("/")[0], report["kind"]) for report in fleet.reports(store)]
+    for way, hint in hints.items():
+        kinds = [kind for token, kind in said if str(hint).startswith(token)]
+        assert kinds == ["claimed", "succeeded"], way
+    assert "WorkerLostError" not in worker.text()
+
+
+def test_what_a_killed_runner_had_just_started_is_ended_as_well(
+    worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    started.mkdir()
+    hint = offer(store, tmp_path, "start_and_die", folder=str(started))
+    assert fleet.outcome(store, hint, 30).kind is OutcomeKind.LOST
+    assert len([*started.iterdir()]) == 2
+    wait_until(lambda: not living(started), 30, "both to be gone")
+    wait_until(lambda: all_are_ours(worker), 30, "two runners with their watchdogs, and nothing else")
