@@ -35,10 +35,9 @@ def _stay_and_end(folder: str) -> NoReturn:
 _STAY = "import os, sys, time; open(os.path.join(sys.argv[1], str(os.getpid())), 'w').close(); time.sleep(600)"
 
 
-def _program(folder: str, **options: Any) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-c", _STAY, folder], **options)
+def _program(folder: str, code: str = _STAY, **options: Any) -> None:
+    process = subprocess.Popen([sys.executable, "-c", code, folder], **options)
     _KEPT.append(process)
-    return process
 
 
 def _shell(folder: str, line: str) -> None:
@@ -102,8 +101,8 @@ def _late(folder: str, after: float, **options: Any) -> None:
     thread.start()
 
 
-def _process(folder: str, *, method: str = "fork", daemon: bool = True) -> None:
-    process = multiprocessing.get_context(method).Process(target=_stay, args=(folder,), daemon=daemon)
+def _process(folder: str, *, daemon: bool = True) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_stay, args=(folder,), daemon=daemon)
     process.start()
     _KEPT.append(process)
 
@@ -137,10 +136,12 @@ def _parent_ends_later(folder: str) -> None:
     _forked(os.setsid, partial(_daemon, folder), partial(time.sleep, 1))
 
 
+LATER = "a thread that starts a program later"
 WAYS: dict[str, Callable[[str], object]] = {
     "a program": _program,
     "a program in a session of its own": partial(_program, start_new_session=True),
     "a program in a group of its own": partial(_program, process_group=0),
+    "a program with a daemon of its own": partial(_program, code=f"import os\nif os.fork(): os.setsid()\n{_STAY}"),
     "a shell in the background": partial(_shell, line="STAY &"),
     "nohup": partial(_shell, line="nohup STAY >/dev/null 2>&1 &"),
     "setsid and nohup": partial(_shell, line="setsid nohup STAY >/dev/null 2>&1 &"),
@@ -158,21 +159,19 @@ WAYS: dict[str, Callable[[str], object]] = {
     "a fork that exits": _comes_back_leaving,
     "multiprocessing, a daemon": _process,
     "multiprocessing, no daemon": partial(_process, daemon=False),
-    "multiprocessing, spawned": partial(_process, method="spawn"),
     "multiprocessing, a pool": _pool,
     "an executor": _executor,
-    "a thread that starts a program later": partial(_late, after=1.0, start_new_session=True),
+    LATER: partial(_late, after=1.0, start_new_session=True),
 }
 
 
-def leave(spark: Any, ctx: Any, way: str, folder: str) -> Any:
+def leave(spark: Any, ctx: Any, way: str, folder: str) -> None:
     """Leaves what ``way`` says; ends once the first process is there, where one is to come during the attempt."""
-    import pyarrow as pa
-
+    # Celery's children may have none of their own by multiprocessing, and this is how its users get round that.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     WAYS[way](folder)
-    while not ("thread" in way or [*Path(folder).iterdir()]):
+    while not (way == LATER or [*Path(folder).iterdir()]):
         time.sleep(0.01)
-    return pa.table({"pid": [os.getpid()]})
 
 
 def start_and_die(spark: Any, ctx: Any, folder: str) -> None:

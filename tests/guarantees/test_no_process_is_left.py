@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import child_steps
@@ -30,10 +30,14 @@ def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
         yield client
 
 
-def offer(store: redis.Redis, home: Path, step: str, output: str | None = None, **params: object) -> Hint:
-    one = {"python": f"child_steps:{step}", "params": params, "output": output}
-    group = {"name": "g", "spark": False, "queue": "leaving", "steps": [one]}
+def offer(store: redis.Redis, home: Path, *steps: dict[str, object]) -> Hint:
+    last = {"python": "fleet_steps:table", "output": "numbers"}
+    group = {"name": "g", "spark": False, "queue": "leaving", "steps": [*steps, last]}
     return fleet.offer(store, home / "warehouse", f"job-{os.urandom(4).hex()}", group)
+
+
+def batched(ways: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    return [tuple(ways[at : at + size]) for at in range(0, len(ways), size)]
 
 
 def living(folder: Path) -> list[str]:
@@ -52,14 +56,18 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
     folders = {way: tmp_path / str(number) for number, way in enumerate(child_steps.WAYS)}
     for folder in folders.values():
         folder.mkdir()
-    # When: each of them runs in one fleet.
-    hints = {
-        way: offer(store, tmp_path, "leave", output="table", way=way, folder=str(folder))
-        for way, folder in folders.items()
-    }
-    for way, hint in hints.items():
+    # When: all of them run, four in one attempt, and the late one alone, in a runner that stays.
+    ways = [way for way in child_steps.WAYS if way != child_steps.LATER]
+    hints = {}
+    for together in (*batched(ways, 4), (child_steps.LATER,)):
+        steps = [
+            {"python": "child_steps:leave", "params": {"way": way, "folder": str(folders[way])}} for way in together
+        ]
+        hints[together] = offer(store, tmp_path, *steps)
+    for together, hint in hints.items():
         found = fleet.outcome(store, hint, 120)
-        assert found.kind is OutcomeKind.SUCCEEDED, f"{way}: {found}"
+        assert found.kind is OutcomeKind.SUCCEEDED, f"{together}: {found}"  # it counts, whatever it left
+        assert found.rows == {"numbers": 3}
     # Then: each has started a process, and none lives on.
     for way, folder in folders.items():
         wait_until(lambda folder=folder: [*folder.iterdir()], 20, f"a process of {way}")  # type: ignore[misc]
@@ -74,9 +82,8 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
     wait_until(lambda: all_are_ours(worker), 30, "two runners with their watchdogs, and nothing else")
     # And: each attempt was one, with one word on how it ended.
     said = [(report["token"].rpartition("/")[0], report["kind"]) for report in fleet.reports(store)]
-    for way, hint in hints.items():
-        kinds = [kind for token, kind in said if str(hint).startswith(token)]
-        assert kinds == ["claimed", "succeeded"], way
+    for together, hint in hints.items():
+        assert [kind for token, kind in said if token == str(hint)] == ["claimed", "succeeded"], together
     assert "WorkerLostError" not in worker.text()
 
 
@@ -85,7 +92,7 @@ def test_what_a_killed_runner_had_just_started_is_ended_as_well(
 ) -> None:
     started = tmp_path / "started"
     started.mkdir()
-    hint = offer(store, tmp_path, "start_and_die", folder=str(started))
+    hint = offer(store, tmp_path, {"python": "child_steps:start_and_die", "params": {"folder": str(started)}})
     assert fleet.outcome(store, hint, 30).kind is OutcomeKind.LOST
     assert len([*started.iterdir()]) == 2
     wait_until(lambda: not living(started), 30, "both to be gone")
