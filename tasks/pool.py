@@ -2,7 +2,7 @@
 
 A child may ask to be replaced; it notes whether it waits for its next job (``tasks.seats``); and until it does, or
 holds an attempt, it has a fuse (``tasks.fuse``). It is also where a worker's main process hears of its own start,
-before it forks, and of every way it may end: what it does then stands in ``tasks.stopping``. And the main process adopts
+before it forks, and of every way it may end: what it does then stands in ``tasks.stopping``. The main process adopts
 what a killed child leaves, and ends it.
 
 billiard replaces a child that leaves with ``EX_RECYCLE`` without calling any task lost, but offers no way to ask

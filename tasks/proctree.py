@@ -1,9 +1,9 @@
 """A process with everything below it: seen, remembered, ended.
 
-A daemon leaves its parent, its session and its process group. A runner therefore adopts orphans (a *child subreaper*, in
-Linux): a descendant whose parent dies becomes a child of the runner and stays in sight. The main process of a worker
-adopts as well, for a runner that was killed. Other processes remember descendants while they can be seen, each by pid
-*and* start time: a pid alone may by now be somebody else. This module must never signal its own process.
+A daemon leaves its parent, its session and its process group. A runner therefore adopts orphans (Linux calls it a
+*child subreaper*): a descendant whose parent dies becomes a child of the runner and stays in sight. The main process of
+a worker adopts as well, for a runner that was killed. A watchdog remembers descendants while they can be seen, each by
+pid *and* start time: a pid alone may by now be somebody else. This module must never signal its own process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 
@@ -90,7 +90,7 @@ class Tree:
 
 
 def adopt_orphans() -> None:
-    """From now on a descendant of this process becomes its child when its own parent dies. Children do not inherit this.
+    """From now on a descendant of this process becomes its child when its own parent dies. No child inherits this.
 
     Raises:
         OSError: the kernel refuses.

@@ -145,7 +145,7 @@ class Runner:
                     log.warning("%s was started after its attempt and was ended", ", ".join(left))
 
     def _end_strays(self) -> list[str]:
-        """End every process below this one but the watchdog, the JVM and what is below these. Names them, for people."""
+        """End all processes below this one except the watchdog, the JVM and what these started. Returns their names."""
         try:
             return [f"the process {pid}" for pid in end_strays(self._owns)]
         except OSError as error:  # the step left no descriptor; the watchdog ends them with this process

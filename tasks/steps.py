@@ -90,7 +90,7 @@ def _exit_code(error: BaseException) -> int:
         return error.code or os.EX_OK
     with suppress(Exception):
         if isinstance(error, SystemExit):
-            print(error.code, file=sys.stderr)
+            sys.stderr.write(f"{error.code}\n")
         else:
             traceback.print_exception(error)
     return 1
