@@ -17,11 +17,13 @@ from head import SUCCEEDED, Head, failed, group
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import RedisServer
+from trap import Once, armed
 
 from coordinator.status import GroupState, Status
 from coordinator.store import Acks, CommitAnswer
 from tasks.connect import connect
 from tasks.lease import Lease
+from tasks.points import Point
 from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.watchdog import Watchdog
 
@@ -155,23 +157,21 @@ def test_a_finish_whose_reply_was_lost_counts_once(head: Head, lossy: redis.Redi
     assert head.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
-def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(
-    make_head: Callable[..., Head], lossy: redis.Redis
-) -> None:
+def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(head: Head) -> None:
     """The watchdog says it again until it is answered, with the same event: the first time was heard already."""
-    head = make_head()
     job, hint = queued(head, worker_losses=1)
     head.claim(hint)  # type: ignore[arg-type]
     with subprocess.Popen(["sleep", "600"], process_group=0) as runner:
         hello = {"runner": "r", "worker": "host:runner1", "worker_pid": os.getpid(), "queues": [], "pid": runner.pid}
         watchdog = Watchdog(hello, head.settings)
         runner.kill()
-    watchdog._lease = Lease(lossy, head.keys, 15)
-    lossy.ping()
-    lossy.set_retry(Retry(NoBackoff(), 0))  # the connection itself repeats nothing
-    LosesReplies.armed = 1
-    watchdog._finish(hint.held_by("runner1"), LOST)  # type: ignore[attr-defined]
-    assert LosesReplies.lost == 1
+
+    def lose_the_reply() -> None:
+        raise redis.ConnectionError("the reply was lost")
+
+    with armed(loss := Once(lose_the_reply, [Point.AFTER_FINISH])):
+        watchdog._finish(hint.held_by("runner1"), LOST)  # type: ignore[attr-defined]
+    assert loss.at is Point.AFTER_FINISH
     head.read()
     assert head.status(job) is Status.FAILED
     assert [report["kind"] for report in fleet.reports(head.redis)] == ["claimed", "lost"]
