@@ -11,6 +11,7 @@ import fleet
 import psutil
 import pytest
 import redis
+from lone_runner import lone_runner
 from servers import RedisServer, wait_until
 
 from tasks.report import OutcomeKind
@@ -97,3 +98,28 @@ def test_what_a_killed_runner_had_just_started_is_ended_as_well(
     assert len([*started.iterdir()]) == 2
     wait_until(lambda: not living(started), 30, "both to be gone")
     wait_until(lambda: all_are_ours(worker), 30, "two runners with their watchdogs, and nothing else")
+
+
+def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    """And not before the attempt is over, as the main process of the worker would."""
+    folder = tmp_path / "started"
+    folder.mkdir()
+    steps = [{"python": "child_steps:leave", "params": {"way": "a daemon", "folder": str(folder)}}]
+    hint = fleet.offer(store, tmp_path / "w", "alone", {"name": "g", "spark": False, "steps": steps}, send=False)
+    with lone_runner(redis_server.url, tmp_path, hint) as runner:
+        assert runner.said() == ["succeeded APPLIED"]
+    (daemon,) = folder.iterdir()
+    assert fleet.gone(int(daemon.name))
+    assert f"left the process {daemon.name}; this runner is replaced" in runner.log.read_text()
+
+
+def test_a_fork_that_comes_back_from_its_step_ends_with_the_code_of_a_program(
+    worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
+) -> None:
+    hint = offer(store, tmp_path, {"python": "child_steps:codes", "params": {"folder": str(tmp_path)}})
+    found = fleet.outcome(store, hint)
+    assert found.kind is OutcomeKind.SUCCEEDED, found
+    assert found.results == {"returns": 0, "raises": 1, "exits": 3, "rows": 3}
+    assert "RuntimeError: the child fails" in worker.text()
