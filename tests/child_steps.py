@@ -37,6 +37,7 @@ _STAY = "import os, sys, time; open(os.path.join(sys.argv[1], str(os.getpid())),
 
 def _program(folder: str, code: str = _STAY, **options: Any) -> None:
     process = subprocess.Popen([sys.executable, "-c", code, folder], **options)
+    (Path(folder) / str(process.pid)).touch()  # it may not live to do so itself
     _KEPT.append(process)
 
 

@@ -57,16 +57,19 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
     folders = {way: tmp_path / str(number) for number, way in enumerate(child_steps.WAYS)}
     for folder in folders.values():
         folder.mkdir()
-    # When: all of them run, four in one attempt, and the late one alone, in a runner that stays.
+    # When: all of them run, four in one attempt, and the late one alone, in a runner that stays and is idle then.
     ways = [way for way in child_steps.WAYS if way != child_steps.LATER]
     hints = {}
     for together in (*batched(ways, 4), (child_steps.LATER,)):
         steps = [
             {"python": "child_steps:leave", "params": {"way": way, "folder": str(folders[way])}} for way in together
         ]
+        if together == (child_steps.LATER,):
+            for one in hints.values():
+                fleet.outcome(store, one, 120)
         hints[together] = offer(store, tmp_path, *steps)
     for together, hint in hints.items():
-        found = fleet.outcome(store, hint, 120)
+        found = fleet.outcome(store, hint)
         assert found.kind is OutcomeKind.SUCCEEDED, f"{together}: {found}"  # it counts, whatever it left
     # Then: each has started a process, and none lives on.
     for way, folder in folders.items():
