@@ -20,14 +20,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 from billiard.pool import EX_RECYCLE
 from billiard.process import current_process
 from celery.concurrency import asynpool, prefork
 
 from tasks import fuse, stopping
 from tasks.app import START_WITHIN
-from tasks.proctree import adopt_orphans, end_strays
+from tasks.proctree import WATCHDOG, adopt_orphans, end_strays, exit_status, name_of
 from tasks.seats import Seats
 from tasks.settings import settings
 from tasks.stop_sign import Word
@@ -110,8 +109,8 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
         try:
             if pid in {worker.pid for worker in self._pool} or os.getpgid(pid) == os.getpgrp():
                 return True
-            return "tasks.watchdog" in psutil.Process(pid).cmdline()
-        except (ProcessLookupError, psutil.Error):
+            return name_of(pid) == WATCHDOG and exit_status(pid) is None
+        except OSError:
             return False  # dead: it is reaped
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import psutil
 
-_PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
+_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36  # <sys/prctl.h>
+WATCHDOG = "unstuck-watch"  # the name of a watchdog's process
 
 
 class Seen(StrEnum):
@@ -95,10 +96,31 @@ def adopt_orphans() -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), *[ctypes.c_ulong(0)] * 3) != 0:
+    _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+
+
+def set_name(name: str) -> None:
+    """Name this process, for ``name_of`` and for people. Up to 15 characters count.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
+
+
+def name_of(pid: int) -> str:
+    """The name of a process. The command line says more, but reading it may hang where the process hangs.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+
+
+def _prctl(option: int, value: ctypes.c_ulong | ctypes.c_char_p) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, *[ctypes.c_ulong(0)] * 3) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"PR_SET_CHILD_SUBREAPER: {os.strerror(number)}")
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
 def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:

@@ -28,7 +28,7 @@ from tasks.keys import Keys
 from tasks.lease import Lease
 from tasks.leash import Leash
 from tasks.leftovers import Surroundings
-from tasks.proctree import adopt_orphans, end_strays
+from tasks.proctree import adopt_orphans, children, end_strays
 from tasks.report import Failure
 from tasks.settings import Settings, settings, whoami
 from tasks.spark import Driver
@@ -73,12 +73,12 @@ class Runner:
         self.driver = Driver(settings, slots=slots)
         self.held: Held | None = None
         self._idle = threading.Lock()  # held while strays are ended, so that no attempt begins meanwhile
+        self._before: frozenset[int] | None = None  # children from before the first attempt: those of Celery plugins
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         self._sign = sign
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
         self.leash = Leash(hello, self._hear, sign, patience=settings.lease_ttl / 2)
         adopt_orphans()
-        threading.Thread(target=self._look_for_strays, name="strays", daemon=True).start()
         if settings.spark_prewarm and set(queues) != {"light"}:
             threading.Thread(target=self._prewarm, name="prewarm", daemon=True).start()
 
@@ -100,6 +100,9 @@ class Runner:
             self.leash.hold(token)
             fuse.put_out()
             surroundings = Surroundings.now()
+            if self._before is None:
+                self._before = frozenset(children())
+                threading.Thread(target=self._look_for_strays, name="strays", daemon=True).start()
         except Exception as error:
             self.held = None
             fuse.light()
@@ -117,9 +120,10 @@ class Runner:
             held.left.set()
             fuse.light()
             self.leash.release()
-            left = [*surroundings.left_behind(), *self._end_strays()]
-            self.held = None
-            if left:
+            with self._idle:
+                self.held = None
+                strays = self._end_strays()
+            if left := [*surroundings.left_behind(), *strays]:
                 log.warning("%s left %s; this runner is replaced before it takes more work", token, ", ".join(left))
                 self.replace()
 
@@ -141,11 +145,15 @@ class Runner:
         while True:
             time.sleep(self.settings.lease_renew)
             with self._idle:
-                if self.held is None and (left := self._end_strays()):
-                    log.warning("%s was started after its attempt and was ended", ", ".join(left))
+                strays = self._end_strays() if self.held is None else []
+            if strays:  # not said under the lock: the log may hang
+                log.warning("started by a thread that an attempt left, and ended: %s", ", ".join(strays))
 
     def _end_strays(self) -> list[str]:
-        """End all processes below this one except the watchdog, the JVM and what these started. Returns their names."""
+        """End all processes below this one that an attempt left. Returns their names.
+
+        The watchdog and the JVM stay, with what these started, and what was there before the first attempt.
+        """
         try:
             return [f"the process {pid}" for pid in end_strays(self._owns)]
         except OSError as error:  # the step left no descriptor; the watchdog ends them with this process
@@ -153,7 +161,9 @@ class Runner:
 
     def _owns(self, pid: int) -> bool:
         # While a session starts its JVM cannot be told from others; the next look comes soon.
-        return self.driver.starting or pid == self.leash.watchdog_pid or pid in self.driver.pids
+        if self._before is None or pid in self._before or self.driver.starting:
+            return True
+        return pid == self.leash.watchdog_pid or pid in self.driver.pids
 
     def _prewarm(self) -> None:
         try:
