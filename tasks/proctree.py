@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -93,6 +94,8 @@ class Tree:
 def adopt_orphans() -> None:
     """From now on a descendant of this process becomes its child when its own parent dies. No child inherits this.
 
+    On other systems than Linux nothing is adopted, and a daemon is not seen.
+
     Raises:
         OSError: the kernel refuses.
     """
@@ -118,6 +121,8 @@ def name_of(pid: int) -> str:
 
 
 def _prctl(option: int, value: ctypes.c_ulong | ctypes.c_char_p) -> None:
+    if sys.platform != "linux":
+        return
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, *[ctypes.c_ulong(0)] * 3) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")

@@ -147,6 +147,7 @@ class Runner:
             with self._idle:
                 strays = self._end_strays() if self.held is None else []
             if strays:  # not said under the lock: the log may hang
+                self.replace()
                 log.warning("started by a thread that an attempt left, and ended: %s", ", ".join(strays))
 
     def _end_strays(self) -> list[str]:
