@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import psutil
 
 from tasks.aside import aside
-from tasks.proctree import Seen, kill_below, look
+from tasks.proctree import Seen, end_strays, look
 from tasks.report import Failure
 from tasks.standstill import LOOKS, Standstill
 from tasks.stop_sign import StopSign
@@ -75,7 +75,9 @@ class Leash:
 
     @property
     def watchdog_pid(self) -> int:
-        return self._process.pid
+        """The pid of the watchdog; of the next one, if that is just being started."""
+        with self._lock:
+            return self._process.pid
 
     def taken(self) -> None:
         """This runner has taken a hint, whatever comes of it. For people, who see by it that it is not deaf."""
@@ -257,7 +259,8 @@ class Leash:
         """
         try:
             try:
-                kill_below(spared={self._process.pid})
+                # Without a wait: a step whose JVM is gone would report a failure of its own.
+                end_strays(lambda pid: pid == self._process.pid, wait=0)
                 what = "with all that it started"
             except OSError as error:
                 what = f"with its process group (what else it started cannot be looked up: {error})"

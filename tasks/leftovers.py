@@ -1,7 +1,7 @@
-"""What an attempt may leave behind in its process: threads, children, another working directory, open files.
+"""What an attempt may leave behind in its process: threads, another working directory, open files.
 
 None of it can be taken away safely, so a process that has some is replaced. Daemon threads are let be: libraries
-keep them for good, and they do not keep the process alive.
+keep them for good, and they do not keep the process alive. Child processes: see ``tasks.runner``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,8 @@ import math
 import os
 import resource
 import threading
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-
-import psutil
-
-from tasks.proctree import Seen, look
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +20,17 @@ class Surroundings:
     """The process as it was before an attempt."""
 
     threads: frozenset[int]
-    children: frozenset[int]
     folder: str | None  # None: it is gone, see working_folder
 
     @classmethod
     def now(cls) -> Surroundings:
         return cls(
             frozenset(thread.ident or 0 for thread in threading.enumerate()),
-            frozenset(_children()),
             working_folder(),
         )
 
-    def left_behind(self, known: Collection[int]) -> list[str]:
-        """What is there now and was not, in words. ``known``: pids of children that are the runner's own.
+    def left_behind(self) -> list[str]:
+        """What is there now and was not, in words.
 
         Goes back to the old working directory, so that what follows finds its files.
         """
@@ -51,10 +43,6 @@ class Surroundings:
         for thread in threading.enumerate():
             if thread.ident not in self.threads and not thread.daemon and thread.is_alive():
                 left.append(f"the thread {thread.name!r}")
-        there = _children() if held < most else frozenset()  # to look takes a descriptor
-        for pid in sorted(there - self.children - set(known)):
-            if _lives(pid):
-                left.append(f"the process {pid}")
         folder = working_folder()
         if folder != self.folder:
             left.append(f"the working directory {folder or 'that is gone'}")
@@ -86,21 +74,3 @@ def _open_files(most: float) -> float:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             return most
         return 0  # a system without that folder
-
-
-def _children() -> set[int]:
-    """The pids of this process's children. Asks the kernel for them: psutil reads every process there is."""
-    try:
-        lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
-    except OSError:
-        lists = []
-    if not lists:  # no Linux, or a kernel without these files
-        return {child.pid for child in psutil.Process().children()}
-    return {int(pid) for text in lists for pid in text.split()}
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return look(psutil.Process(pid)) is not Seen.GONE
-    except psutil.NoSuchProcess:
-        return False

@@ -2,7 +2,8 @@
 
 A child may ask to be replaced; it notes whether it waits for its next job (``tasks.seats``); and until it does, or
 holds an attempt, it has a fuse (``tasks.fuse``). It is also where a worker's main process hears of its own start,
-before it forks, and of every way it may end: what it does then stands in ``tasks.stopping``.
+before it forks, and of every way it may end: what it does then stands in ``tasks.stopping``. The main process adopts
+what a killed child leaves, and ends it.
 
 billiard replaces a child that leaves with ``EX_RECYCLE`` without calling any task lost, but offers no way to ask
 for it other than counting tasks or memory. The question is put here, where a child is about to wait for its next
@@ -13,6 +14,7 @@ It must never decide by itself that a child should go; ``tasks.runner`` does.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -24,9 +26,12 @@ from celery.concurrency import asynpool, prefork
 
 from tasks import fuse, stopping
 from tasks.app import START_WITHIN
+from tasks.proctree import WATCHDOG, adopt_orphans, end_strays, exit_status, name_of
 from tasks.seats import Seats
 from tasks.settings import settings
 from tasks.stop_sign import Word
+
+log = logging.getLogger(__name__)
 
 _wanted = False
 
@@ -85,6 +90,29 @@ def _seated(wait: Callable[..., Any]) -> Callable[..., Any]:
 class Pool(asynpool.AsynPool):  # type: ignore[misc]
     Worker = Worker
 
+    def maintain_pool(self) -> None:
+        """Called every few seconds, and when a child has died."""
+        super().maintain_pool()
+        try:
+            ended = end_strays(self._owns, wait=0)
+        except OSError as error:
+            log.warning("what a runner left cannot be listed: %s", error)
+            return
+        if ended:
+            log.warning("the processes %s outlived their runner and were ended", ", ".join(map(str, ended)))
+
+    def _owns(self, pid: int) -> bool:
+        """True for a runner, for the watchdog of a dead one, and for whatever else the main process started itself.
+
+        The last is in its process group; a runner leads a group of its own, which its watchdog kills.
+        """
+        try:
+            if pid in {worker.pid for worker in self._pool} or os.getpgid(pid) == os.getpgrp():
+                return True
+            return name_of(pid) == WATCHDOG and exit_status(pid) is None
+        except OSError:
+            return False  # dead: it is reaped
+
 
 class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     """``worker_pool`` of the Celery app of the fleet."""
@@ -95,6 +123,7 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
         self._stopping = stopping.begin(self.options["initargs"][1])
         self._stopping.take_signals()  # Celery has set its own by now
         self._stopping.seats = Seats()
+        adopt_orphans()
         super().on_start()
 
     def on_close(self) -> None:

@@ -1,20 +1,27 @@
 """A process with everything below it: seen, remembered, ended.
 
-After a process has died its children belong to init and can no longer be found through it, and ``pyspark.daemon``
-makes a process group of its own. So descendants are remembered while they can be seen, each by pid *and* start
-time: a pid alone may by now be somebody else. This module must never signal its own process.
+A daemon leaves its parent, its session and its process group. A runner therefore adopts orphans (Linux calls it a
+*child subreaper*): a descendant whose parent dies becomes a child of the runner and stays in sight. The main process of
+a worker adopts as well, for a runner that was killed. A watchdog remembers descendants while they can be seen, each by
+pid *and* start time: a pid alone may by now be somebody else. This module must never signal its own process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from pathlib import Path
 
 import psutil
+
+_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36  # <sys/prctl.h>
+WATCHDOG = "unstuck-watch"  # the name of a watchdog's process
 
 
 class Seen(StrEnum):
@@ -84,19 +91,88 @@ class Tree:
         return {self.root.pid} if self._leads and not somebody_else else set()
 
 
-def kill_below(spared: Collection[int]) -> None:
-    """SIGKILL all that this process started and what that started, with the process groups they made.
+def adopt_orphans() -> None:
+    """From now on a descendant of this process becomes its child when its own parent dies. No child inherits this.
 
-    For a process that is about to end itself: it does not wait for them. ``spared``: pids that are left alone.
+    On other systems than Linux nothing is adopted, and a daemon is not seen.
 
     Raises:
-        OSError: the process table cannot be read; nothing was killed.
+        OSError: the kernel refuses.
     """
-    found = [process for process in psutil.Process().children(recursive=True) if process.pid not in spared]
-    _kill_groups(found, {process.pid for process in found}, set())
-    for process in found:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            process.kill()
+    _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+
+
+def set_name(name: str) -> None:
+    """Name this process, for ``name_of`` and for people. Up to 15 characters count.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
+
+
+def name_of(pid: int) -> str:
+    """The name of a process. The command line says more, but reading it may hang where the process hangs.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+
+
+def _prctl(option: int, value: ctypes.c_ulong | ctypes.c_char_p) -> None:
+    if sys.platform != "linux":
+        return
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, *[ctypes.c_ulong(0)] * 3) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
+    """SIGKILL the children of this process that are not its own, until none is left or ``wait`` seconds are over.
+
+    For a process that adopts orphans: what a killed child leaves becomes a child as well, and is killed in its turn.
+    Dead ones are reaped. ``own`` is asked about each pid after the children were listed, so a child whose start was
+    under way then can be known by now.
+
+    Returns:
+        The pids of those that lived. One that lives on is among the children afterwards.
+
+    Raises:
+        OSError: the children cannot be listed, for want of a descriptor say.
+    """
+    end = time.monotonic() + wait
+    lived: set[int] = set()
+    while True:
+        living = {pid for pid in children() if not own(pid) and not _reaped(pid)}
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(pid) == pid:
+                    os.killpg(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+        lived |= living
+        if not living or time.monotonic() >= end:
+            return sorted(lived)
+        time.sleep(0.005)
+
+
+def children() -> set[int]:
+    """The pids of this process's children. Asks the kernel for them: psutil reads every process there is."""
+    lists = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            lists.append(path.read_text())
+    if not lists:  # a kernel without these files
+        return {child.pid for child in psutil.Process().children()}
+    return {int(pid) for text in lists for pid in text.split()}
+
+
+def _reaped(pid: int) -> bool:
+    """True once the child ``pid`` is dead and no zombie any more, whoever waited for it."""
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except ChildProcessError:
+        return True
 
 
 def _kill_groups(processes: Iterable[psutil.Process], leaders: set[int], always: set[int]) -> None:

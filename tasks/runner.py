@@ -2,7 +2,7 @@
 
 It owns what lasts from one attempt to the next: its name, its connection, its leash, its session. It must exist
 in the child only, never in the parent, and at most once in a process; what one attempt does stands in
-``tasks.run``.
+``tasks.run``. It adopts the orphans below it, so it sees each process that a step leaves, and ends it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from tasks.keys import Keys
 from tasks.lease import Lease
 from tasks.leash import Leash
 from tasks.leftovers import Surroundings
+from tasks.proctree import adopt_orphans, children, end_strays
 from tasks.report import Failure
 from tasks.settings import Settings, settings, whoami
 from tasks.spark import Driver
@@ -72,10 +74,13 @@ class Runner:
         self.driver = Driver(settings, slots=slots)
         self._queues = tuple(queues)
         self.held: Held | None = None
+        self._idle = threading.Lock()  # held while strays are ended, so that no attempt begins meanwhile
+        self._before: frozenset[int] | None = None  # children from before the first attempt: those of Celery plugins
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         self._sign = sign
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
         self.leash = Leash(hello, self._hear, sign, patience=settings.lease_ttl / 2)
+        adopt_orphans()
         if settings.spark_prewarm and may_run_spark(settings, queues):
             threading.Thread(target=self._prewarm, name="prewarm", daemon=True).start()
 
@@ -96,11 +101,15 @@ class Runner:
         Raises:
             NotBegun: it cannot be held; this process asks to be replaced.
         """
-        held = self.held = Held(token)
+        with self._idle:
+            held = self.held = Held(token)
         try:
             self.leash.hold(token)
             fuse.put_out()
             surroundings = Surroundings.now()
+            if self._before is None:
+                self._before = frozenset(children())
+                threading.Thread(target=self._look_for_strays, name="strays", daemon=True).start()
         except Exception as error:
             self.held = None
             fuse.light()
@@ -116,11 +125,12 @@ class Runner:
         finally:
             held.ended.set()
             held.left.set()
-            self.held = None
             fuse.light()
             self.leash.release()
-            known = {self.leash.watchdog_pid, *self.driver.pids}
-            if left := surroundings.left_behind(known):
+            with self._idle:
+                self.held = None
+                strays = self._end_strays()
+            if left := [*surroundings.left_behind(), *strays]:
                 log.warning("%s left %s; this runner is replaced before it takes more work", token, ", ".join(left))
                 self.replace()
 
@@ -133,8 +143,35 @@ class Runner:
     def end(self) -> None:
         """This process is about to end in good order."""
         fuse.light(self.settings.session_timeout)
+        self._end_strays()
         self.leash.end()
         self.driver.stop()
+
+    def _look_for_strays(self) -> None:
+        """End what a thread starts that an attempt left, while nothing is held."""
+        while True:
+            time.sleep(self.settings.lease_renew)
+            with self._idle:
+                strays = self._end_strays() if self.held is None else []
+            if strays:  # not said under the lock: the log may hang
+                self.replace()
+                log.warning("started by a thread that an attempt left, and ended: %s", ", ".join(strays))
+
+    def _end_strays(self) -> list[str]:
+        """End all processes below this one that an attempt left. Returns their names.
+
+        The watchdog and the JVM stay, with what these started, and what was there before the first attempt.
+        """
+        try:
+            return [f"the process {pid}" for pid in end_strays(self._owns)]
+        except OSError as error:  # the step left no descriptor; the watchdog ends them with this process
+            return [f"processes that cannot be listed ({error})"]
+
+    def _owns(self, pid: int) -> bool:
+        # While a session starts its JVM cannot be told from others; the next look comes soon.
+        if self._before is None or pid in self._before or self.driver.starting:
+            return True
+        return pid == self.leash.watchdog_pid or pid in self.driver.pids
 
     def _prewarm(self) -> None:
         try:

@@ -49,6 +49,7 @@ class Driver:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._base: Any = None
+        self._started = False
 
     @property
     def remote(self) -> bool:
@@ -68,9 +69,14 @@ class Driver:
             return False
 
     @property
+    def starting(self) -> bool:
+        """True while another thread starts or stops the session: then ``pids`` may lack the JVM."""
+        return self._lock.locked()
+
+    @property
     def pids(self) -> list[int]:
-        """The process that this driver started: its JVM."""
-        if self._base is None or self.remote:
+        """The process that this driver started: its JVM. The JVM outlives the session."""
+        if not self._started or self.remote:
             return []
         from pyspark import SparkContext
 
@@ -168,6 +174,7 @@ class Driver:
     def _make(self) -> Any:
         from pyspark.sql import SparkSession
 
+        self._started = True
         if self.remote:
             return SparkSession.builder.remote(self._master).getOrCreate()
         logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every connection it opens and closes

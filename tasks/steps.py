@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tasks.context import StepContext, Work
@@ -49,7 +52,8 @@ def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]
     assert step.python is not None
     function = find(step.python, allowed)
     arguments = fit(step.python, function, ctx.params, own=set(step.params))
-    value = function(work.session, ctx, **arguments)
+    with _ending_forks():
+        value = function(work.session, ctx, **arguments)
     if step.output is not None:
         if value is not None:
             work.write(step.output, value)
@@ -60,6 +64,36 @@ def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]
             )
     elif is_any_frame(value) and not work.outputs:
         raise OutputInvalid(f"{step.python} returned a frame that goes nowhere: say output: NAME on the step")
+
+
+@contextmanager
+def _ending_forks() -> Iterator[None]:
+    """A process that the block forks ends where it leaves the block: only this process goes on with the attempt."""
+    pid, code = os.getpid(), os.EX_OK
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() == pid:
+            raise
+        code = _exit_code(error)
+    if os.getpid() != pid:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _exit_code(error: BaseException) -> int:
+    """The exit code that Python ends with when nobody catches ``error``, whose text goes to the standard error."""
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return error.code or os.EX_OK
+    with suppress(Exception):
+        if isinstance(error, SystemExit):
+            sys.stderr.write(f"{error.code}\n")
+        else:
+            traceback.print_exception(error)
+    return 1
 
 
 def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:

@@ -39,7 +39,7 @@ from tasks.keys import Keys
 from tasks.lease import Lease, RenewAnswer
 from tasks.lookout import Lookout
 from tasks.points import Point, reach
-from tasks.proctree import Seen, Tree, describe_status, exit_status, look
+from tasks.proctree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
 from tasks.release import release_here
 from tasks.report import Outcome
 from tasks.settings import Settings, settings
@@ -373,6 +373,7 @@ def main() -> None:
     if not hello:
         return
     arm_this_process(os.environ)
+    set_name(WATCHDOG)
     try:
         watchdog = Watchdog(json.loads(hello), settings())
     except (psutil.NoSuchProcess, ProcessLookupError):

@@ -12,7 +12,7 @@ from servers import wait_until
 
 from coordinator.decision import MAX_TRANSITIONS, Decision
 from coordinator.status import Status
-from coordinator.store import CommitAnswer
+from coordinator.store import BeginAnswer, CommitAnswer, EndAnswer
 
 
 def listening(head: Head, queue: str, slots: int) -> None:
@@ -196,6 +196,18 @@ def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(head: Head) -
     assert head.events(job, "lenient") == ["SUCCEEDED"]
     assert head.events(job, "strict") == ["SKIPPED"]
     assert head.events(job, "after_lenient")[-1] == "SUCCEEDED"
+
+
+def test_a_job_that_is_let_go_of_although_somebody_met_its_lock_busy_is_due_at_once(head: Head) -> None:
+    """Whoever met the lock busy went away again. Nobody else would look before the pass's own time is over."""
+    job = head.submit(group("only"))
+    head.read()
+    assert head.store.begin(job, "one").answer is BeginAnswer.LOCKED
+    assert head.store.begin(job, "other").answer is BeginAnswer.BUSY
+    assert head.due_in(job) > 0
+    assert head.store.end(job, "one") is EndAnswer.AGAIN
+    assert head.store.end(job, "one", anyway=True) is EndAnswer.RELEASED
+    assert head.due_in(job) <= 0
 
 
 def test_every_non_terminal_job_is_in_the_due_index(make_head: Callable[..., Head]) -> None:

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+import fleet
 import pytest
 import redis
 from head import SUCCEEDED, Head, failed, group
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import RedisServer
+from trap import Once, armed
 
 from coordinator.status import GroupState, Status
 from coordinator.store import Acks, CommitAnswer
 from tasks.connect import connect
 from tasks.lease import Lease
+from tasks.points import Point
+from tasks.report import Failure, Outcome, OutcomeKind
+from tasks.watchdog import Watchdog
+
+LOST = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "the runner was killed"))
 
 
 class LosesReplies(redis.Connection):
@@ -146,6 +155,27 @@ def test_a_finish_whose_reply_was_lost_counts_once(head: Head, lossy: redis.Redi
     head.read()
     assert head.status(job) is Status.FINISHED
     assert head.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
+
+
+def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(head: Head) -> None:
+    """The watchdog says it again until it is answered, with the same event: the first time was heard already."""
+    job, hint = queued(head, worker_losses=1)
+    head.claim(hint)  # type: ignore[arg-type]
+    with subprocess.Popen(["sleep", "600"], process_group=0) as runner:
+        hello = {"runner": "r", "worker": "host:runner1", "worker_pid": os.getpid(), "queues": [], "pid": runner.pid}
+        watchdog = Watchdog(hello, head.settings)
+        runner.kill()
+
+    def lose_the_reply() -> None:
+        raise redis.ConnectionError("the reply was lost")
+
+    with armed(loss := Once(lose_the_reply, [Point.AFTER_FINISH])):
+        watchdog._finish(hint.held_by("runner1"), LOST)  # type: ignore[attr-defined]
+    assert loss.at is Point.AFTER_FINISH
+    head.read()
+    assert head.status(job) is Status.FAILED
+    assert [report["kind"] for report in fleet.reports(head.redis)] == ["claimed", "lost"]
+    assert head.events(job, "only") == ["QUEUED", "RUNNING", "FAILED"]
 
 
 def lapse(head: Head, job: str, group_id: str = "only") -> None:

@@ -55,6 +55,25 @@ def test_a_report_that_raises_every_time_is_parked_and_those_behind_it_are_appli
     assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0
 
 
+def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_read(
+    make_head: Callable[..., Head],
+) -> None:
+    """Without a wait of its own on top of ``report_idle``, and whoever sweeps: a sweep applies no report."""
+    dead = make_head()
+    job = dead.submit(group("only"))
+    dead.read()
+    (hint,) = dead.hints()
+    dead.work(hint)
+    entries = [entry.id for entry in dead.inbox.read(10, 0.01)]
+    heir = make_head(report_idle=60.0)
+    reports, idle = (heir.keys.reports, "coordinators"), 61_000
+    heir.redis.xclaim(*reports, "the dead one", 0, entries, idle=idle)  # as if it had died a minute ago
+    assert heir.redis.xpending(*reports)["pending"] == len(entries) == 2
+    heir.consumer.step()
+    assert heir.redis.xpending(*reports)["pending"] == 0
+    assert heir.status(job) is Status.FINISHED
+
+
 def test_a_report_under_which_every_coordinator_died_is_parked_untried(make_head: Callable[..., Head]) -> None:
     """It was delivered again and again, and whoever had it never came back: the next does not die of it too."""
     doomed = make_head()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -18,8 +19,10 @@ from head import SUCCEEDED, Head, failed, group
 from servers import RedisServer
 
 from coordinator.client import KeyConflict
+from coordinator.decision import Decision
 from coordinator.spec import SpecError
 from coordinator.status import Status
+from coordinator.store import CommitAnswer
 from tasks.connect import connect
 from tasks.filesystem import Files
 from tasks.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
@@ -279,3 +282,33 @@ def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_
     head.read()
     assert head.status(job) is Status.FINISHED
     assert time.monotonic() - began < 10.0, "not when publishing is tried again, after half a minute"
+
+
+def test_a_published_job_whose_commit_is_refused_and_that_then_meets_a_busy_lock_is_published_once(
+    make_head: Callable[..., Head],
+) -> None:
+    """What came of publishing is told again: neither the refusal nor the lock makes it unsaid."""
+    head = make_head()
+    job = head.submit(group("make"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
+    commit, published, answers = head.store.commit, [], []
+
+    def meddled(decision: Decision, *rest: Any) -> CommitAnswer:
+        first = decision.job.terminal and not answers
+        if first:
+            head.redis.hset(head.keys.of(job).job, "commit", "of somebody else")
+        answer = commit(decision, *rest)
+        if first:
+            answers.append(answer)
+            head.redis.set(head.keys.of(job).lock, "another coordinator", px=300)
+        return answer
+
+    head.store.commit = meddled  # type: ignore[method-assign, assignment]
+    head.hands.before_publish = lambda: published.append(job)
+    head.read()
+    assert answers == [CommitAnswer.CONFLICT]
+    assert published == [job]
+    assert head.status(job) is Status.FINISHED

@@ -11,7 +11,7 @@ from job_at_hand import LEASE, LOST, NO_JITTER, Job, failure, group
 
 from coordinator.attempts import MAX_RELEASES
 from coordinator.commands import Command
-from coordinator.decision import PublishResult
+from coordinator.decision import PublishResult, World
 from coordinator.job import Reason
 from coordinator.status import GroupState, Status
 from tasks.report import Outcome, OutcomeKind
@@ -46,6 +46,18 @@ def test_a_failure_waits_its_backoff_and_the_next_attempt_is_a_new_one() -> None
     job.run("a", failure())
     assert job.record("a").state is S.FAILED
     assert "all 3 retries are used up" in job.reason("a").text
+
+
+def test_a_lost_hint_of_a_late_attempt_is_found_as_soon_as_one_of_the_first() -> None:
+    job = Job(group("a", retry={"max": 9, "backoff": 10.0, "jitter": 0.0}))
+    job.decide()
+    for epoch in range(1, 6):
+        job.now += World(0.0, "").dispatch_timeout - 0.1
+        assert not job.decide().hints
+        job.now += 0.1
+        assert [hint.epoch for _, hint in job.decide().hints] == [epoch]
+        job.run("a", failure())
+        retried(job)
 
 
 def test_a_failure_that_a_retry_cannot_mend_is_final_at_once() -> None:

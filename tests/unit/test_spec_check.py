@@ -114,6 +114,17 @@ def test_a_fork_counts_with_its_members() -> None:
     assert JobSpec.from_text(HEAD + fork + "  - {name: b, needs: [f], join: {at_least: 2}}\n").groups[1].join.count == 2
 
 
+@pytest.mark.parametrize("needs", ["f, p", "p, f", "p, d"])
+def test_a_fork_counts_with_its_members_also_beside_a_plain_group(needs: str) -> None:
+    written = HEAD + (
+        "  - {name: p, steps: [{python: 'm:p'}]}\n"
+        "  - {name: f, for_each: {m: [1, 2, 3]}, steps: [{python: 'm:f'}]}\n"
+        "  - {name: d, for_each: {m: {from: p.m}}, needs: [p], steps: [{python: 'm:f'}]}\n"
+        f"  - {{name: b, needs: [{needs}], join: {{at_least: 4}}}}\n"
+    )
+    assert JobSpec.from_text(written).groups[3].join.count == 4
+
+
 def test_a_long_cycle_and_a_long_chain_are_no_trouble() -> None:
     def ring(first: int) -> str:
         chain = "".join(f"  - {{name: g{i}, needs: [g{i - 1}]}}\n" for i in range(1, 3000))
