@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,6 +47,7 @@ class Held:
         ordered: set together with the first order.
         ended: set when the steps are over, one way or the other: from then on it hears no order.
         left: set when this process holds it no longer.
+        clean: takes the secrets of the attempt out of a text.
     """
 
     token: Token
@@ -55,6 +56,7 @@ class Held:
     ordered: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
+    clean: Callable[[str], str] = str
 
 
 class Runner:
@@ -114,7 +116,8 @@ class Runner:
             self.leash.release()
             known = {self.leash.watchdog_pid, *self.driver.pids}
             if left := surroundings.left_behind(known):
-                log.warning("%s left %s; this runner is replaced before it takes more work", token, ", ".join(left))
+                what = held.clean(", ".join(left))  # a thread has the name that the step gave it
+                log.warning("%s left %s; this runner is replaced before it takes more work", token, what)
                 self.replace()
 
     def replace(self) -> None:
