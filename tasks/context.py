@@ -109,7 +109,7 @@ class StepContext:
     """``ctx`` of one step.
 
     Attributes:
-        params: the job's, the group's, the fork's and the step's own parameters, with secrets resolved.
+        params: the job's, the group's, the fork's and the step's own parameters, with references resolved.
         token: ``job/group/epoch/nonce/claimant``; an idempotency key for what a step does elsewhere.
         log: a standard logger; its lines are in ``unstuck logs``.
         scratch: a folder of this machine that is removed when the attempt has ended.

@@ -48,6 +48,7 @@ class Held:
         ended: set when the steps are over, one way or the other: from then on it hears no order.
         left: set when this process holds it no longer.
         clean: takes the secrets of the attempt out of a text.
+        spared: pids of processes that are ours, and may outlive the attempt for a while.
     """
 
     token: Token
@@ -57,6 +58,7 @@ class Held:
     ended: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
     clean: Callable[[str], str] = str
+    spared: set[int] = field(default_factory=set)
 
 
 class Runner:
@@ -114,7 +116,7 @@ class Runner:
             self.held = None
             fuse.light()
             self.leash.release()
-            known = {self.leash.watchdog_pid, *self.driver.pids}
+            known = {self.leash.watchdog_pid, *self.driver.pids, *held.spared}
             if left := surroundings.left_behind(known):
                 what = held.clean(", ".join(left))  # a thread has the name that the step gave it
                 log.warning("%s left %s; this runner is replaced before it takes more work", token, what)

@@ -27,8 +27,10 @@ ENDS_WITHIN = 1.0  # seconds, after the last writer has closed its end
 
 
 @contextmanager
-def filtered(secrets: Secrets, after: ExitStack) -> Iterator[None]:
+def filtered(secrets: Secrets, after: ExitStack) -> Iterator[set[int]]:
     """Within the block nothing that ``secrets`` gave out reaches the worker's own streams.
+
+    Yields the pid of the process that sees to it, if there is one. It ends by itself, and so is no leftover.
 
     Args:
         after: waits, a second at most, until all that was written is passed on. Nothing else waits for that.
@@ -39,11 +41,13 @@ def filtered(secrets: Secrets, after: ExitStack) -> Iterator[None]:
     streams = {1: sys.__stdout__, 2: sys.__stderr__}
     open_ones = [fd for fd, stream in streams.items() if stream is not None and not stream.closed]
     if not secrets.given or not open_ones:
-        yield
+        yield set()
         return
     with ExitStack() as stack:
         try:
-            for fd, write in _started(secrets, open_ones, stack, after).items():
+            process, pipes = _started(secrets, open_ones)
+            after.callback(_wait, process)
+            for fd, write in pipes.items():
                 kept = os.dup(fd)
                 stack.callback(_put, kept, fd)
                 os.dup2(write, fd)
@@ -51,11 +55,11 @@ def filtered(secrets: Secrets, after: ExitStack) -> Iterator[None]:
         except OSError as error:
             raise NotBegun(f"what is printed cannot be kept free of secrets: {error}") from error
         stack.callback(_flush)
-        yield
+        yield {process.pid}
 
 
-def _started(secrets: Secrets, fds: list[int], stack: ExitStack, after: ExitStack) -> Mapping[int, int]:
-    """The pipe to write to, for each of ``fds``; the process that reads them is started."""
+def _started(secrets: Secrets, fds: list[int]) -> tuple[subprocess.Popen[bytes], Mapping[int, int]]:
+    """The process that filters, and the pipe to write to in place of each of ``fds``."""
     pipes = {fd: os.pipe() for fd in fds}
     reads = {fd: read for fd, (read, _) in pipes.items()}
     try:
@@ -64,7 +68,6 @@ def _started(secrets: Secrets, fds: list[int], stack: ExitStack, after: ExitStac
             stdin=subprocess.PIPE,
             pass_fds=list(reads.values()),
         )
-        after.callback(_wait, process)
         assert process.stdin is not None
         with process.stdin as pipe:  # through a pipe: arguments and environment are seen by others
             pipe.write(json.dumps(secrets.given).encode())
@@ -75,7 +78,7 @@ def _started(secrets: Secrets, fds: list[int], stack: ExitStack, after: ExitStac
     finally:
         for read in reads.values():
             os.close(read)
-    return {fd: write for fd, (_, write) in pipes.items()}
+    return process, {fd: write for fd, (_, write) in pipes.items()}
 
 
 def _put(kept: int, fd: int) -> None:
