@@ -28,7 +28,7 @@ def told(spark: Any, ctx: Any, key: str, password: str) -> None:
         ctx.log.warning("in another form: %s", text)
         print(text, file=sys.stderr)
     logging.getLogger(password).warning("a logger of this name")
-    raise RuntimeError("x" * 990 + password + "y" * 2000)
+    raise RuntimeError("x" * 970 + password + "y" * 2000)
 
 
 def past_python(spark: Any, ctx: Any, password: str) -> None:
