@@ -56,8 +56,8 @@ class _Bounded:
         if self._left <= 0:
             return
         try:
-            # As a whole: the name of a logger or a level may hold a secret as well as the message.
-            data = (self._secrets.clean(self._line.format(record)) + "\n").encode("utf-8", "replace")
+            _clean(record, self._secrets)
+            data = (self._line.format(record) + "\n").encode("utf-8", "replace")
             self._left -= len(data)
             if self._left <= 0:
                 data = f"… this log is cut here: it has reached {MAX_BYTES // 2**20} MiB\n".encode()
@@ -158,9 +158,7 @@ class AttemptLog:
         """Take the secrets out of ``record`` itself, before a console formats it; always lets it through."""
         plain = _plain(record)
         record.msg, record.args, record.exc_text = plain.msg, None, plain.exc_text
-        for name, value in vars(record).items():  # the names of its logger and thread, what was given as extra=
-            if isinstance(value, str):
-                setattr(record, name, self._secrets.clean(value))
+        _clean(record, self._secrets)
         return True
 
     def _upload(self, path: Path) -> None:
@@ -189,6 +187,13 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
     plain.created, plain.msecs, plain.levelname = record.created, record.msecs, record.levelname
     plain.exc_text, plain.stack_info = trace, record.stack_info
     return plain
+
+
+def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
+    """Take ``secrets`` out of all texts of ``record``, such as the names of its logger, its level and its thread."""
+    for name, value in vars(record).items():
+        if isinstance(value, str):
+            setattr(record, name, secrets.clean(value))
 
 
 @contextlib.contextmanager

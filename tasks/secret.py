@@ -52,7 +52,7 @@ class Secrets:
         self._pieces: list[str] = []  # in order; what may be torn where a stream is written in parts
         self._longest = 0  # characters of a piece
         self._found: re.Pattern[str] | None = None
-        self.given: dict[str, str] = {}  # variable → value
+        self.given: dict[str, str] = {}  # variable → value, of those that are secrets
 
     def resolve(self, value: Any) -> Any:
         """``value`` with each ``${env:NAME}`` in its strings replaced, at any depth of lists and objects.
@@ -122,19 +122,21 @@ class Secrets:
                 "set it where the worker starts"
             ) from None
         if name not in self.given:
-            self.given[name] = value
             self._remember(name, value)
         return value
 
     def _remember(self, name: str, value: str) -> None:
         pieces = {form for piece in _pieces(value) for form in _forms(piece)}
         whole = _forms(value) if len(value) <= _WHOLE and len(value.strip()) >= _SHORTEST else set()
+        if not pieces and not whole:
+            return
+        self.given[name] = value
         self._pieces = sorted({*self._pieces, *pieces})
         self._longest = max(map(len, self._pieces), default=0)
         self._names = {**dict.fromkeys(pieces | whole, name), **self._names}
         # The longest first: one that holds another must not be taken for that, or its tail would stay.
         every = sorted(self._names, key=len, reverse=True)
-        self._found = re.compile("|".join(map(re.escape, every))) if every else None
+        self._found = re.compile("|".join(map(re.escape, every)))
 
 
 class Stream:

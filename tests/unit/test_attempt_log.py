@@ -122,6 +122,7 @@ def test_a_secret_in_the_name_of_a_logger_a_thread_or_a_level_is_taken_out(tmp_p
             thread.start()
             thread.join()
     finally:
+        logging.addLevelName(35, "Level 35")
         logging.getLogger().removeHandler(handler)
     assert "${env:S} of.${env:S} ${env:S} ${env:S} said" in console.getvalue()
     assert "${env:S} of.${env:S}: said" in text_of(log)
