@@ -191,7 +191,7 @@ class Attempt:
         params = self._resolved()
         session = self._session(stack)
         with ExitStack() as within:
-            held.spared |= within.enter_context(filtered(self._secrets, stack))
+            held.spared |= within.enter_context(filtered(self._secrets))
             work = self._do(held, session, params, within)
             with self._looking("writing the marker into"):
                 marker = self._marker(work)

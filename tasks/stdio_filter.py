@@ -17,23 +17,20 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 
 from tasks.errors import NotBegun
 from tasks.secret import Secrets, Stream
 
-ENDS_WITHIN = 1.0  # seconds, after the last writer has closed its end
-
 
 @contextmanager
-def filtered(secrets: Secrets, after: ExitStack) -> Iterator[set[int]]:
+def filtered(secrets: Secrets) -> Iterator[set[int]]:
     """Within the block nothing that ``secrets`` gave out reaches the worker's own streams.
 
-    Yields the pid of the process that sees to it, if there is one. It ends by itself, and so is no leftover.
-
-    Args:
-        after: waits, a second at most, until all that was written is passed on. Nothing else waits for that.
+    Yields the pid of the process that sees to it, if there is one. It ends by itself, nobody waits for it, and it is no
+    leftover of the attempt.
 
     Raises:
         NotBegun: the process that filters cannot be started.
@@ -46,13 +43,12 @@ def filtered(secrets: Secrets, after: ExitStack) -> Iterator[set[int]]:
     with ExitStack() as stack:
         try:
             process, pipes = _started(secrets, open_ones)
-            after.callback(_wait, process)
             for fd, write in pipes.items():
                 kept = os.dup(fd)
                 stack.callback(_put, kept, fd)
                 os.dup2(write, fd)
                 os.close(write)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # no descriptor, process or thread is left
             raise NotBegun(f"what is printed cannot be kept free of secrets: {error}") from error
         stack.callback(_flush)
         yield {process.pid}
@@ -71,6 +67,8 @@ def _started(secrets: Secrets, fds: list[int]) -> tuple[subprocess.Popen[bytes],
         assert process.stdin is not None
         with process.stdin as pipe:  # through a pipe: arguments and environment are seen by others
             pipe.write(json.dumps(secrets.given).encode())
+        # So that it is no zombie when it has ended.
+        threading.Thread(target=process.wait, name="stdio filter", daemon=True).start()
     except BaseException:
         for _, write in pipes.values():
             os.close(write)
@@ -94,11 +92,6 @@ def _flush() -> None:
         with suppress(Exception):  # a step may have closed it, or put its own there
             stream.flush()  # type: ignore[union-attr]
     ctypes.CDLL(None).fflush(None)
-
-
-def _wait(process: subprocess.Popen[bytes]) -> None:
-    with suppress(subprocess.TimeoutExpired):  # it serves a child of the step that lives on
-        process.wait(ENDS_WITHIN)
 
 
 # -- the process -----------------------------------------------------------------------------------------------
