@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.condition import Scope, check
 from coordinator.problem import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
 from tasks.group import GroupSpec, Step
+from tasks.secret import reference_in
 
 if TYPE_CHECKING:
     from coordinator.spec import JobSpec
@@ -47,6 +48,7 @@ def problems_in(spec: JobSpec) -> list[Problem]:
         _outputs(spec),
         _publish(spec),
         _params(spec),
+        _references(spec),
     )
     return list(islice(found, MAX_PROBLEMS))
 
@@ -302,8 +304,43 @@ def _params_at(params: dict[str, Any], loc: Loc) -> Iterator[Problem]:
     # A few will do, and a Python list that holds itself would bring them without end.
     problems = list(islice(_json_problems(params, loc), 20))
     yield from problems
-    if not problems and len(json.dumps(params)) > MAX_PARAMS:
+    if problems:
+        return
+    yield from _references_in(params, loc)
+    if len(json.dumps(params)) > MAX_PARAMS:
         yield Problem(f"more than {MAX_PARAMS // 1024} KB of parameters; put data into a file that the step reads", loc)
+
+
+def _references(spec: JobSpec) -> Iterator[Problem]:
+    """What is wrong with ``${env:NAME}`` outside of parameters."""
+    yield from _references_in(spec.defaults.conf, ("defaults", "conf"))
+    for i, group in enumerate(spec.groups):
+        yield from _references_in(group.conf, ("groups", i, "conf"))
+        for j, value in enumerate(group.fork_values or ()):
+            if isinstance(value, str) and (found := reference_in(value)) is not None:
+                message = "the values of a fork are stored and shown, so no reference is resolved in them; put it under"
+                yield Problem(
+                    f"{shorten(found)}: {message} params:", ("groups", i, "for_each", group.fork_param or "", j)
+                )
+
+
+def _references_in(value: Any, loc: Loc) -> Iterator[Problem]:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if (found := reference_in(key)) is not None:
+                yield Problem(
+                    f"{shorten(found)}: a reference is resolved in a value, and not in a key", (*loc, key), True
+                )
+            yield from _references_in(child, (*loc, key))
+    elif isinstance(value, list | tuple):
+        for i, child in enumerate(value):
+            yield from _references_in(child, (*loc, i))
+    elif isinstance(value, str) and (found := reference_in(value, wrong=True)) is not None:
+        yield Problem(
+            f"expected a reference such as ${{env:NAME}}, not {shorten(found)}; where the text itself is meant, write "
+            "$${ for ${",
+            loc,
+        )
 
 
 def _json_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:

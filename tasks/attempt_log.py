@@ -21,6 +21,7 @@ from typing import Any
 
 from tasks.errors import WarehouseMismatch
 from tasks.filesystem import Files
+from tasks.secret import Secrets
 from tasks.tee import Tee
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -43,8 +44,9 @@ class _Bounded:
     that a line is whole whoever writes beside it: another thread, a forked child, the watchdog.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secrets: Secrets) -> None:
         self.path = path
+        self._secrets = secrets
         self._file = path.open("ab", buffering=0)
         self._left = MAX_BYTES - path.stat().st_size
         self._line = _Line()
@@ -54,6 +56,7 @@ class _Bounded:
         if self._left <= 0:
             return
         try:
+            _clean(record, self._secrets)
             data = (self._line.format(record) + "\n").encode("utf-8", "replace")
             self._left -= len(data)
             if self._left <= 0:
@@ -100,17 +103,14 @@ class AttemptLog:
         logger: what steps know as ``ctx.log``.
     """
 
-    def __init__(self, files: Files, staging: str) -> None:
+    def __init__(self, files: Files, staging: str, secrets: Secrets | None = None) -> None:
+        """``secrets``: to be taken out of every line."""
         self._files = files
+        self._secrets = secrets or Secrets()
         self._name = f"{staging}.log"
         self.path = files.local_path(self._name)
         self.logger = _step_logger()
-        self._clean: Callable[[str], str] = lambda text: text
         self._sheet: _Bounded | None = None
-
-    def hide(self, clean: Callable[[str], str]) -> None:
-        """From now on every line goes through ``clean`` (which takes the secrets out)."""
-        self._clean = clean
 
     def leave_off(self) -> None:
         """It hangs: no line of this process goes into it any more."""
@@ -128,12 +128,12 @@ class AttemptLog:
                 yield self
                 return
             stack.enter_context(_listening(self._hide))
-            heard = stack.enter_context(_overhearing(sheet, self._plain))
+            heard = stack.enter_context(_overhearing(sheet))
             for name, redirect in (("stdout", contextlib.redirect_stdout), ("stderr", contextlib.redirect_stderr)):
                 # None in a process that was started without the descriptor.
                 stream = getattr(sys, name) or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
                 put = partial(_put, sheet, f"step.{name}")
-                tee = Tee(name, stream, put, clean=lambda text: self._clean(text), heard=heard)
+                tee = Tee(name, stream, put, secrets=self._secrets, heard=heard)
                 stack.callback(tee.finish)
                 stack.enter_context(redirect(tee))
             yield self
@@ -150,35 +150,15 @@ class AttemptLog:
             stack.callback(self._upload, path)
         else:
             self._files.make_folder(self._name.rpartition("/")[0])
-        sheet = _Bounded(path)
+        sheet = _Bounded(path, self._secrets)
         stack.callback(sheet.close)
         return sheet
 
-    def _plain(self, record: logging.LogRecord) -> logging.LogRecord:
-        """``record`` as text, without its arguments and without secrets. Raises nothing, whatever a step logs."""
-        try:
-            text = record.getMessage()
-        except Exception as error:  # noqa: BLE001 - a slip in a log line fails no step; plain logging lets it pass, too
-            said = record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
-            where = f"{record.filename}:{record.lineno}"
-            text = f"{said} (this line cannot be put together, see {where}: {type(error).__name__})"
-        trace = record.exc_text
-        if record.exc_info and not trace:
-            try:
-                trace = logging.Formatter().formatException(record.exc_info)
-            except Exception as error:  # noqa: BLE001 - the error is a step's, and may be of any kind
-                trace = f"(the traceback cannot be shown: {type(error).__name__})"
-        plain = logging.LogRecord(
-            record.name, record.levelno, record.pathname, record.lineno, self._clean(text), None, None
-        )
-        plain.created, plain.msecs, plain.levelname = record.created, record.msecs, record.levelname
-        plain.exc_text, plain.stack_info = trace and self._clean(trace), record.stack_info
-        return plain
-
     def _hide(self, record: logging.LogRecord) -> bool:
         """Take the secrets out of ``record`` itself, before a console formats it; always lets it through."""
-        plain = self._plain(record)
+        plain = _plain(record)
         record.msg, record.args, record.exc_text = plain.msg, None, plain.exc_text
+        _clean(record, self._secrets)
         return True
 
     def _upload(self, path: Path) -> None:
@@ -187,6 +167,33 @@ class AttemptLog:
             self._files.write_durable(self._name, path.read_bytes())
         except (OSError, WarehouseMismatch) as error:
             logging.getLogger(__name__).warning("the log %s could not be stored: %s", self._name, error)
+
+
+def _plain(record: logging.LogRecord) -> logging.LogRecord:
+    """``record`` as text, without its arguments. Raises nothing, whatever a step logs."""
+    try:
+        text = record.getMessage()
+    except Exception as error:  # noqa: BLE001 - a slip in a log line fails no step; plain logging lets it pass, too
+        said = record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
+        where = f"{record.filename}:{record.lineno}"
+        text = f"{said} (this line cannot be put together, see {where}: {type(error).__name__})"
+    trace = record.exc_text
+    if record.exc_info and not trace:
+        try:
+            trace = logging.Formatter().formatException(record.exc_info)
+        except Exception as error:  # noqa: BLE001 - the error is a step's, and may be of any kind
+            trace = f"(the traceback cannot be shown: {type(error).__name__})"
+    plain = logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, text, None, None)
+    plain.created, plain.msecs, plain.levelname = record.created, record.msecs, record.levelname
+    plain.exc_text, plain.stack_info = trace, record.stack_info
+    return plain
+
+
+def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
+    """Take ``secrets`` out of all texts of ``record``, such as the names of its logger, its level and its thread."""
+    for name, value in vars(record).items():
+        if isinstance(value, str):
+            setattr(record, name, secrets.clean(value))
 
 
 @contextlib.contextmanager
@@ -214,10 +221,8 @@ def _listening(hide: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _overhearing(
-    sheet: _Bounded, plain: Callable[[logging.LogRecord], logging.LogRecord]
-) -> Iterator[Callable[[], bool]]:
-    """Every record of this process that gets as far as the root logger goes into ``sheet``, as ``plain`` has it.
+def _overhearing(sheet: _Bounded) -> Iterator[Callable[[], bool]]:
+    """Every record of this process that gets as far as the root logger goes into ``sheet``, as text.
 
     It is heard where loggers call their handlers, and not by one of these: a step that sets up logging removes every
     handler from root and closes it, or adds one that prints to ``sys.stdout``, which is the tee. What is printed while
@@ -233,7 +238,7 @@ def _overhearing(
     def call(logger: logging.Logger, record: logging.LogRecord) -> None:
         if over or not _reaches_root(logger):
             return call_handlers(logger, record)
-        sheet.write(plain(record))
+        sheet.write(_plain(record))
         depth = getattr(shown, "depth", 0)
         shown.depth = depth + 1
         try:

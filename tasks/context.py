@@ -21,6 +21,7 @@ from tasks.inputs import Dataset
 from tasks.marker import StagedOutput
 from tasks.output import read_table, stage
 from tasks.points import Point, reach
+from tasks.secret import Secrets
 from tasks.spark import read_parquet
 from tasks.token import GROUP_ID, Token
 
@@ -36,6 +37,7 @@ class Work:
     token: Token
     session: Any  # the Spark session; None for a group without Spark
     inputs: Mapping[str, Dataset]
+    secrets: Secrets = field(default_factory=Secrets)
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
 
@@ -57,7 +59,8 @@ class Work:
         """Stage ``frame`` as the output ``name``, and show it to later steps under that name.
 
         Raises:
-            OutputInvalid: the name cannot be one, was written already, or the frame cannot be stored.
+            OutputInvalid: the name cannot be one, was written already, a name holds a secret, or the frame cannot be
+                stored.
         """
         if not isinstance(name, str) or "-" in name or GROUP_ID.fullmatch(name) is None or name.endswith("]"):
             raise OutputInvalid(f"an output wants a name of letters, digits and _ (at most 63), not {name!r}")
@@ -65,7 +68,16 @@ class Work:
             raise OutputInvalid(f"the output {name} was written twice; write it once, or give the second another name")
         if name in self.inputs:
             raise OutputInvalid(f"the output {name} has the name of an input of this group; give it another one")
-        staged = stage(self.files, f"{self.token.staging}/{name}", frame)
+        if secret := self.secrets.named_in(name):
+            raise OutputInvalid(f"an output has the value of {secret} in its name, and names are stored and shown")
+        folder = f"{self.token.staging}/{name}"
+        staged = stage(self.files, folder, frame)
+        if secret := self.secrets.named_in(staged.schema):
+            self.files.remove_tree(folder)
+            raise OutputInvalid(
+                f"the output {name} has the value of {secret} in the name of a column, and names are stored and shown. "
+                "Rename the column"
+            )
         reach(Point.AFTER_OUTPUT, self.token.job)
         self.outputs[name] = staged
         self.show(name)
@@ -97,7 +109,7 @@ class StepContext:
     """``ctx`` of one step.
 
     Attributes:
-        params: the job's, the group's, the fork's and the step's own parameters, with secrets resolved.
+        params: the job's, the group's, the fork's and the step's own parameters, with references resolved.
         token: ``job/group/epoch/nonce/claimant``; an idempotency key for what a step does elsewhere.
         log: a standard logger; its lines are in ``unstuck logs``.
         scratch: a folder of this machine that is removed when the attempt has ended.

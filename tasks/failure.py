@@ -19,15 +19,19 @@ _OURS = str(Path(__file__).parent) + "/"
 _NOT_THE_USERS = ("/pyspark/", "/py4j/", "<frozen ", "/concurrent/futures/", "/contextlib.py")
 
 
-def failure_of(error: BaseException) -> Failure:
-    """What to tell people of ``error``. Unknown errors are recoverable; ``Unrecoverable`` and its kind are not."""
+def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failure:
+    """What to tell people of ``error``. Unknown errors are recoverable; ``Unrecoverable`` and its kind are not.
+
+    ``clean`` takes the secrets out, before a text is cut: of one that is cut, neither part is known any more.
+    """
     if isinstance(error, UnstuckError):
         code, text = str(error.code), _told(error)
     elif isinstance(error, SystemExit):
         code, text = "STEP_FAILED", f"the step called sys.exit({_told(error, repr)})"
     else:
         code, text = "STEP_FAILED", f"{type(error).__name__}: {_told(error)}".rstrip(": ")
-    return Failure(code, shorten(text, MAX_TEXT), not isinstance(error, Unrecoverable), trimmed_traceback(error))
+    trace = trimmed_traceback(error, clean)
+    return Failure(code, shorten(clean(text), MAX_TEXT), not isinstance(error, Unrecoverable), trace)
 
 
 def _told(error: BaseException, words: Callable[[Any], str] = str) -> str:
@@ -38,7 +42,7 @@ def _told(error: BaseException, words: Callable[[Any], str] = str) -> str:
         return f"(it has no text: its own {words.__name__}() raised {type(silent).__name__})"
 
 
-def trimmed_traceback(error: BaseException) -> str:
+def trimmed_traceback(error: BaseException, clean: Callable[[str], str] = str) -> str:
     """The frames of the user's own code; the last three of any, where there is none of theirs. "" without frames."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(_OURS) and not any(n in f.filename for n in _NOT_THE_USERS)]
@@ -50,7 +54,7 @@ def trimmed_traceback(error: BaseException) -> str:
         return ""
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(own)]
     lines += traceback.format_exception_only(error)
-    return shorten("".join(lines).rstrip(), MAX_TRACEBACK)
+    return shorten(clean("".join(lines).rstrip()), MAX_TRACEBACK)
 
 
 def shorten(text: str, limit: int) -> str:

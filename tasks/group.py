@@ -255,12 +255,19 @@ class WorkOrder(Strict):
         return self.plan.group
 
     @property
+    def written_params(self) -> dict[str, Any]:
+        """Job parameters, overlaid by the group's: what the spec wrote, where references are resolved."""
+        return {**self.plan.params, **self.group.params}
+
+    @property
+    def fork_params(self) -> dict[str, Any]:
+        """The fork's value, which may come from data, where no reference is resolved."""
+        return {} if self.group.fork_param is None else {self.group.fork_param: self.frozen.value}
+
+    @property
     def params(self) -> dict[str, Any]:
-        """Job parameters, overlaid by the group's, overlaid by the fork's value."""
-        params = {**self.plan.params, **self.group.params}
-        if self.group.fork_param is not None:
-            params[self.group.fork_param] = self.frozen.value
-        return params
+        """All of them, as they stand: the fork's value over the spec's."""
+        return {**self.written_params, **self.fork_params}
 
     @property
     def fingerprint(self) -> str:

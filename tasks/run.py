@@ -35,7 +35,15 @@ from tasks import fuse
 from tasks.aside import aside
 from tasks.attempt_log import AttemptLog
 from tasks.context import StepContext, Work
-from tasks.errors import AttemptEnded, HostUnfit, Malformed, NotBegun, OrderUnreadable, WarehouseMismatch
+from tasks.errors import (
+    AttemptEnded,
+    ForkValuesInvalid,
+    HostUnfit,
+    Malformed,
+    NotBegun,
+    OrderUnreadable,
+    WarehouseMismatch,
+)
 from tasks.failure import MAX_TEXT, failure_of, shorten
 from tasks.group import Step, WorkOrder
 from tasks.inputs import read_inputs
@@ -46,6 +54,7 @@ from tasks.points import Point, reach
 from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.runner import Held, Runner
 from tasks.secret import Secrets
+from tasks.stdio_filter import filtered
 from tasks.steps import run_step
 from tasks.token import Hint, Token
 from tasks.vigil import Order
@@ -124,7 +133,7 @@ class Attempt:
         self._runner = runner
         self._token = token
         self._claim = claim
-        self._secrets = Secrets(os.environ)
+        self._secrets = Secrets(dict(os.environ))  # as it is now: a step may change it
         self._warehouse = ""  # its address, once it is known
         self._leave_off: Callable[[], None] = lambda: None  # its log, once it has one
 
@@ -135,6 +144,7 @@ class Attempt:
         with ExitStack() as stack:
             try:
                 held = stack.enter_context(self._runner.holding(self._token))
+                held.clean = self._secrets.clean
                 self._order = self._ordered()
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(held, stack)
@@ -181,8 +191,7 @@ class Attempt:
             self._files = Warehouse(plan.warehouse, plan.warehouse_id).storage
             self._files.answered = partial(self._runner.leash.restart_clock, LOOK)
             self._files.check()
-            self._log = AttemptLog(self._files, self._token.staging)
-            self._log.hide(self._secrets.clean)
+            self._log = AttemptLog(self._files, self._token.staging, self._secrets)
             self._leave_off = self._log.leave_off
             stack.enter_context(self._log.open())
         self._runner.leash.note_in(None if self._log.path is None else str(self._log.path))
@@ -192,9 +201,10 @@ class Attempt:
         with self._looking("looking for work that is done in"):
             if (adopted := self._adopted()) is not None:
                 return adopted
-        params = self._secrets.resolve(self._order.params)
+        params = self._resolved()
         session = self._session(stack)
         with ExitStack() as within:
+            within.enter_context(filtered(self._secrets, self._runner.start_helper))
             work = self._do(held, session, params, within)
             with self._looking("writing the marker into"):
                 marker = self._marker(work)
@@ -215,6 +225,15 @@ class Attempt:
             log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
             return _success(staging, marker, adopted=True)
         return None
+
+    def _resolved(self) -> dict[str, Any]:
+        """The parameters of all steps. What is resolved later is looked for as well, so that all secrets are known."""
+        order = self._order
+        for step in order.group.steps:
+            self._secrets.resolve(step.params)
+            self._secrets.expect(step.sql or "")
+        self._secrets.resolve(order.group.conf)
+        return {**self._secrets.resolve(order.written_params), **order.fork_params}
 
     def _session(self, stack: ExitStack) -> Any:
         """The Spark session of this attempt; None for a group that wants none.
@@ -257,7 +276,7 @@ class Attempt:
         stack.enter_context(self._log.steps())
         with self._looking("reading what the group needs in"):
             inputs = read_inputs(self._files, order.frozen.inputs)
-        work = Work(self._files, self._token, session, inputs)
+        work = Work(self._files, self._token, session, inputs, self._secrets)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
         stack.enter_context(runner.leash.clock("TIMEOUT", order.group.timeout))
         for name in work.inputs if session is not None else ():
@@ -297,18 +316,23 @@ class Attempt:
                 names += work.outputs
             found = next((work.outputs[name] for name in names if name in work.outputs), None)
             if found is not None:
-                forks[wanted.key] = collect(self._files, found, wanted)
+                values = forks[wanted.key] = collect(self._files, found, wanted)
+                if secret := next(filter(None, map(self._secrets.named_in, values)), None):
+                    raise ForkValuesInvalid(
+                        f"a value of {wanted.key} holds the value of {secret}, and the values of a fork are stored and "
+                        "shown. Fork over another column, which names what is meant"
+                    )
         return Marker(
             token=str(self._token),
             fingerprint=self._order.fingerprint,
             outputs=work.outputs,
-            forks=self._secrets.clean_all(forks),
+            forks=forks,
             results=self._secrets.clean_all(work.results),
             written_at=time.time(),
         )
 
     def _progress(self, value: dict[str, Any], *, now: bool = False) -> None:
-        self._runner.leash.progress(json.dumps(value), now=now)
+        self._runner.leash.progress(json.dumps(self._secrets.clean_all(value)), now=now)
 
     # -- how the attempt ends ----------------------------------------------------------------------------------
 
@@ -340,9 +364,7 @@ class Attempt:
             self._runner.replace()
 
     def _failed(self, error: BaseException) -> Outcome:
-        found = failure_of(error)
-        text, trace = self._secrets.clean(found.text), self._secrets.clean(found.traceback)
-        failure = self._unless_away(replace(found, text=text, traceback=trace))
+        failure = self._unless_away(failure_of(error, self._secrets.clean))
         # That this runner could not begin is no fault of the group: it is charged as the loss of a worker is.
         kind = OutcomeKind.LOST if isinstance(error, NotBegun) else OutcomeKind.FAILED
         return Outcome(kind, failure=failure)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import redis
 
@@ -50,6 +52,7 @@ class Held:
         ordered: set together with the first order.
         ended: set when the steps are over, one way or the other: from then on it hears no order.
         left: set when this process holds it no longer.
+        clean: takes the secrets of the attempt out of a text.
     """
 
     token: Token
@@ -58,6 +61,7 @@ class Held:
     ordered: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
+    clean: Callable[[str], str] = str
 
 
 class Runner:
@@ -75,6 +79,7 @@ class Runner:
         self._queues = tuple(queues)
         self.held: Held | None = None
         self._idle = threading.Lock()  # held while strays are ended, so that no attempt begins meanwhile
+        self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
         self._before: frozenset[int] | None = None  # children from before the first attempt: those of Celery plugins
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         self._sign = sign
@@ -131,8 +136,20 @@ class Runner:
                 self.held = None
                 strays = self._end_strays()
             if left := [*surroundings.left_behind(), *strays]:
-                log.warning("%s left %s; this runner is replaced before it takes more work", token, ", ".join(left))
+                what = held.clean(", ".join(left))  # a thread has the name that the step gave it
+                log.warning("%s left %s; this runner is replaced before it takes more work", token, what)
                 self.replace()
+
+    def start_helper(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a process that is no stray, although it may outlive an attempt. ``options``: those of `Popen`.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        with self._idle:
+            self._helpers = [helper for helper in self._helpers if helper.returncode is None]
+            self._helpers.append(subprocess.Popen(command, **options))
+            return self._helpers[-1]
 
     def replace(self) -> None:
         """End this process before its next attempt; Celery starts another."""
@@ -170,6 +187,8 @@ class Runner:
     def _owns(self, pid: int) -> bool:
         # While a session starts its JVM cannot be told from others; the next look comes soon.
         if self._before is None or pid in self._before or self.driver.starting:
+            return True
+        if any(helper.pid == pid and helper.returncode is None for helper in self._helpers):
             return True
         return pid == self.leash.watchdog_pid or pid in self.driver.pids
 

@@ -15,15 +15,21 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, TextIO
 
+from tasks.secret import Secrets, Stream
+
 MAX_LINE = 64 * 1024  # characters; what is longer is cut
 SHOWN_EVERY = 5.0  # seconds
 _END = re.compile(r"([\r\n])")
 
 
 class _Line:
-    """The line that one thread has begun. One a thread, so that what several print is not mixed within a line."""
+    """The line that one thread has begun. One a thread, so that what several print is not mixed within a line.
 
-    def __init__(self, put: Callable[[str], None], clock: Callable[[], float]) -> None:
+    What is added went through ``stream``, so that it holds no secret wherever the line is cut.
+    """
+
+    def __init__(self, put: Callable[[str], None], clock: Callable[[], float], stream: Stream) -> None:
+        self.stream = stream
         self._put = put
         self._clock = clock
         self._parts: list[str] = []
@@ -52,7 +58,6 @@ class _Line:
                 self._show()
             self._parts, self._length, self._returned = [], 0, False
         elif self._parts and (waited or self._length + len(piece) > MAX_LINE):
-            # Between two writes: a secret that was written in one is not torn, and so is found and taken out.
             self._show()
         if self._since is None:
             self._since = now
@@ -115,7 +120,7 @@ class Tee(io.TextIOBase):
         stream: TextIO,
         put: Callable[[str], None],
         *,
-        clean: Callable[[str], str],
+        secrets: Secrets | None = None,
         heard: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -124,14 +129,14 @@ class Tee(io.TextIOBase):
             name: ``stdout`` or ``stderr``.
             stream: the worker's own.
             put: takes a line for the log.
-            clean: takes the secrets out.
+            secrets: to be taken out.
             heard: whether what this thread writes now is in the log already, as the record that is being shown.
             clock: seconds.
         """
         self._name = name
         self._stream = stream
         self._put = put
-        self._clean = clean
+        self._secrets = secrets or Secrets()
         self._heard = heard
         self._clock = clock
         self._lines: dict[int, _Line] = {}
@@ -143,6 +148,7 @@ class Tee(io.TextIOBase):
         """The attempt is over: what no line end followed goes into the log as well."""
         self._buffer.finish()
         for line in list(self._lines.values()):
+            self._add(line, line.stream.finish())
             line.finish()
         if self._open.get(self._name) is self:
             del self._open[self._name]
@@ -156,20 +162,25 @@ class Tee(io.TextIOBase):
         if tee is self:
             self._take(text)
         elif tee is None:
-            self._show(self._clean(text))
+            self._show(self._secrets.clean(text))
         else:
-            tee.write(self._clean(text))
+            tee.write(self._secrets.clean(text))
         return len(text)
 
     def _take(self, text: str) -> None:
-        self._show(self._clean(text))
         if self._heard():
+            self._show(self._secrets.clean(text))
             return
         thread = threading.get_ident()
         line = self._lines.get(thread)
         if line is None:
-            line = self._lines[thread] = _Line(self._put_cut, self._clock)
-        line.add(text)
+            line = self._lines[thread] = _Line(self._put_cut, self._clock, Stream(self._secrets))
+        self._add(line, line.stream.feed(text))
+
+    def _add(self, line: _Line, clean: str) -> None:
+        if clean:
+            self._show(clean)
+            line.add(clean)
 
     def _show(self, text: str) -> None:
         """To the worker's own stream, in whatever encoding it has."""
@@ -180,7 +191,6 @@ class Tee(io.TextIOBase):
             self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
     def _put_cut(self, text: str) -> None:
-        text = self._clean(text)
         for at in range(0, max(1, len(text)), MAX_LINE):
             self._put(text[at : at + MAX_LINE])
 

@@ -37,6 +37,7 @@ def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
         "UNSTUCK_CANCEL_GRACE": "10s",
         "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}),
         "PATH": os.pathsep.join([str(other.parent), os.environ["PATH"]]),
+        "SPARK_FLEET_PASSWORD": "hunter2-hunter2",
     }
     with fleet.worker(redis_server.url, home, queues="spark", environ=environ) as running:
         yield running
@@ -186,6 +187,25 @@ def test_what_a_retry_cannot_mend_is_said_and_not_retried(
     what = failure(store, offer("g", *steps))
     assert (what.code, what.recoverable) == (code, False)
     assert says in what.text
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("SELECT '${env:SPARK_FLEET_PASSWORD}' AS x FROM nowhere", "SQL_INVALID"),
+        ("SELECT 1 AS `${env:SPARK_FLEET_PASSWORD}`", "OUTPUT_INVALID"),
+    ],
+)
+def test_a_secret_that_spark_itself_puts_into_sql_is_in_no_reason_and_no_column(
+    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path, text: str, code: str
+) -> None:
+    found = failure(store, offer("g", sql(text, "o")))
+    assert found.code == code
+    assert "${env:SPARK_FLEET_PASSWORD}" in found.text
+    assert "hunter2" not in found.text + found.traceback
+    for path in (tmp_path / "warehouse").rglob("*"):
+        assert "hunter2" not in path.name
+        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
 
 
 def test_conf_of_a_group_holds_for_it_alone_and_static_conf_is_refused_by_name(

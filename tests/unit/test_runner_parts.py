@@ -23,7 +23,7 @@ from tasks import attempt_log
 from tasks.attempt_log import AttemptLog
 from tasks.connect import connect
 from tasks.context import StepContext, Work
-from tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound, Unrecoverable
+from tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound
 from tasks.failure import MAX_TEXT, failure_of, shorten
 from tasks.filesystem import Files
 from tasks.group import Collect
@@ -33,7 +33,6 @@ from tasks.leftovers import Surroundings
 from tasks.marker import Marker, write_marker
 from tasks.output import collect, read_table, stage
 from tasks.proctree import Seen, Tree, describe_status, look
-from tasks.secret import Secrets
 from tasks.spark import hadoop_uri, local_master, same_schema
 from tasks.steps import find, fit
 from tasks.token import Token
@@ -55,22 +54,6 @@ def test_the_watchdog_starts_without_spark_and_celery() -> None:
 
 def test_the_pieces_of_a_runner_import_no_spark_before_a_group_asks() -> None:
     assert not imported_by("tasks.run") & {"pyspark", "pyarrow", "pandas"}
-
-
-# -- secrets ---------------------------------------------------------------------------------------------------
-
-
-def test_secrets_are_resolved_at_any_depth_and_cleaned_out_again() -> None:
-    secrets = Secrets({"PW": "hunter2!", "HOST": "db"})
-    value = secrets.resolve({"url": "jdbc://${env:HOST}/?p=${env:PW}", "list": ["${env:PW}", 3]})
-    assert value == {"url": "jdbc://db/?p=hunter2!", "list": ["hunter2!", 3]}
-    assert secrets.clean("login hunter2! at db") == "login ${env:PW} at db"  # three letters are no secret
-    assert secrets.clean_all({"hunter2!": ["hunter2!", 1]}) == {"${env:PW}": ["${env:PW}", 1]}
-
-
-def test_a_missing_secret_is_named() -> None:
-    with pytest.raises(Unrecoverable, match="GONE is not set"):
-        Secrets({}).resolve(["${env:GONE}"])
 
 
 # -- calls -----------------------------------------------------------------------------------------------------

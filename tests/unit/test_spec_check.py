@@ -243,3 +243,53 @@ def test_a_job_has_bounds() -> None:
     many = tuple(plain.model_copy(update={"name": f"g{i}"}) for i in range(10_001))
     with pytest.raises(SpecError, match="10,001 groups; at most 10,000 are allowed"):
         JobSpec(name="x", groups=many)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "name: j\nparams: {home: '${env:HOME'}\ngroups:\n" + A,
+            "s.yaml:2:16: params.home: expected a reference such as ${env:NAME}, not '${env:HOME'; where the text"
+            " itself is meant, write $${ for ${",
+        ),
+        (
+            "name: j\nparams: {deep: [1, {key: 'x ${env:} y'}]}\ngroups:\n" + A,
+            "s.yaml:2:26: params.deep[1].key: expected a reference such as ${env:NAME}, not '${env:}'; where the text"
+            " itself is meant, write $${ for ${",
+        ),
+        (
+            HEAD + "  - {name: a, steps: [{python: 'm:f', params: {key: '${vault:x}'}}]}\n",
+            "s.yaml:3:53: groups[0].steps[0].params.key: expected a reference such as ${env:NAME}, not '${vault:x}';"
+            " where the text itself is meant, write $${ for ${",
+        ),
+        (
+            HEAD + "  - {name: a, conf: {spark.x: '${env:}'}, steps: [{python: 'm:f'}]}\n",
+            "s.yaml:3:31: groups[0].conf[\"spark.x\"]: expected a reference such as ${env:NAME}, not '${env:}'; where"
+            " the text itself is meant, write $${ for ${",
+        ),
+        (
+            "name: j\nparams: {maps: {'${env:A}': 1}}\ngroups:\n" + A,
+            "s.yaml:2:17: params.maps[\"${env:A}\"]: '${env:A}': a reference is resolved in a value, and not in a key",
+        ),
+        (
+            HEAD + "  - {name: a, for_each: {m: [x, '${env:A}']}, steps: [{python: 'm:f'}]}\n",
+            "s.yaml:3:33: groups[0].for_each.m[1]: '${env:A}': the values of a fork are stored and shown, so no"
+            " reference is resolved in them; put it under params:",
+        ),
+    ],
+)
+def test_a_reference_that_is_none_or_stands_where_none_is_resolved_is_refused(spec: str, message: str) -> None:
+    assert told(spec) == [message]
+
+
+def test_references_and_texts_that_only_look_like_them_are_taken() -> None:
+    params = {
+        "a": "${env:A}${env:B_2}",
+        "b": "$${env:A} and $${vault:x",
+        "c": ["${name}", "$5 {x: y}", {"d": "${env_a}"}],
+    }
+    spec = minimal(params=params)
+    assert JobSpec.model_validate(spec).params == params
+    with pytest.raises(SpecError, match="expected a reference"):
+        JobSpec.model_validate(spec).with_params({"a": "${env:A"})

@@ -1,0 +1,102 @@
+"""Steps that let a secret slip, in every way that they have."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+from urllib.parse import quote
+
+from tasks import pool
+
+
+def told(spark: Any, ctx: Any, key: str, password: str) -> None:
+    """Log and print them in all ways, and fail with them."""
+    print(key)
+    for line in key.splitlines():
+        print(line)
+        ctx.log.info("one line: %s", line)
+    print(f"{password[:4]}", end="", flush=True)
+    print(password[4:])
+    for text in (repr(password), json.dumps({"password": password}), quote(password, safe=""), repr(key)):
+        ctx.log.warning("in another form: %s", text)
+        print(text, file=sys.stderr)
+    logging.getLogger(password).warning("a logger of this name")
+    raise RuntimeError("x" * 970 + password + "y" * 2000)
+
+
+def past_python(spark: Any, ctx: Any, password: str) -> None:
+    """Write to the descriptors themselves: this process, a child, a grandchild, and a C library."""
+    os.write(1, f"written: {password}\n".encode())
+    os.write(2, f"{password[:3]}".encode())
+    time.sleep(0.2)
+    os.write(2, f"{password[3:]} written in two\n".encode())
+    subprocess.run(["sh", "-c", 'printf "child: %s\n" "$0"', password], check=True)
+    subprocess.run(["sh", "-c", 'sh -c "cat >&2"'], input=f"grandchild: {password}\n".encode(), check=True)
+    ctypes.CDLL(None).printf(b"library: %s\n", password.encode())
+    ctypes.CDLL(None).puts(b"x" * 300_000)  # more than a pipe holds, and CDLL lets the GIL go; PyDLL does not
+    ctypes.PyDLL(None).puts(b"y" * 300_000)
+    print("printed after that")
+
+
+def plain(spark: Any, ctx: Any) -> None:
+    """Print as it is done without secrets."""
+    os.write(1, b"plain: hunter2/'2\n")
+
+
+def thread_left(spark: Any, ctx: Any, password: str) -> None:
+    """A thread that goes on until the runner has seen it."""
+
+    def go_on() -> None:
+        while not pool._wanted:
+            time.sleep(0.01)
+
+    threading.Thread(target=go_on, name=password).start()
+
+
+def column(spark: Any, ctx: Any, password: str) -> Any:
+    import pyarrow as pa
+
+    return pa.table({password: [1]})
+
+
+def nested_column(spark: Any, ctx: Any, password: str) -> Any:
+    import pyarrow as pa
+
+    return pa.table({"outer": [{password: 1}]})
+
+
+def named(spark: Any, ctx: Any, password: str) -> None:
+    import pyarrow as pa
+
+    ctx.output(password).write(pa.table({"n": [1]}))
+
+
+def values(spark: Any, ctx: Any, password: str) -> Any:
+    import pyarrow as pa
+
+    return pa.table({"who": ["ann", f"bob {password}"]})
+
+
+def lengths(spark: Any, ctx: Any, who: str, password: str = "") -> None:
+    ctx.result("who", len(who))
+    ctx.result("password", len(password))
+
+
+def gives_references(spark: Any, ctx: Any) -> Any:
+    import pyarrow as pa
+
+    ctx.result("who", "${env:PW}")
+    return pa.table({"who": ["ann", "${env:PW}", "${env:NOT_SET}"]})
+
+
+def left_child(spark: Any, ctx: Any, password: str) -> None:
+    """A child that lives on and holds the streams."""
+    subprocess.Popen(["sleep", "600"])
+    ctx.result("pid", os.getpid())

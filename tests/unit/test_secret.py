@@ -1,0 +1,173 @@
+"""References to secrets, and the same secrets taken out of text in every form in which programs write it."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus, urlencode
+
+import pytest
+
+from tasks.errors import Unrecoverable
+from tasks.secret import Secrets, Stream, reference_in
+
+KEY = "\n".join(
+    [
+        "-----BEGIN PRIVATE KEY-----",
+        "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj",
+        "MzEfYyjiWA4R4/M2bS1GB4t7NXp98C3SC6dVMvDuictGeurT8jNbvJZHtCSuYEvu",
+        "Qw==",
+        "-----END PRIVATE KEY-----",
+    ]
+)
+STRANGE = "pass\"word's\\slash\ttab/größe blank\x1bescape€+plus&=;%41end"
+
+
+def secrets_of(*values: str) -> Secrets:
+    """Secrets that were given out, named S0, S1 and so on."""
+    environ = {f"S{n}": value for n, value in enumerate(values)}
+    secrets = Secrets(environ)
+    secrets.resolve([f"${{env:{name}}}" for name in environ])
+    return secrets
+
+
+# -- references ------------------------------------------------------------------------------------------------
+
+
+def test_references_are_resolved_at_any_depth_and_cleaned_out_again() -> None:
+    secrets = Secrets({"PW": "hunter2!", "HOST": "db"})
+    value = secrets.resolve({"url": "jdbc://${env:HOST}/?p=${env:PW}", "list": ["${env:PW}", 3]})
+    assert value == {"url": "jdbc://db/?p=hunter2!", "list": ["hunter2!", 3]}
+    assert secrets.clean("login hunter2! at db") == "login ${env:PW} at db"  # two letters are no secret
+    assert secrets.clean_all({"hunter2!": ["hunter2!", 1]}) == {"${env:PW}": ["${env:PW}", 1]}
+
+
+def test_a_missing_variable_is_named() -> None:
+    with pytest.raises(Unrecoverable, match="NOT_THERE is not set"):
+        Secrets({}).resolve(["${env:NOT_THERE}"])
+
+
+def test_what_a_variable_holds_is_not_resolved_again_and_a_doubled_dollar_stands_for_the_text() -> None:
+    secrets = Secrets({"A": "${env:B}", "B": "hunter2!"})
+    assert secrets.resolve("${env:A} $${env:B} $$${env:B}") == "${env:B} ${env:B} $${env:B}"
+    assert secrets.given == {"A": "${env:B}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("x ${env:HOME and more", "${env:HOME"),
+        ("${env:}", "${env:}"),
+        ("${env}", "${env}"),
+        ("${env:1A}", "${env:1A}"),
+        ("${env: HOME}", "${env:"),
+        ("${ENV:HOME}", "${ENV:HOME}"),
+        ("${vault:x}", "${vault:x}"),
+        ("${env:A}/${aws.sm:x/y}", "${aws.sm:x/y}"),
+    ],
+)
+def test_what_is_meant_as_a_reference_and_is_none_is_found(text: str, wrong: str) -> None:
+    assert reference_in(text, wrong=True) == wrong
+
+
+@pytest.mark.parametrize("text", ["${env:HOME}", "$${vault:x}", "${name}", "$5 {a: b}", "${}", "${env_name}", "a$"])
+def test_references_and_plain_text_are_not_wrong(text: str) -> None:
+    assert reference_in(text, wrong=True) is None
+
+
+# -- cleaning --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_a_secret_that_contains_another_one_no_tail_is_left(order: int) -> None:
+    secrets = secrets_of(*["hunter2", "hunter2-and-more", "my-hunter2-and"][::order])
+    for text in ("hunter2-and-more", "(my-hunter2-and)", "hunter2"):
+        cleaned = secrets.clean(text)
+        assert cleaned.strip("()").startswith("${env:S"), cleaned
+        assert cleaned.strip("()").endswith("}"), cleaned
+        assert cleaned.count("${env:") == 1, cleaned
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        str,
+        repr,
+        ascii,
+        json.dumps,
+        lambda value: json.dumps(value, ensure_ascii=False),
+        lambda value: repr(value.encode()),
+        lambda value: repr({"q": value + "'\""}),
+        lambda value: json.dumps({"inner": json.dumps([value])}),
+        lambda value: repr(json.dumps(value)),
+        lambda value: repr(ValueError(repr(value))),
+        quote,
+        quote_plus,
+        lambda value: quote(value, safe=""),
+        lambda value: urlencode({"key": value}),
+        lambda value: re.sub("%..", lambda code: code[0].lower(), quote(value)),
+        lambda value: f"jdbc://user:{quote(value, safe='')}@host/",
+    ],
+)
+@pytest.mark.parametrize("value", ["hunter2!", KEY, STRANGE, "both ' and \"", "ends in a slash\\", KEY + "\n"])
+def test_a_secret_is_found_in_every_form_in_which_it_is_written(write: Callable[[str], str], value: str) -> None:
+    written = write(value)
+    cleaned = secrets_of(value).clean(f"before {written} after")
+    assert cleaned.startswith("before "), cleaned
+    assert cleaned.endswith(" after"), cleaned
+    rest = cleaned.replace("${env:S0}", "")
+    for word in re.findall("[a-zA-Z0-9]{4,}", value):
+        assert word not in rest
+    assert "${env:S0}" in cleaned
+
+
+def test_a_key_is_taken_out_line_by_line_and_in_one() -> None:
+    secrets = secrets_of(KEY)
+    for line in KEY.splitlines():
+        assert secrets.clean(f"    {line}") == "    ${env:S0}"
+    assert "MII" not in secrets.clean(f"key:\n{KEY}\n")
+    assert secrets_of("ab\ncd\nef").clean("ab\ncd\nef, ab, cd") == "${env:S0}, ab, cd"
+
+
+def test_a_value_of_blanks_or_of_a_few_characters_is_no_secret() -> None:
+    secrets = secrets_of("        ", "abc", "\n\n\n\n", "")
+    text = "abc        abc\n\n\n\n"
+    assert secrets.clean(text) == text
+
+
+def test_a_long_value_is_taken_out_whole() -> None:
+    value = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=50_000))
+    assert secrets_of(value).clean(f"<{value}>").replace("${env:S0}", "") in ("<>", f"<{value[-3:]}>")
+
+
+# -- streams ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_text_in_parts_is_cleaned_as_in_one_wherever_it_is_torn(seed: int) -> None:
+    dice = random.Random(seed)
+    secrets = secrets_of("hunter2", "hunter2-and-more", "abab", STRANGE, KEY)
+    words = ["hunter2", "hunter2-and-more", "hunt", "ababab", KEY, repr(STRANGE), "\n", "plain ", "p", "-----BEG"]
+    text = "".join(dice.choice(words) for _ in range(40))
+    stream, out, at = Stream(secrets), "", 0
+    while at < len(text):
+        step = dice.randrange(1, 20)
+        out += stream.feed(text[at : at + step])
+        at += step
+    out += stream.finish()
+    assert out.replace("${env:S4}\n", "").replace("${env:S4}", "") == secrets.clean(text).replace(
+        "${env:S4}\n", ""
+    ).replace("${env:S4}", "")
+
+
+def test_a_stream_holds_back_nothing_but_the_beginning_of_a_secret() -> None:
+    stream = Stream(secrets_of("hunter2"))
+    assert stream.feed("password: ") == "password: "
+    assert stream.feed("hunt") == ""
+    assert stream.feed("er2") == "${env:S0}"
+    assert stream.feed("a hunter\n") == "a hunter\n"
+    assert stream.feed("hu") == ""
+    assert stream.finish() == "hu"
+    assert Stream(Secrets({})).feed("anything") == "anything"
