@@ -200,7 +200,8 @@ def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(head: Head
     assert (found.gives_up, found.gives_up_at) == ("a person decides", 0.0)
     assert f"unstuck resume {job}" in found.help
     assert f"unstuck resume {job}" in view.why["b"].help, "what waits for it"
-    assert view.why[job].since, "who looks at it later sees how long it has stood"
+    stood_since = view.job.intent_at if held == "paused" else view.job.paused_at
+    assert view.why[job].since == stood_since > 0, "who looks at it later sees how long it has stood"
     head.client.resume(job)
     head.read()
     assert head.show(job).groups[0].census == {"QUEUED": 1}, "as was said"
