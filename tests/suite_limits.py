@@ -95,9 +95,7 @@ class Limits:
         faulthandler.cancel_dump_traceback_later()
 
     def _news(self) -> None:
-        if self._config.pluginmanager.hasplugin(
-            "dsession"
-        ):  # the controller of pytest-xdist, which runs no test itself
+        if self._config.pluginmanager.hasplugin("dsession"):  # the controller of pytest-xdist runs no test itself
             self._alarm(self._silence)
 
     @pytest.hookimpl(tryfirst=True)
@@ -106,4 +104,5 @@ class Limits:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        self._alarm(self._end)
+        if not hasattr(self._config, "workerinput"):  # a worker of pytest-xdist waits for the others before it ends
+            self._alarm(self._end)

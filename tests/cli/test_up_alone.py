@@ -74,7 +74,7 @@ def test_a_fleet_whose_terminal_is_closed_is_asked_to_end_and_not_killed(
 
 
 @pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGHUP], ids=["in the background of a script", "nohup"])
-def test_a_fleet_that_was_started_with_a_signal_ignored_is_ended_by_sigterm_alone(
+def test_a_fleet_that_was_started_with_a_signal_ignored_goes_on_when_it_comes_and_ends_by_sigterm(
     up: Callable[..., Up], ignored: signal.Signals
 ) -> None:
     before = signal.signal(ignored, signal.SIG_IGN)
