@@ -76,6 +76,7 @@ class RedisServer:
                 # What it acknowledged stands, also after SIGKILL.
                 *("--appendfsync", "always" if self.aof else "everysec"),
                 *("--maxmemory-policy", "noeviction", "--logfile", str(log)),
+                *("--set-proc-title", "no"),  # a title is written over the environment, by which reaper.py knows it
                 *self.options,
             ]
         )

@@ -73,6 +73,28 @@ def test_a_fleet_whose_terminal_is_closed_is_asked_to_end_and_not_killed(
     assert "Stopped" in fleet.own_log
 
 
+@pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGHUP], ids=["in the background of a script", "nohup"])
+def test_a_fleet_that_was_started_with_a_signal_ignored_goes_on_when_it_comes_and_ends_by_sigterm(
+    up: Callable[..., Up], ignored: signal.Signals
+) -> None:
+    before = signal.signal(ignored, signal.SIG_IGN)
+    try:
+        fleet = up(commands={"plain": PLAIN})
+    finally:
+        signal.signal(ignored, before)
+    fleet.says("Ready")
+    plain = fleet.find("time.sleep(1000)")
+    assert plain is not None
+
+    fleet.signal(ignored)
+
+    plain.kill()
+    fleet.is_back("time.sleep(1000)", plain.pid)  # a fleet that stops starts nothing again
+    assert "Stopping" not in fleet.text
+    fleet.signal(signal.SIGTERM)
+    assert fleet.code() == 0
+
+
 def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(up: Callable[..., Up]) -> None:
     """As in ``unstuck up | grep -m1 Ready``."""
     fleet = up("pipe", commands={"plain": PLAIN})

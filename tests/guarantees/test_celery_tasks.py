@@ -19,9 +19,15 @@ from celery.utils.nodenames import anon_nodename
 from head import group
 from servers import RedisServer, app_of_strangers, wait_until
 
+from coordinator.assemble import mint
 from coordinator.client import Client
-from coordinator.status import Intent, Status
+from coordinator.status import Status
+from tasks.connect import connect
+from tasks.keys import Keys
+from tasks.lease import Lease
+from tasks.report import Outcome, OutcomeKind
 from tasks.settings import Settings
+from tasks.token import Token
 
 ROOT = Path(__file__).parents[2]
 SPEC = {"name": "job", "params": {"year": 2013}, "groups": [group("a"), group("b", "a")]}
@@ -31,8 +37,8 @@ Send = Callable[..., None]
 class Asked:
     """A client of the same store, and what the event log says of who asked."""
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, client: Client, lease: Lease) -> None:
+        self.client, self.lease = client, lease
 
     def job(self, status: Status | None = None) -> str:
         """A job that a coordinator has taken up, and brought into ``status``."""
@@ -42,6 +48,12 @@ class Asked:
             {Status.PAUSED: self.client.pause, Status.CANCELED: self.client.cancel}[status](job)
             self.reaches(job, status)
         return job
+
+    def claim(self, job: str) -> Token:
+        """Take the attempt of its first group, as a runner does."""
+        hint = self.client.show(job).groups[0].members[0].record.hint(job, "a")
+        assert self.lease.claim(hint, "runner1", "host:1", mint()).answer == "CLAIMED"
+        return hint.held_by("runner1")
 
     def reaches(self, job: str, status: Status) -> None:
         wait_until(lambda: self.client.show(job).job.status is status, 60, f"job {job} to be {status}")
@@ -69,9 +81,9 @@ def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
     try:
-        with Client(settings) as client:
+        with Client(settings) as client, closing(connect(settings.redis_url)) as store:
             wait_until(lambda: client.fleet().coordinators, 120, "the coordinator to be there")
-            yield Asked(client)
+            yield Asked(client, Lease(store, Keys(settings.prefix), settings.lease_ttl))
     finally:
         process.kill()
         process.wait()
@@ -118,13 +130,22 @@ def test_a_command_by_message_is_on_record_with_who_and_why(
     assert (event["by"], event["text"]) == (by or f"a Celery task from {anon_nodename()}", "the disk is full")
 
 
-@pytest.mark.parametrize("now", [True, False])
-def test_a_pause_by_message_can_interrupt_what_runs(asked: Asked, send: Send, now: bool) -> None:
+@pytest.mark.parametrize(("now", "told"), [(True, "DRAIN"), (False, "CONTINUE")])
+def test_a_pause_by_message_can_interrupt_what_runs(asked: Asked, send: Send, now: bool, told: str) -> None:
+    # Given an attempt that runs
     job = asked.job()
+    token = asked.claim(job)
+    asked.reaches(job, Status.RUNNING)
+    # When the job is paused
     send("pause", job=job, now=now)
-    asked.event(job, "USER_PAUSE")
-    record = asked.client.show(job).job
-    assert (record.intent, record.pause_now) == (Intent.PAUSE, now)
+    asked.reaches(job, Status.PAUSING)
+    # Then its runner is told to hand it back, or goes on until it has ended
+    assert asked.lease.renew(token, "host:1") == told
+    asked.lease.finish(token, Outcome(OutcomeKind.RELEASED if now else OutcomeKind.SUCCEEDED), mint())
+    asked.reaches(job, Status.PAUSED)
+    (first, second) = asked.client.show(job).groups
+    assert first.census == {"BACKOFF" if now else "SUCCEEDED": 1}
+    assert second.census == {"WAITING": 1}
 
 
 @pytest.mark.parametrize("by", ["billing", None])

@@ -12,7 +12,7 @@ from guarantees.test_shown_is_true import staged
 from head import Head, failed, group, join
 
 from coordinator.commands import Command
-from coordinator.status import Status
+from coordinator.status import GroupState, Status
 from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.warehouse import Warehouse
 
@@ -108,7 +108,7 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
         assert head.claim(hint, "late").answer in ("STALE", "HELD")
     if given is not Command.PAUSE:
         assert view.due is None
-        assert all(state.endswith(("ED",)) for g in view.groups for state in g.census), "every group has ended"
+        assert all(GroupState(state).terminal for g in view.groups for state in g.census), "every group has ended"
     events = head.client.queries.events(job)
     assert [event["text"] for _, event in events if event["kind"] == f"USER_{given.name}"] == ["night"]
     assert Warehouse(head.settings.warehouse).head() == 0

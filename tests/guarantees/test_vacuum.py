@@ -168,6 +168,18 @@ def test_what_a_finished_job_published_can_be_read_for_ever(head: Head) -> None:
     assert sorted(p.name for p in (Path(head.settings.warehouse) / f"_staging/{job}").rglob("*.log")) == []
 
 
+def test_what_an_older_job_published_stays_although_a_newer_one_was_swept_before_it(head: Head) -> None:
+    """What was read of the log for the newer job begins after the entry of the older one."""
+    older, tokens = finished(head, group("kept"))
+    newer, zombie = canceled(head)
+    look(head, newer)
+    assert not stands(head, zombie.staging), "the log was read for it"
+    forget(head, older)
+    look(head, older)
+    assert not stands(head, f"{tokens['kept'].staging}.log"), "the older one was swept, too"
+    assert readable(head, "kept") == [str(tokens["kept"])]
+
+
 def test_an_object_store_is_swept_like_a_folder(redis_server: RedisServer, head: Head) -> None:
     elsewhere: Any = f"memory://{head.redis.client_id()}"
     head = Head(redis_server.url, elsewhere)
@@ -285,11 +297,17 @@ def test_a_warehouse_that_is_another_one_is_left_alone_and_asked_again(
     head: Head, caplog: pytest.LogCaptureFixture
 ) -> None:
     job, zombie = canceled(head)
-    (Path(head.settings.warehouse) / "_warehouse_id").write_text("another")
+    mark = Path(head.settings.warehouse) / "_warehouse_id"
+    own = mark.read_text()
+    mark.write_text("another")
     look(head, job)
     assert stands(head, zombie.staging)
     assert "WarehouseMismatch" in caplog.text
-    assert float(str(head.redis.zscore(head.keys.sweepable, job))) > 1e9, "it is looked at again"
+    asked_again = float(str(head.redis.zscore(head.keys.sweepable, job)))
+    assert asked_again - head.show(job).at > vacuum.TERM, "not only since nothing was heard of this look"
+    mark.write_text(own)
+    look(head, job)
+    assert not stands(head, zombie.staging)
 
 
 def test_a_warehouse_that_is_gone_is_not_asked_for_ever(head: Head, caplog: pytest.LogCaptureFixture) -> None:

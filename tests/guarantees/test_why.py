@@ -200,7 +200,8 @@ def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(head: Head
     assert (found.gives_up, found.gives_up_at) == ("a person decides", 0.0)
     assert f"unstuck resume {job}" in found.help
     assert f"unstuck resume {job}" in view.why["b"].help, "what waits for it"
-    assert view.why[job].since, "who looks at it later sees how long it has stood"
+    stood_since = view.job.intent_at if held == "paused" else view.job.paused_at
+    assert view.why[job].since == stood_since > 0, "who looks at it later sees how long it has stood"
     head.client.resume(job)
     head.read()
     assert head.show(job).groups[0].census == {"QUEUED": 1}, "as was said"
@@ -364,34 +365,169 @@ def test_a_pause_that_does_not_wait_is_told_as_one(head: Head) -> None:
     assert released == ["interrupted by a pause that did not wait, and handed back"]
 
 
-def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_command(head: Head) -> None:
-    for given in (None, *Command):
-        for state in STATES:
-            job = state(head)
-            head.hints()
-            if given is not None:
-                head.client.command(job, given)
-                head.read()
-            view, found = head.client.show(job, why=True), why(head, job)
-            assert found[job].what
-            for one in found.values():
-                assert not one.next_at or one.next_at >= view.at, f"{one.subject} of a job in {view.job.status}: {one}"
-                if view.job.status.terminal or (one.state != view.job.status and _done(one.state)):
-                    continue
-                assert one.since, f"{one.subject} of a job in {view.job.status}: {one}"
-                assert one.next_what, f"{one.subject} of a job in {view.job.status}: {one}"
-                assert one.gives_up, f"{one.subject} of a job in {view.job.status}: {one}"
-                assert one.help or view.job.intent is Intent.FORCE_STOP, f"{one.subject}: {one}"
-            assert "\n" not in view.why_line(job)
-            assert view.why_line(job)
-            assert "unknown" not in str(found)
-            if view.job.status.terminal:
-                continue
-            for fork in view.groups:
-                subjects = {fork.name, *(member.id for member in fork.members)}
-                if any(not _done(s) for s in fork.census):
-                    assert subjects & set(found), f"{fork.name} of a job in {view.job.status} is not explained"
-                    assert view.why_fork(fork), f"{fork.name} of a job in {view.job.status} has no line"
+AGAIN = "everything is looked at again, whoever may have been lost"
+HELD = "everything is looked at again, and nothing is started before a resume"
+NEEDS = "what it needs is looked at again"
+LOST = "it is taken for lost if it was not heard of by then"
+HEARD = r"worker host:runner1 runs attempt 1; last heard of \S+ ago"
+# By what the user wants: what a job or a group waits for, what happens next, when it gives up.
+SAID = {
+    Intent.RUN: {
+        r"(2 of 2|697 of 701) groups are not done": (AGAIN, "when its groups do"),
+        r"2 of 2 groups are not done; 1 failed or were lost and are tried again": (AGAIN, "when its groups do"),
+        r"it may go, and is queued when the job is looked at next": (
+            "it is queued",
+            "never by itself: it goes when it has room",
+        ),
+        r"686 members: it may go; max_parallel: 10 are running": (
+            "it is queued as soon as one of them ends or is claimed",
+            "never by itself: it goes when it has room",
+        ),
+        r"all_succeeded: (1 of 1|696 of 700) not done; waits for (a \([A-Z]+\)|w \(4 of 700 done\))": (
+            NEEDS,
+            "when these can no longer satisfy it",
+        ),
+        r"queue light: no worker listens on it": (
+            "the hint is sent again if it may be lost",
+            "never by itself: a worker may come at any time",
+        ),
+        HEARD: (LOST, "no timeout is set"),
+        r"it broke \(retry 1 of 3 in 5m00s\)": ("attempt 2", "after 3 retries, or 3 workers lost in a row"),
+    },
+    Intent.PAUSE: {
+        r"ada paused it(; 1 attempt is still running and may end)?": (HELD, "a person decides"),
+        r"(696 members: )?it may go, but pause was asked for": (
+            "it is queued when the job is resumed",
+            "a person decides",
+        ),
+        r"all_succeeded: (1 of 1|696 of 700) not done; waits for (a \([A-Z]+\)|w \(4 of 700 done\))": (
+            NEEDS,
+            "a person decides",
+        ),
+        HEARD: (LOST, "no timeout is set"),
+        r"it broke; it is tried again when the job is resumed": (
+            "attempt 2, when the job is resumed",
+            "a person decides",
+        ),
+    },
+    Intent.STOP: {
+        r"ada asked for stop; 1 attempt has not ended yet": (AGAIN, "when they have ended; they are not interrupted"),
+        HEARD: (LOST, "no timeout is set"),
+        r"stopped by the user; nothing was published; ada asked for stop": ("", "it has ended; this is final"),
+    },
+    Intent.CANCEL: {
+        r"ada asked for cancel; 1 attempt has not ended yet": (AGAIN, "at the deadline, 1m00s after it was asked"),
+        rf"{HEARD}, and was told to end": (LOST, "at the deadline, 1m00s after the cancel was asked for"),
+        r"canceled by the user; nothing was published; ada asked for cancel": ("", "it has ended; this is final"),
+    },
+    Intent.FORCE_STOP: {
+        r"stopped by force; nothing was published; ada asked for force_stop": ("", "it has ended; this is final"),
+    },
+}
+
+
+def came_there(head: Head, job: str, one: Explanation) -> float:
+    """By the log of events: since when the job or the group has been where it is."""
+    record, events = head.show(job).job, [event for _, event in head.client.queries.events(job)]
+    of_job = {event["kind"]: event["at"] for event in events if "group" not in event}
+    if one.subject != job:
+        of_group = [event["at"] for event in events if event.get("group") == one.subject]
+        return float(of_job["SUBMITTED"] if one.state == "WAITING" else of_group[-1])
+    if record.status.terminal:
+        return float(of_job[record.status])
+    if record.intent is not Intent.RUN:
+        return float(of_job[f"USER_{record.intent.name}"])
+    return float(min((event["at"] for event in events if event["kind"] == "RUNNING"), default=of_job["SUBMITTED"]))
+
+
+@pytest.mark.parametrize("given", [None, *Command])
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_command(
+    head: Head, given: Command | None, state: Callable[[Head], str]
+) -> None:
+    job = state(head)
+    head.hints()
+    if given is not None:
+        head.client.command(job, given, by="ada")
+        head.read()
+    view, found = head.client.show(job, why=True), why(head, job)
+    assert job in found
+    for one in found.values():
+        said = [told for what, told in SAID[view.job.intent].items() if re.fullmatch(what, one.what)]
+        assert said == [(one.next_what, one.gives_up)], one
+        assert one.since == pytest.approx(came_there(head, job, one), abs=1e-4), one  # as events are rounded
+        assert not one.next_at or one.next_at >= view.at, one
+        assert view.job.intent is Intent.FORCE_STOP or one.help, one
+    assert "\n" not in view.why_line(job)
+    assert view.why_line(job)
+    if view.job.status.terminal:
+        return
+    for fork in view.groups:
+        subjects = {fork.name, *(member.id for member in fork.members)}
+        if any(not _done(s) for s in fork.census):
+            assert subjects & set(found), f"{fork.name} of a job in {view.job.status} is not explained"
+            assert view.why_fork(fork), f"{fork.name} of a job in {view.job.status} has no line"
+
+
+# When the job gives up, what is said of its running attempt, and what becomes of that.
+ORDERED = {
+    Command.STOP: ("when they have ended; they are not interrupted", "", LOST, "no timeout is set", "RUNNING"),
+    Command.CANCEL: (
+        "at the deadline, 1m00s after it was asked",
+        ", and is told to end",
+        LOST,
+        "at the deadline, 1m00s after the cancel was asked for",
+        "CANCELING",
+    ),
+    Command.FORCE_STOP: (
+        "when it is looked at next",
+        "; force_stop was asked for, and it may change nothing any more",
+        "it is ended",
+        "when the job is looked at next",
+        "CANCELED",
+    ),
+}
+
+
+@pytest.mark.parametrize("given", ORDERED, ids=lambda given: given.name)
+def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when_it_ends(
+    head: Head, given: Command
+) -> None:
+    whole, *attempt, becomes = ORDERED[given]
+    retry = {"max": 3, "backoff": "1h", "jitter": 0}
+    job = head.submit(group("runs"), group("fails", retry=retry), group("lies", queue="heavy"), group("waits", "runs"))
+    head.read()
+    hints = {hint.group: hint for hint in head.hints()}
+    head.claim(hints["runs"])
+    head.work(hints["fails"], failed())
+    head.read()
+    head.client.command(job, given, by="ada")
+
+    view = head.client.show(job, why=True)
+    assert view.due is not None
+    asked = given.replace("-", "_")
+    deadline = view.job.intent_at + head.settings.cancel_deadline
+    at = {Command.STOP: 0.0, Command.CANCEL: deadline, Command.FORCE_STOP: max(view.due, view.at)}[given]
+    found = view.why[job]
+    assert found.what == f"ada asked for {asked}; 2 attempts have not ended yet"
+    assert (found.next_what, found.gives_up, found.since) == (AGAIN, whole, view.job.intent_at)
+    assert found.gives_up_at == pytest.approx(at, abs=0.01)
+    found = view.why["runs"]
+    assert re.fullmatch(HEARD + re.escape(attempt[0]), found.what)
+    assert [found.next_what, found.gives_up] == attempt[1:]
+    assert found.gives_up_at == pytest.approx(at, abs=0.01)
+    for name in ("fails", "lies", "waits"):
+        found = view.why[name]
+        assert found.what == f"{asked} was asked for; it is canceled when the job is looked at next"
+        assert found.next_what == "it is canceled, when the job is looked at next"
+        assert found.gives_up == "when the job is looked at next"
+        assert found.next_at == found.gives_up_at == pytest.approx(max(view.due, view.at), abs=0.01)
+        assert found.since == pytest.approx(came_there(head, job, found), abs=1e-4)
+
+    head.read()
+    left = {planned.name: planned.census for planned in head.show(job).groups}
+    ended = {name: {"CANCELED": 1} for name in ("fails", "lies", "waits")}
+    assert left == {"runs": {becomes: 1}, **ended}, "as was said"
 
 
 def _done(state: str) -> bool:

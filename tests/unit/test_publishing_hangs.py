@@ -83,8 +83,10 @@ def test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs
 
 def test_what_is_said_while_it_is_tried_while_it_waits_and_while_it_is_tried_again() -> None:
     job, decision = publishing()
+    done = job.now
     job.now += 20.0
     found = told(job, decision)
+    assert found.since == done
     assert found.what == "all groups are done; the package is being published, last heard of 20s ago"
     assert (found.tried, found.next_at) == ("", 1030.0)
     assert found.next_what == "if the coordinator that publishes has died, another does"

@@ -48,6 +48,7 @@ class Server:
             "appendfsync": "always",
             "maxmemory-policy": "noeviction",
             "logfile": str(self.folder / "valkey.log"),
+            "set-proc-title": "no",  # a title is written over the environment, by which tests/reaper.py knows it
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen([server_binary(), *words], start_new_session=True)

@@ -1,0 +1,108 @@
+"""The suite ends, whatever a test does, and leaves no process behind; however the suite was started.
+
+A test that runs out of time fails by pytest-timeout, which raises in the main thread, so that its fixtures end what
+they started. A test that cannot be interrupted so, a test process that cannot end, and a controller of pytest-xdist
+that hears nothing any more are ended by an alarm outside of Python. A reaper then ends what they had started.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+GRACE = "grace_after_timeout"
+END = "grace_at_end"
+SILENCE = "longest_silence"
+MARK = "TEST_PROCESS"  # in the environment of all that a test process starts, see reaper.py
+
+# A shell starts what it puts into the background with SIGINT and SIGQUIT ignored, and children inherit that; a test
+# sends both signals to its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(GRACE, "seconds that a test has after its timeout, until its process is ended", default="60")
+    parser.addini(END, "seconds that a process has for its end, when all tests have ended", default="60")
+    parser.addini(SILENCE, "seconds without news of any test, until the whole run is ended", default="900")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Limits(config))
+    start_reaper()
+
+
+def start_reaper() -> None:
+    """From here on whatever this process starts ends with it."""
+    value = str(uuid4())
+    reaper = [sys.executable, "-I", str(Path(__file__).with_name("reaper.py")), str(os.getpid()), MARK, value]
+    devnull = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    # The reaper of an outer test process must not end this one before its work is done.
+    unmarked = {name: each for name, each in os.environ.items() if name != MARK}
+    os.posix_spawn(reaper[0], reaper, unmarked, file_actions=devnull, setsid=True)
+    os.environ[MARK] = value
+
+
+class Limits:
+    """One alarm, which is set anew at every step of the run; when it goes off, all stacks are written to stderr."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._grace, self._end, self._silence = (float(config.getini(name)) for name in (GRACE, END, SILENCE))
+        self._default = float(config.getoption("timeout") or config.getini("timeout"))
+        self._config = config
+        capture = config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            self._stderr = os.dup(2)
+
+    def _alarm(self, seconds: float) -> None:
+        """This process ends with exit code 1 after ``seconds``, also where Python does not run any more."""
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self._stderr)
+
+    def _limit(self, item: pytest.Item) -> float:
+        marker = item.get_closest_marker("timeout")
+        return float(marker.args[0] if marker else self._default) + self._grace
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            if self._limit(item) >= self._silence:
+                raise pytest.UsageError(
+                    f"{item.nodeid} may take {self._limit(item):g} s with its grace; "
+                    f"the run is ended after {self._silence:g} s without news ({SILENCE})"
+                )
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._alarm(self._limit(item))
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def pytest_runtest_logstart(self) -> None:
+        self._news()
+
+    def pytest_runtest_logfinish(self) -> None:
+        self._news()
+
+    def pytest_enter_pdb(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+
+    def _news(self) -> None:
+        if self._config.pluginmanager.hasplugin("dsession"):  # the controller of pytest-xdist runs no test itself
+            self._alarm(self._silence)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        self._news()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        if not hasattr(self._config, "workerinput"):  # a worker of pytest-xdist waits for the others before it ends
+            self._alarm(self._end)
