@@ -35,8 +35,8 @@ from tasks import fuse
 from tasks.aside import aside
 from tasks.attempt_log import AttemptLog
 from tasks.context import StepContext, Work
-from tasks.errors import AttemptEnded, Malformed, NotBegun, OrderUnreadable, WarehouseMismatch
-from tasks.failure import MAX_TEXT, failure_of, shorten
+from tasks.errors import AttemptEnded, Malformed, NotBegun, OrderUnreadable, UnstuckError, WarehouseMismatch
+from tasks.failure import MAX_TEXT, TEXT_WITHIN, Told, class_name, describe, shorten, tell
 from tasks.group import Step, WorkOrder
 from tasks.inputs import read_inputs
 from tasks.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
@@ -54,6 +54,7 @@ from tasks.warehouse import Warehouse
 log = logging.getLogger(__name__)
 
 LOOK = "WAREHOUSE_TIMEOUT"
+TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot say what was raised in it
 FINISH_FOR = 600.0  # seconds to go on trying to put the outcome on the record; the marker stands anyway
 
 
@@ -87,7 +88,11 @@ def run(runner: Runner, hint_text: str) -> str:
     if isinstance(claim, Claim) and claim.answer is not ClaimAnswer.CLAIMED:
         log.info("%s: %s", hint, claim.answer)
         return str(claim.answer)
-    return Attempt(runner, hint.held_by(claimant), claim).run()
+    try:
+        return Attempt(runner, hint.held_by(claimant), claim).run()
+    except BaseException:
+        runner.replace()  # something of ours has failed in this process, and would again
+        raise
 
 
 def _claim(runner: Runner, hint: Hint, claimant: str, event: str) -> Claim:
@@ -107,6 +112,23 @@ def _persistently(seconds: float, call: Any, *arguments: Any) -> Any:
     return retrying(call, *arguments)
 
 
+class _StepRaised(Exception):
+    """Carries what the user's part of an attempt raised past our own code, which asks it for nothing on its way."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _TheUsers:
+    """Around all that runs the user's code, or that its spec decides: what is raised here is charged to the group."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            raise _StepRaised(error) from None
+
+
 class Attempt:
     """One claimed attempt in this process.
 
@@ -122,6 +144,7 @@ class Attempt:
         self._secrets = Secrets(os.environ)
         self._warehouse = ""  # its address, once it is known
         self._leave_off: Callable[[], None] = lambda: None  # its log, once it has one
+        self._changed = ""  # what its steps changed of this process, in words
 
     def run(self) -> str:
         """Run it and put its outcome on the record; answers both, for people."""
@@ -134,16 +157,26 @@ class Attempt:
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(held, stack)
             except BaseException as error:  # noqa: BLE001 - a step may raise anything; it ends the attempt alone
-                outcome = self._ended_by(held, error)
+                outcome = self._surely(held, self._ended_by, held, error)
                 if terminate_handler_fired():
                     stop = error
             if held is not None:
                 held.ended.set()
-            answer = self._finish(outcome)
+            answer: str = self._surely(held, self._finish, outcome)
             if stop is not None:
                 # This process was told to end (billiard's SIGTERM handler raised through the step).
                 raise SystemExit(0) from stop
             return answer
+
+    def _surely(self, held: Held | None, end: Callable[..., Any], *arguments: Any) -> Any:
+        """``end`` this attempt. If even that fails nobody would, so this runner ends, and its watchdog says why."""
+        try:
+            return end(*arguments)
+        except BaseException as error:
+            if held is None:
+                raise  # the watchdog does not know of it: its lease lapses
+            changed = f"; its steps had changed {self._changed}" if self._changed else ""
+            self._runner.leash.give_up(f"{self._token} could not be ended: {describe(error)}{changed}")
 
     # -- what the attempt does ---------------------------------------------------------------------------------
 
@@ -223,7 +256,7 @@ class Attempt:
         self._progress({"label": "starting Spark"}, now=True)
         conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
         entered = ExitStack()
-        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
+        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout), _TheUsers():
             runner.driver.start()
             session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
         stack.callback(self._leave, entered)
@@ -243,7 +276,7 @@ class Attempt:
                 log.exception("%s: %s failed; this runner is replaced before it takes more work", self._token, what)
 
     def _do(self, held: Held, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
-        """All steps, in order."""
+        """All steps, in order, with what they read."""
         order, runner = self._order, self._runner
         stack.enter_context(self._log.steps())
         with self._looking("reading what the group needs in"):
@@ -251,18 +284,41 @@ class Attempt:
         work = Work(self._files, self._token, session, inputs)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
         stack.enter_context(runner.leash.clock("TIMEOUT", order.group.timeout))
-        for name in work.inputs if session is not None else ():
-            work.show(name)  # Spark reads, in jobs that may wait for room on the cluster: the group's time
-        for index, step in enumerate(order.group.steps):
-            self._leave_if_ordered(held)
-            where = f"step {index + 1} of {len(order.group.steps)}"
-            log.info("%s: %s", where, step.label)
-            ctx = self._context(held, work, step, index, params, scratch)
-            with runner.leash.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
-                run_step(step, work, ctx, runner.settings.step_modules)
+        with _TheUsers():
+            for name in work.inputs if session is not None else ():
+                work.show(name)  # Spark reads, in jobs that may wait for room on the cluster: the group's time
+        self._run_steps(held, work, params, scratch)
         # Last look. From here on the work is done and counts, whatever is ordered: to give it up costs doing it again.
         self._leave_if_ordered(held)
         return work
+
+    def _run_steps(self, held: Held, work: Work, params: dict[str, Any], scratch: Path) -> None:
+        """All steps; the process is put back to what it was before any line of ours goes on that may need it so."""
+        steps, runner = self._order.group.steps, self._runner
+        before = runner.snapshot()
+        try:
+            for index, step in enumerate(steps):
+                self._leave_if_ordered(held)
+                where = f"step {index + 1} of {len(steps)}"
+                log.info("%s: %s", where, step.label)
+                ctx = self._context(held, work, step, index, params, scratch)
+                with runner.leash.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
+                    try:
+                        with _TheUsers():
+                            run_step(step, work, ctx, runner.settings.step_modules, before.imported)
+                    except BaseException:
+                        before.put_back()
+                        raise
+                    before.put_code_back()
+        finally:
+            before.put_back()
+            if before.changed:
+                self._changed = ", ".join(before.changed)
+                then = "this runner is replaced before it takes more work" if before.spoiled else "it was put back"
+                self._tell(logging.WARNING, "%s changed %s; %s", self._token, self._changed, then)
+                runner.leash.remark(f"its steps had changed {self._changed}")
+            if before.spoiled:
+                runner.replace()
 
     def _context(
         self, held: Held, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Path
@@ -313,8 +369,7 @@ class Attempt:
         if order is None and terminate_handler_fired():
             order = Order.DRAIN
         if order is None:
-            self._tell(logging.ERROR, "%s failed", self._token, error=error)
-            return self._failed(error)
+            return self._failed(held, error)
         self._tell(logging.WARNING, "%s ended because it was told to: %s", self._token, order)
         if order is Order.STALE:
             return None
@@ -324,19 +379,42 @@ class Attempt:
             return Outcome(OutcomeKind.RELEASED)
         return Outcome(OutcomeKind.FAILED, failure=None if held is None else held.timeout)
 
-    def _tell(self, level: int, text: str, *arguments: object, error: BaseException | None = None) -> None:
+    def _tell(self, level: int, text: str, *arguments: object) -> None:
         """A line into the attempt's log before its outcome is on the record, which must not wait for it."""
-        if not aside(partial(log.log, level, text, *arguments, exc_info=error)):
+        if not aside(partial(log.log, level, text, *arguments)):
             self._leave_off()
             self._runner.replace()
 
-    def _failed(self, error: BaseException) -> Outcome:
-        found = failure_of(error)
+    def _told(self, held: Held | None, error: BaseException) -> Told:
+        """``error`` in words. The clock is for a text that lets no other thread of this process run."""
+        leash = self._runner.leash
+        clock = nullcontext() if held is None else leash.clock("STEP_FAILED", TEXT_CLOCK, class_name(error))
+        with clock:
+            told = tell(error)
+        if told.hangs:
+            self._runner.replace()
+        return told
+
+    def _failed(self, held: Held | None, error: BaseException) -> Outcome:
+        ours = not issubclass(type(error), _StepRaised | UnstuckError)
+        told = self._told(held, error.error if isinstance(error, _StepRaised) else error)
+        self._tell(logging.ERROR, "%s failed\n%s", self._token, told.whole)
+        found = self._our_own(told.failure) if ours else told.failure
         text, trace = self._secrets.clean(found.text), self._secrets.clean(found.traceback)
         failure = self._unless_away(replace(found, text=text, traceback=trace))
-        # That this runner could not begin is no fault of the group: it is charged as the loss of a worker is.
-        kind = OutcomeKind.LOST if isinstance(error, NotBegun) else OutcomeKind.FAILED
+        # That this runner failed is no fault of the group: it is charged as the loss of a worker is.
+        kind = OutcomeKind.LOST if ours or isinstance(error, NotBegun) else OutcomeKind.FAILED
         return Outcome(kind, failure=failure)
+
+    def _our_own(self, found: Failure) -> Failure:
+        """A failure that no step raised, and that Unstuck does not know."""
+        self._runner.replace()
+        changed = f" The steps had changed {self._changed}." if self._changed else ""
+        text = (
+            f"{self._runner.name} failed outside of the steps: {found.text}.{changed} This runner is replaced, and the "
+            "group is tried again; no retry: is used up"
+        )
+        return replace(found, code="RUNNER_FAILED", text=shorten(text, MAX_TEXT))
 
     def _unless_away(self, failure: Failure) -> Failure:
         """``failure``, unless it is for good and the warehouse is away: whatever was missing may be there next time.

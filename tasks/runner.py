@@ -29,6 +29,7 @@ from tasks.leash import Leash
 from tasks.leftovers import Surroundings
 from tasks.report import Failure
 from tasks.settings import Settings, settings, whoami
+from tasks.snapshot import Code, Snapshot
 from tasks.spark import Driver
 from tasks.stop_sign import StopSign, Word
 from tasks.token import Token
@@ -74,8 +75,10 @@ class Runner:
         self._sign = sign
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
         self.leash = Leash(hello, self._hear, sign, patience=settings.lease_ttl / 2)
+        self._code: Code | None = None
+        self._prewarming = threading.Thread(target=self._prewarm, name="prewarm", daemon=True)
         if settings.spark_prewarm and set(queues) != {"light"}:
-            threading.Thread(target=self._prewarm, name="prewarm", daemon=True).start()
+            self._prewarming.start()
 
     @property
     def stopping(self) -> bool:
@@ -116,6 +119,11 @@ class Runner:
             if left := surroundings.left_behind(known):
                 log.warning("%s left %s; this runner is replaced before it takes more work", token, ", ".join(left))
                 self.replace()
+
+    def snapshot(self) -> Snapshot:
+        """This process as it is before a step."""
+        self._code = self._code or Code()  # before the first step of this process
+        return Snapshot(self._code, others_import=self._prewarming.is_alive())
 
     def replace(self) -> None:
         """End this process before its next attempt; Celery starts another."""

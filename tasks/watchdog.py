@@ -7,7 +7,8 @@ tie it to its runner, one JSON object a line, each with an ``op``:
 ==================  ==========================================================================================
 runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, claimed, taken (if ever) ·
                     ``taken`` at · ``hold`` token, log, since · ``log`` path ·
-                    ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text · ``release``
+                    ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text ·
+                    ``remark`` text · ``release``
 watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
 ==================  ==========================================================================================
 
@@ -82,6 +83,7 @@ class Watchdog:
         self._release = release_here()  # of its runner, too: both are started by one Python
         self._log: str | None = None
         self._progress = ""
+        self._remark = ""  # what the runner said of itself, for the last words about its attempt
         self._vigil = Vigil()
         self._answer: RenewAnswer | None = None
         self._next_tick = 0.0
@@ -143,7 +145,7 @@ class Watchdog:
             self._token = Token.parse(line["token"])
             self._log = line["log"]
             self._claimed = float(line["since"])
-            self._progress = ""
+            self._progress, self._remark = "", ""
             self._vigil = Vigil()
             self._wake.follow(self._token.job)
             self._tick_soon()
@@ -159,6 +161,8 @@ class Watchdog:
                 self._vigil = self._vigil.with_clock(Clock(line["code"], float(line["seconds"]), began, line["step"]))
         elif op == "progress":
             self._progress = line["text"]
+        elif op == "remark":
+            self._remark = f" ({line['text']})"
         elif op == "release":
             self._token, self._log, self._progress, self._vigil, self._answer = None, None, "", Vigil(), None
             self._idle = time.time()
@@ -173,7 +177,7 @@ class Watchdog:
         self._heed()  # before the runner is looked at: what ended it may be the stop
         runner = look(self._runner)
         # Read before the parent reaps the zombie; afterwards nobody can tell.
-        death = describe_status(exit_status(self._runner.pid)) if runner is Seen.GONE else ""
+        death = describe_status(exit_status(self._runner.pid)) + self._remark if runner is Seen.GONE else ""
         if time.monotonic() >= self._next_tick:
             self._next_tick = time.monotonic() + self._settings.lease_renew
             if runner is not Seen.GONE:
