@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ _OURS = str(Path(__file__).parent) + "/"
 _NOT_THE_USERS = ("/pyspark/", "/py4j/", "<frozen ", "/concurrent/futures/", "/contextlib.py")
 # Past the class of the error and its metaclass, which may define these names as they like.
 _NAME: Callable[[type], str] = type.__dict__["__name__"].__get__
-_FRAMES: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__  # type: ignore[attr-defined]
+_FRAMES: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,16 @@ def failure_of(error: BaseException) -> Failure:
     else:
         code, text = "STEP_FAILED", describe(error)
     return Failure(code, shorten(text, MAX_TEXT), not issubclass(kind, Unrecoverable), trimmed_traceback(error))
+
+
+def outside_of_the_steps(found: Failure, runner: str, changed: str) -> Failure:
+    """A failure that no step raised, and that Unstuck does not know. ``changed``: what the steps did to the process."""
+    did = f" The steps had changed {changed}." if changed else ""
+    text = (
+        f"{runner} failed outside of the steps: {found.text}.{did} This runner is replaced, and the group is tried "
+        "again; no retry: is used up"
+    )
+    return replace(found, code="RUNNER_FAILED", text=shorten(text, MAX_TEXT))
 
 
 def describe(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What an attempt may leave behind in its process: threads, children, another working directory, open files.
+"""What an attempt may leave behind in its process: threads, children, open files.
 
 None of it can be taken away safely, so a process that has some is replaced. Daemon threads are let be: libraries
 keep them for good, and they do not keep the process alive.
@@ -12,7 +12,6 @@ import os
 import resource
 import threading
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,21 +26,16 @@ class Surroundings:
 
     threads: frozenset[int]
     children: frozenset[int]
-    folder: str | None  # None: it is gone, see working_folder
 
     @classmethod
     def now(cls) -> Surroundings:
         return cls(
             frozenset(thread.ident or 0 for thread in threading.enumerate()),
             frozenset(_children()),
-            working_folder(),
         )
 
     def left_behind(self, known: Collection[int]) -> list[str]:
-        """What is there now and was not, in words. ``known``: pids of children that are the runner's own.
-
-        Goes back to the old working directory, so that what follows finds its files.
-        """
+        """What is there now and was not, in words. ``known``: pids of children that are the runner's own."""
         left = []
         most = _open_files_allowed()
         held = _open_files(most)
@@ -55,12 +49,6 @@ class Surroundings:
         for pid in sorted(there - self.children - set(known)):
             if _lives(pid):
                 left.append(f"the process {pid}")
-        folder = working_folder()
-        if folder != self.folder:
-            left.append(f"the working directory {folder or 'that is gone'}")
-            if self.folder is not None:
-                with suppress(OSError):  # gone by now: the process is replaced in any case
-                    os.chdir(self.folder)
         return left
 
 

@@ -23,20 +23,15 @@ from typing import Any
 
 import redis
 from billiard.common import terminate_handler_fired
-from tenacity import (
-    Retrying,
-    before_sleep_log,
-    retry_if_exception_type,
-    stop_after_delay,
-    wait_random_exponential,
-)
 
 from tasks import fuse
 from tasks.aside import aside
 from tasks.attempt_log import AttemptLog
+from tasks.connect import persistently
 from tasks.context import StepContext, Work
 from tasks.errors import AttemptEnded, Malformed, NotBegun, OrderUnreadable, UnstuckError, WarehouseMismatch
-from tasks.failure import MAX_TEXT, TEXT_WITHIN, Told, class_name, describe, shorten, tell
+from tasks.failure import MAX_TEXT, TEXT_WITHIN, Told, class_name, describe, outside_of_the_steps, shorten, tell
+from tasks.fresh import run_fresh, wants_fresh
 from tasks.group import Step, WorkOrder
 from tasks.inputs import read_inputs
 from tasks.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
@@ -46,7 +41,7 @@ from tasks.points import Point, reach
 from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.runner import Held, Runner
 from tasks.secret import Secrets
-from tasks.steps import run_step
+from tasks.steps import StepRaised, run_step, the_users
 from tasks.token import Hint, Token
 from tasks.vigil import Order
 from tasks.warehouse import Warehouse
@@ -79,7 +74,7 @@ def run(runner: Runner, hint_text: str) -> str:
     claimant, event = secrets.token_hex(6), secrets.token_hex(8)
     claim: Claim | BaseException
     try:
-        claim = _persistently(runner.settings.dispatch_timeout, _claim, runner, hint, claimant, event)
+        claim = persistently(runner.settings.dispatch_timeout, _claim, runner, hint, claimant, event)
     except redis.RedisError as error:
         log.warning("%s could not be claimed, the store does not answer: %s. The hint will be sent again", hint, error)
         return "UNREACHABLE"
@@ -88,8 +83,14 @@ def run(runner: Runner, hint_text: str) -> str:
     if isinstance(claim, Claim) and claim.answer is not ClaimAnswer.CLAIMED:
         log.info("%s: %s", hint, claim.answer)
         return str(claim.answer)
+    token = hint.held_by(claimant)
     try:
-        return Attempt(runner, hint.held_by(claimant), claim).run()
+        if wants_fresh(claim):
+            try:
+                return run_fresh(runner, token, claim)
+            except NotBegun as error:
+                claim = error
+        return Attempt(runner, token, claim).run()
     except BaseException:
         runner.replace()  # something of ours has failed in this process, and would again
         raise
@@ -98,35 +99,6 @@ def run(runner: Runner, hint_text: str) -> str:
 def _claim(runner: Runner, hint: Hint, claimant: str, event: str) -> Claim:
     fuse.light()  # one try takes a minute at most, all of them together may take longer
     return runner.lease.claim(hint, claimant, runner.name, event)
-
-
-def _persistently(seconds: float, call: Any, *arguments: Any) -> Any:
-    """``call``, repeated while the store does not answer, for ``seconds`` at most."""
-    retrying = Retrying(
-        retry=retry_if_exception_type(redis.RedisError),
-        wait=wait_random_exponential(multiplier=0.1, max=5),
-        stop=stop_after_delay(seconds),
-        before_sleep=before_sleep_log(log, logging.WARNING),
-        reraise=True,
-    )
-    return retrying(call, *arguments)
-
-
-class _StepRaised(Exception):
-    """Carries what the user's part of an attempt raised past our own code, which asks it for nothing on its way."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-class _TheUsers:
-    """Around all that runs the user's code, or that its spec decides: what is raised here is charged to the group."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            raise _StepRaised(error) from None
 
 
 class Attempt:
@@ -182,6 +154,8 @@ class Attempt:
 
     def _ordered(self) -> WorkOrder:
         claim = self._claim
+        if isinstance(claim, NotBegun):
+            raise claim
         if isinstance(claim, ValueError):
             raise OrderUnreadable(unreadable(claim)) from claim  # an answer that is no text
         if isinstance(claim, BaseException):
@@ -256,7 +230,7 @@ class Attempt:
         self._progress({"label": "starting Spark"}, now=True)
         conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
         entered = ExitStack()
-        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout), _TheUsers():
+        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout), the_users():
             runner.driver.start()
             session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
         stack.callback(self._leave, entered)
@@ -284,7 +258,7 @@ class Attempt:
         work = Work(self._files, self._token, session, inputs)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
         stack.enter_context(runner.leash.clock("TIMEOUT", order.group.timeout))
-        with _TheUsers():
+        with the_users():
             for name in work.inputs if session is not None else ():
                 work.show(name)  # Spark reads, in jobs that may wait for room on the cluster: the group's time
         self._run_steps(held, work, params, scratch)
@@ -304,7 +278,7 @@ class Attempt:
                 ctx = self._context(held, work, step, index, params, scratch)
                 with runner.leash.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
                     try:
-                        with _TheUsers():
+                        with the_users():
                             run_step(step, work, ctx, runner.settings.step_modules, before.imported)
                     except BaseException:
                         before.put_back()
@@ -396,25 +370,18 @@ class Attempt:
         return told
 
     def _failed(self, held: Held | None, error: BaseException) -> Outcome:
-        ours = not issubclass(type(error), _StepRaised | UnstuckError)
-        told = self._told(held, error.error if isinstance(error, _StepRaised) else error)
+        ours = not isinstance(error, StepRaised | UnstuckError)
+        told = self._told(held, error.error if isinstance(error, StepRaised) else error)
         self._tell(logging.ERROR, "%s failed\n%s", self._token, told.whole)
-        found = self._our_own(told.failure) if ours else told.failure
+        found = told.failure
+        if ours:
+            self._runner.replace()
+            found = outside_of_the_steps(found, self._runner.name, self._changed)
         text, trace = self._secrets.clean(found.text), self._secrets.clean(found.traceback)
         failure = self._unless_away(replace(found, text=text, traceback=trace))
         # That this runner failed is no fault of the group: it is charged as the loss of a worker is.
         kind = OutcomeKind.LOST if ours or isinstance(error, NotBegun) else OutcomeKind.FAILED
         return Outcome(kind, failure=failure)
-
-    def _our_own(self, found: Failure) -> Failure:
-        """A failure that no step raised, and that Unstuck does not know."""
-        self._runner.replace()
-        changed = f" The steps had changed {self._changed}." if self._changed else ""
-        text = (
-            f"{self._runner.name} failed outside of the steps: {found.text}.{changed} This runner is replaced, and the "
-            "group is tried again; no retry: is used up"
-        )
-        return replace(found, code="RUNNER_FAILED", text=shorten(text, MAX_TEXT))
 
     def _unless_away(self, failure: Failure) -> Failure:
         """``failure``, unless it is for good and the warehouse is away: whatever was missing may be there next time.
@@ -443,7 +410,7 @@ class Attempt:
         event = secrets.token_hex(8)  # one for all tries
         reach(Point.BEFORE_FINISH, self._token.job)
         try:
-            answer: FinishAnswer = _persistently(FINISH_FOR, self._runner.lease.finish, self._token, outcome, event)
+            answer: FinishAnswer = persistently(FINISH_FOR, self._runner.lease.finish, self._token, outcome, event)
         except redis.RedisError as error:
             log.error(
                 "%s %s, but the store did not answer for %gs: %s. Its lease will lapse and the next attempt takes over "

@@ -72,7 +72,7 @@ class Runner:
         self.driver = Driver(settings, slots=slots)
         self.held: Held | None = None
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
-        self._sign = sign
+        self.sign, self.slots = sign, slots
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
         self.leash = Leash(hello, self._hear, sign, patience=settings.lease_ttl / 2)
         self._code: Code | None = None
@@ -83,7 +83,7 @@ class Runner:
     @property
     def stopping(self) -> bool:
         """True once the worker was told to stop: no attempt is begun any more."""
-        return self._sign is not None and self._sign.word is not Word.WORK
+        return self.sign is not None and self.sign.word is not Word.WORK
 
     @contextmanager
     def holding(self, token: Token) -> Iterator[Held]:

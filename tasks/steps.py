@@ -27,6 +27,23 @@ _QUERY = re.compile(r"\s*(?:\(\s*)*(?:select|with|from|values|table)\b", re.IGNO
 _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
+class StepRaised(Exception):
+    """Carries what the user's part of an attempt raised past our own code, which asks it for nothing on its way."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class the_users:
+    """Around all that runs the user's code, or that its spec decides: what is raised here is charged to the group."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            raise StepRaised(error) from None
+
+
 def run_step(
     step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None] = lambda: None
 ) -> None:
@@ -90,7 +107,8 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
         if here is None:
             raise WorkerFolderGone(
                 f"{name} cannot be imported on {whoami()}, whose working directory is gone "
-                f"({describe(error)}). If a deploy removed or replaced it, restart this worker; another one may run the group"
+                f"({describe(error)}). If a deploy removed or replaced it, restart this worker; another one may run "
+                "the group"
             ) from error
         raise StepNotFound(f"{name} cannot be imported on {whoami()}: {describe(error)}") from error
     if not callable(target):

@@ -34,9 +34,9 @@ _ORDER_OF = {RenewAnswer.CANCEL: Order.CANCEL, RenewAnswer.DRAIN: Order.DRAIN, R
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time that is running out: of the session, of a look at the warehouse, of all steps of the group or of one, of an error's text."""
+    """Time that is running out: of the session, of a look at the warehouse, of all steps or one, of an error's text."""
 
-    code: str  # of the failure when it has run out: SESSION_TIMEOUT, WAREHOUSE_TIMEOUT, TIMEOUT, STEP_TIMEOUT, STEP_FAILED
+    code: str  # of the failure when it has run out: [SESSION_|WAREHOUSE_|STEP_]TIMEOUT; STEP_FAILED of an error's text
     seconds: float
     began: float  # monotonic seconds
     step: str = ""  # what it is that may take so long, in words; empty for all steps, and for the session's start

@@ -24,25 +24,26 @@ import json
 import logging
 import os
 import select
+import signal
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import psutil
 import redis
-from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from tasks.arming import arm_this_process
 from tasks.aside import AsideHandler, aside
-from tasks.connect import connect
+from tasks.connect import connect, persistently
 from tasks.keys import Keys
 from tasks.lease import Lease, RenewAnswer
 from tasks.lookout import Lookout
 from tasks.points import Point, reach
 from tasks.proctree import Seen, Tree, describe_status, exit_status, look
 from tasks.release import release_here
-from tasks.report import Outcome
+from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.settings import Settings, settings
 from tasks.stop_sign import StopSign, Word
 from tasks.token import Token
@@ -208,7 +209,7 @@ class Watchdog:
             if left := self._tree.kill():
                 log.error("%s: these processes do not end: %s", self._token, [p.pid for p in left])
         if verdict.finish is not None:
-            self._finish(self._token, verdict.finish)
+            _report(self._lease, self._token, verdict.finish)
         return not verdict.ended
 
     def _heed(self) -> None:
@@ -309,24 +310,6 @@ class Watchdog:
         except redis.RedisError as error:
             log.warning("%s could not be taken out of the fleet list: %s", self._worker, error)
 
-    def _finish(self, token: Token, outcome: Outcome) -> None:
-        """Report in the dead runner's stead. If the store stays away, the lapsed lease says the same, later."""
-        event = os.urandom(8).hex()
-        reach(Point.BEFORE_LAST_WORD, token.job)
-        try:
-            for attempt in Retrying(
-                retry=retry_if_exception_type(redis.RedisError),
-                wait=wait_random_exponential(multiplier=0.1, max=5),
-                stop=stop_after_delay(LAST_WORD_FOR),
-                before_sleep=before_sleep_log(log, logging.WARNING),
-                reraise=True,
-            ):
-                with attempt:
-                    answer = self._lease.finish(token, outcome, event)
-            log.info("%s: finished as %s for its runner: %s", token, outcome.kind, answer)
-        except redis.RedisError as error:
-            log.error("%s: %s could not be reported: %s", token, outcome.kind, error)
-
     # -- the runner --------------------------------------------------------------------------------------------
 
     def _say(self, line: dict[str, Any]) -> None:
@@ -349,6 +332,17 @@ class Watchdog:
             log.warning("%s cannot be written: it hangs", self._log)
 
 
+def _report(lease: Lease, token: Token, outcome: Outcome) -> None:
+    """Report in the dead runner's stead. If the store stays away, the lapsed lease says the same, later."""
+    event = os.urandom(8).hex()
+    reach(Point.BEFORE_LAST_WORD, token.job)
+    try:
+        answer = persistently(LAST_WORD_FOR, lease.finish, token, outcome, event)
+        log.info("%s: finished as %s for its runner: %s", token, outcome.kind, answer)
+    except redis.RedisError as error:
+        log.error("%s: %s could not be reported: %s", token, outcome.kind, error)
+
+
 def _append(path: str, line: str) -> None:
     try:
         with open(path, "a", encoding="utf-8") as file:
@@ -365,6 +359,30 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
+def _report_gone(hello: dict[str, Any], settings: Settings) -> None:
+    """The runner died while this watchdog started: what it held stands in the pipe. A fresh runner holds at once."""
+    os.set_blocking(0, False)
+    data = b""
+    with suppress(BlockingIOError):  # a process that a step has forked may have the other end
+        while part := os.read(0, 1 << 16):
+            data += part
+    lines = [json.loads(line) for line in data.split(b"\n")[:-1]]
+    said = [line for line in lines if line["op"] in ("hold", "release")]
+    if not said or said[-1]["op"] == "release":
+        return
+    if not psutil.pid_exists(hello["pid"]):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(hello["pid"], signal.SIGKILL)  # what it left in its group
+    why = f"the runner {hello['worker']} died right after it had begun; how is not known"
+    token = Token.parse(said[-1]["token"])
+    client = connect(settings.redis_url)
+    _report(
+        Lease(client, Keys(settings.prefix), settings.lease_ttl),
+        token,
+        Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)),
+    )
+
+
 def main() -> None:
     # A log that nobody reads any more must not keep it from renewing, counting and killing.
     logging.basicConfig(
@@ -377,10 +395,12 @@ def main() -> None:
     if not hello:
         return
     arm_this_process(os.environ)
+    told = json.loads(hello)
     try:
-        watchdog = Watchdog(json.loads(hello), settings())
+        watchdog = Watchdog(told, settings())
     except (psutil.NoSuchProcess, ProcessLookupError):
-        return  # the runner has gone before it held anything
+        _report_gone(told, settings())
+        return
     try:
         watchdog.watch()
     except Exception as error:
