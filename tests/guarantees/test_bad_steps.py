@@ -86,6 +86,35 @@ def _all_ended(client: redis.Redis, hints: dict[str, Hint]) -> bool:
     return all("outcome" in record for record in records.values())
 
 
+def test_what_a_module_adds_while_it_is_imported_stays_and_what_else_it_sets_replaces_the_runner(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hints = [offer(client, tmp_path, job, f"{module}:found") for job, module in IMPORTED]
+    with lone_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
+        done = "succeeded APPLIED"
+        assert runner.said() == [done, done, "replaced", done, done]
+    found = [fleet.outcome(client, hint, 0).results for hint in hints]
+    assert [one["added"] for one in found[:2]] == [["1", True]] * 2
+    assert [one["digits"] for one in found[2:]] == [7, 28], "the module is not imported again"
+
+
+IMPORTED = [("a", "adds_at_import"), ("b", "adds_at_import"), ("c", "sets_at_import"), ("d", "sets_at_import")]
+
+
+def test_a_step_sets_a_variable_for_the_next_one_of_its_group_and_no_code(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    steps = [{"python": "bad_steps:leave", "params": {"what": what}} for what in ("variable", "json")]
+    spec = {"name": "g", "spark": False, "steps": [*steps, {"python": "bad_steps:found"}]}
+    hints = [fleet.offer(client, tmp_path / "warehouse", "job", spec, send=False)]
+    hints.append(offer(client, tmp_path, "next", "bad_steps:found"))
+    with lone_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
+        assert runner.said() == ["replaced", "succeeded APPLIED", "succeeded APPLIED"]
+    own, others = (fleet.outcome(client, hint, 0).results["found"] for hint in hints)
+    assert own["environment"].pop("LEFT_BY_A_STEP") == "1"
+    assert own == others
+
+
 def test_a_failure_outside_of_the_steps_is_charged_to_the_runner_which_is_replaced(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
