@@ -212,13 +212,15 @@ def _not_at_all(before: Any) -> None:
 
 _ENVIRONMENT = _Setting("the environment", os.environ.copy, _environment)
 _PATH = _Setting("sys.path", lambda: list(sys.path), _set_path)
+# A step that lowers a limit may have used it up, and what it started has it, too: that is not put back.
+_RESOURCES = _Setting("a resource limit", lambda: tuple(map(resource.getrlimit, _LIMITS)), _set_limits)
 _SETTINGS = (
     # First of all what any other call may run into.
     _Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     _Setting("the trace function", sys.gettrace, sys.settrace),
     _Setting("the profile function", sys.getprofile, sys.setprofile),
     _Setting("a timer", _timers_run, _stop_timers),
-    _Setting("a resource limit", lambda: tuple(map(resource.getrlimit, _LIMITS)), _set_limits),
+    _RESOURCES,
     _ENVIRONMENT,
     _PATH,
     _Setting("sys.meta_path", _importers, _set_importers),
@@ -288,7 +290,7 @@ class Snapshot:
                 setting.put_back(before)
             except Exception:  # noqa: BLE001 - whatever the reason is: a new process has it as it was
                 self.spoiled = True
-            if grown or _differs(setting, before):
+            if grown or setting is _RESOURCES or _differs(setting, before):
                 self.spoiled = True
 
     def _keep_additions(self) -> None:
