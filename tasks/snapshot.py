@@ -1,10 +1,10 @@
 """The process as a step found it, so that no step harms what runs in this process after it.
 
 ``Code`` is what our own code runs on: functions and classes of Python's own modules, of the Redis client, of Celery's
-child and of Unstuck. ``State`` is what the kernel and the interpreter keep for a whole process. Both are put back as
-soon as the steps are over, before a line of ours goes on: a patched ``json.dumps`` must not keep an outcome from the
-record. A module that was imported may count on what it has set, so some changes replace the runner as well; which ones
-stands in docs/decisions/0028, with what it costs.
+child and of Unstuck. ``_SETTINGS`` are what the kernel and the interpreter keep for a whole process. Both are put back
+as soon as the steps are over, before a line of ours goes on: a patched ``json.dumps`` must not keep an outcome from the
+record. A module that was imported may count on what it has set, so some changes replace the runner as well; which ones,
+and what all this costs, stands in docs/decisions/0028.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ _USED = (
     *("billiard.pool", "billiard.connection", "billiard.queues", "billiard.reduction", "celery.app.trace", "tasks."),
 )
 _OWN = ("logging.Logger", "callHandlers")  # the log of the attempt puts its own there while it is open
-_MODULE, _ENVIRON = type(sys), type(os.environ)
+# Bound here, so that a step which replaces them does not keep them from being put back.
+_callable, _isinstance = callable, isinstance
+_KINDS = (property, classmethod, staticmethod, type(sys), type(os.environ))
 _HEAP, _FIXED = 1 << 9, 1 << 8  # of ``type.__flags__``: a class that Python code made; one that cannot be changed
 
 
 class Code:
-    """The functions and classes that our own code uses, as they were when the runner started."""
+    """The functions and classes that our own code uses, as they were before the first step of this process."""
 
     def __init__(self) -> None:
         used = sorted(_used().items(), key=lambda item: item[0] != "builtins")
@@ -106,7 +108,7 @@ def _can_be_set(held: Any, module: str) -> bool:
 
 def _is_code(value: Any) -> bool:
     """What is called or asked, and no number, text or list, which our own modules change as they go."""
-    return callable(value) or isinstance(value, property | classmethod | staticmethod | _MODULE | _ENVIRON)
+    return _callable(value) or _isinstance(value, _KINDS)
 
 
 # -- what the kernel and the interpreter keep for the whole process ------------------------------------------------
@@ -272,7 +274,11 @@ class Snapshot:
 
     def put_code_back(self) -> None:
         """Between two steps: what our own code needs. A step may set variables for the next one of its group."""
-        if found := self._code.put_back():
+        try:
+            found = self._code.put_back()
+        except Exception as error:  # noqa: BLE001 - raised by what a step has put there: it was asked whether it is equal
+            found = [f"what cannot be compared ({type(error).__name__})"]
+        if found:
             self.changed += found
             self.spoiled = True
 

@@ -58,7 +58,7 @@ CODE = {
     "redis": _redis_class,
     "os": lambda: [setattr(os, name, broken) for name in ("write", "read", "getcwd", "open", "killpg")],
     "environ": lambda: setattr(os, "environ", {}),
-    "builtins": lambda: [setattr(builtins, name, broken) for name in ("len", "isinstance", "sorted", "open", "print")],
+    "builtins": lambda: [setattr(builtins, name, broken) for name in ("len", "callable", "isinstance", "open")],
     "threading": lambda: [setattr(threading.Thread, name, broken) for name in ("start", "join")],
     "logging": lambda: [setattr(logging.Logger, name, broken) for name in ("info", "warning", "error", "log")],
     "time": lambda: [setattr(time, name, broken) for name in ("time", "monotonic", "sleep")],
