@@ -6,14 +6,18 @@ seconds while the store is away, and the callers that must get through repeat by
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
+from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from tasks.keys import Keys
+
+log = logging.getLogger(__name__)
 
 
 def connect(url: str, *, timeout: float = 5.0, repeats: int = 2) -> redis.Redis:
@@ -69,3 +73,15 @@ def takes_writes(client: redis.Redis | redis.client.Pipeline, keys: Keys) -> Non
         redis.RedisError: the server's refusal, in a pipeline later; ``unavailable`` tells whether it may end by itself.
     """
     client.lpushx(keys.nothing, "")
+
+
+def persistently(seconds: float, call: Any, *arguments: Any) -> Any:
+    """``call``, repeated while the store does not answer, for ``seconds`` at most."""
+    retrying = Retrying(
+        retry=retry_if_exception_type(redis.RedisError),
+        wait=wait_random_exponential(multiplier=0.1, max=5),
+        stop=stop_after_delay(seconds),
+        before_sleep=before_sleep_log(log, logging.WARNING),
+        reraise=True,
+    )
+    return retrying(call, *arguments)

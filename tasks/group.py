@@ -149,6 +149,9 @@ class GroupSpec(Strict):
     queue_timeout: Timeout | None = Field(
         default=None, description="QUEUED for longer than this without a claim: FAILED; None: it waits for ever"
     )
+    fresh: bool = Field(
+        default=False, description="each attempt runs in a process that has run nothing else; it starts anew each time"
+    )
     optional: bool = Field(default=False, description="its failure does not fail the job")
     worker_losses: int = Field(
         default=3, ge=1, le=1000, description="losses in a row before the group counts as POISON"

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _MAX_RESTARTS = 5  # within a minute
 _PROGRESS_EVERY = 0.5  # seconds
+_UNWATCHED = "and a runner without a watchdog keeps no lease and hears of no cancel, so "
 _RESTART_AFTER = 0.05  # of a clock's time: sooner it is not begun anew
 
 
@@ -136,6 +137,17 @@ class Leash:
                 return
             self._progress, self._progress_at = text, moment
             self._say_if_read({"op": "progress", "text": text})
+
+    def remark(self, text: str) -> None:
+        """``text`` goes with the watchdog's last words about the attempt, if this process dies of it."""
+        with self._lock:
+            self._say_if_read({"op": "remark", "text": text})
+
+    def give_up(self, why: str) -> NoReturn:
+        """End this runner, whose watchdog lives and says ``why`` of the attempt that is held."""
+        with suppress(Exception):  # what is broken may be what is needed for it
+            self.remark(why)
+        self._give_up(why, so="so ")
 
     def release(self) -> None:
         """The attempt has ended; the lease is nobody's concern any more."""
@@ -252,7 +264,7 @@ class Leash:
                 self._give_up(f"the watchdog {process.pid} died, and no other can be started: {_said(error)}")
             return True
 
-    def _give_up(self, why: str) -> NoReturn:
+    def _give_up(self, why: str, so: str = _UNWATCHED) -> NoReturn:
         """End this runner, with all that it started. Celery starts another.
 
         A watchdog that still lives reports the attempt lost, at once; without one its lease lapses.
@@ -264,11 +276,8 @@ class Leash:
                 what = "with all that it started"
             except OSError as error:
                 what = f"with its process group (what else it started cannot be looked up: {error})"
-            said = (
-                "%s. A runner without a watchdog keeps no lease and hears of no cancel, so %d ends itself %s; the "
-                "worker starts another, and what it ran is given out again"
-            )
-            aside(partial(log.critical, said, why, self._pid, what))
+            said = "%s, %s%d ends itself %s; the worker starts another, and what it ran is given out again"
+            aside(partial(log.critical, said, why, so, self._pid, what))
         finally:
             os.killpg(0, signal.SIGKILL)
         raise AssertionError("a process outlives SIGKILL")

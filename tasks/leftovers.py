@@ -1,4 +1,4 @@
-"""What an attempt may leave behind in its process: threads, another working directory, open files.
+"""What an attempt may leave behind in its process: threads, open files.
 
 None of it can be taken away safely, so a process that has some is replaced. Daemon threads are let be: libraries
 keep them for good, and they do not keep the process alive. Child processes: see ``tasks.runner``.
@@ -11,7 +11,6 @@ import math
 import os
 import resource
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 
 
@@ -20,20 +19,15 @@ class Surroundings:
     """The process as it was before an attempt."""
 
     threads: frozenset[int]
-    folder: str | None  # None: it is gone, see working_folder
 
     @classmethod
     def now(cls) -> Surroundings:
         return cls(
             frozenset(thread.ident or 0 for thread in threading.enumerate()),
-            working_folder(),
         )
 
     def left_behind(self) -> list[str]:
-        """What is there now and was not, in words.
-
-        Goes back to the old working directory, so that what follows finds its files.
-        """
+        """What is there now and was not, in words."""
         left = []
         most = _open_files_allowed()
         held = _open_files(most)
@@ -43,12 +37,6 @@ class Surroundings:
         for thread in threading.enumerate():
             if thread.ident not in self.threads and not thread.daemon and thread.is_alive():
                 left.append(f"the thread {thread.name!r}")
-        folder = working_folder()
-        if folder != self.folder:
-            left.append(f"the working directory {folder or 'that is gone'}")
-            if self.folder is not None:
-                with suppress(OSError):  # gone by now: the process is replaced in any case
-                    os.chdir(self.folder)
         return left
 
 

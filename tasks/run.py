@@ -23,17 +23,11 @@ from typing import Any
 
 import redis
 from billiard.common import terminate_handler_fired
-from tenacity import (
-    Retrying,
-    before_sleep_log,
-    retry_if_exception_type,
-    stop_after_delay,
-    wait_random_exponential,
-)
 
 from tasks import fuse
 from tasks.aside import aside
 from tasks.attempt_log import AttemptLog
+from tasks.connect import persistently
 from tasks.context import StepContext, Work
 from tasks.errors import (
     AttemptEnded,
@@ -42,9 +36,11 @@ from tasks.errors import (
     Malformed,
     NotBegun,
     OrderUnreadable,
+    UnstuckError,
     WarehouseMismatch,
 )
-from tasks.failure import MAX_TEXT, failure_of, shorten
+from tasks.failure import MAX_TEXT, TEXT_WITHIN, Told, class_name, describe, outside_of_the_steps, shorten, tell
+from tasks.fresh import run_fresh, wants_fresh
 from tasks.group import Step, WorkOrder
 from tasks.inputs import read_inputs
 from tasks.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
@@ -55,7 +51,7 @@ from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.runner import Held, Runner
 from tasks.secret import Secrets
 from tasks.stdio_filter import filtered
-from tasks.steps import run_step
+from tasks.steps import StepRaised, run_step, the_users
 from tasks.token import Hint, Token
 from tasks.vigil import Order
 from tasks.warehouse import Warehouse
@@ -63,6 +59,7 @@ from tasks.warehouse import Warehouse
 log = logging.getLogger(__name__)
 
 LOOK = "WAREHOUSE_TIMEOUT"
+TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot say what was raised in it
 FINISH_FOR = 600.0  # seconds to go on trying to put the outcome on the record; the marker stands anyway
 
 
@@ -92,7 +89,7 @@ def run(runner: Runner, hint_text: str) -> str:
     claimant, event = secrets.token_hex(6), secrets.token_hex(8)
     claim: Claim | BaseException
     try:
-        claim = _persistently(runner.settings.dispatch_timeout, _claim, runner, hint, claimant, event)
+        claim = persistently(runner.settings.dispatch_timeout, _claim, runner, hint, claimant, event)
     except redis.RedisError as error:
         log.warning("%s could not be claimed, the store does not answer: %s. The hint will be sent again", hint, error)
         return "UNREACHABLE"
@@ -101,24 +98,22 @@ def run(runner: Runner, hint_text: str) -> str:
     if isinstance(claim, Claim) and claim.answer is not ClaimAnswer.CLAIMED:
         log.info("%s: %s", hint, claim.answer)
         return str(claim.answer)
-    return Attempt(runner, hint.held_by(claimant), claim).run()
+    token = hint.held_by(claimant)
+    try:
+        if wants_fresh(claim):
+            try:
+                return run_fresh(runner, token, claim)
+            except NotBegun as error:
+                claim = error
+        return Attempt(runner, token, claim).run()
+    except BaseException:
+        runner.replace()  # something of ours has failed in this process, and would again
+        raise
 
 
 def _claim(runner: Runner, hint: Hint, claimant: str, event: str) -> Claim:
     fuse.light()  # one try takes a minute at most, all of them together may take longer
     return runner.lease.claim(hint, claimant, runner.name, event)
-
-
-def _persistently(seconds: float, call: Any, *arguments: Any) -> Any:
-    """``call``, repeated while the store does not answer, for ``seconds`` at most."""
-    retrying = Retrying(
-        retry=retry_if_exception_type(redis.RedisError),
-        wait=wait_random_exponential(multiplier=0.1, max=5),
-        stop=stop_after_delay(seconds),
-        before_sleep=before_sleep_log(log, logging.WARNING),
-        reraise=True,
-    )
-    return retrying(call, *arguments)
 
 
 class Attempt:
@@ -136,6 +131,7 @@ class Attempt:
         self._secrets = Secrets(dict(os.environ))  # as it is now: a step may change it
         self._warehouse = ""  # its address, once it is known
         self._leave_off: Callable[[], None] = lambda: None  # its log, once it has one
+        self._changed = ""  # what its steps changed of this process, in words
 
     def run(self) -> str:
         """Run it and put its outcome on the record; answers both, for people."""
@@ -149,21 +145,33 @@ class Attempt:
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(held, stack)
             except BaseException as error:  # noqa: BLE001 - a step may raise anything; it ends the attempt alone
-                outcome = self._ended_by(held, error)
+                outcome = self._surely(held, self._ended_by, held, error)
                 if terminate_handler_fired():
                     stop = error
             if held is not None:
                 held.ended.set()
-            answer = self._finish(outcome)
+            answer: str = self._surely(held, self._finish, outcome)
             if stop is not None:
                 # This process was told to end (billiard's SIGTERM handler raised through the step).
                 raise SystemExit(0) from stop
             return answer
 
+    def _surely(self, held: Held | None, end: Callable[..., Any], *arguments: Any) -> Any:
+        """``end`` this attempt. If even that fails nobody would, so this runner ends, and its watchdog says why."""
+        try:
+            return end(*arguments)
+        except BaseException as error:
+            if held is None:
+                raise  # the watchdog does not know of it: its lease lapses
+            changed = f"; its steps had changed {self._changed}" if self._changed else ""
+            self._runner.leash.give_up(f"{self._token} could not be ended: {describe(error)}{changed}")
+
     # -- what the attempt does ---------------------------------------------------------------------------------
 
     def _ordered(self) -> WorkOrder:
         claim = self._claim
+        if isinstance(claim, NotBegun):
+            raise claim
         if isinstance(claim, ValueError):
             raise OrderUnreadable(unreadable(claim)) from claim  # an answer that is no text
         if isinstance(claim, BaseException):
@@ -249,11 +257,14 @@ class Attempt:
         entered = ExitStack()
         with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
             try:
-                runner.driver.start()
-                session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
-            except HostUnfit:
+                with the_users():
+                    runner.driver.start()
+                    session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
+            except StepRaised as raised:
+                if not isinstance(raised.error, HostUnfit):
+                    raise
                 runner.replace()  # the next one begins only where the host is fit again
-                raise
+                raise raised.error from None
         stack.callback(self._leave, entered)
         return session
 
@@ -271,7 +282,7 @@ class Attempt:
                 log.exception("%s: %s failed; this runner is replaced before it takes more work", self._token, what)
 
     def _do(self, held: Held, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
-        """All steps, in order."""
+        """All steps, in order, with what they read."""
         order, runner = self._order, self._runner
         stack.enter_context(self._log.steps())
         with self._looking("reading what the group needs in"):
@@ -279,18 +290,41 @@ class Attempt:
         work = Work(self._files, self._token, session, inputs, self._secrets)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
         stack.enter_context(runner.leash.clock("TIMEOUT", order.group.timeout))
-        for name in work.inputs if session is not None else ():
-            work.show(name)  # Spark reads, in jobs that may wait for room on the cluster: the group's time
-        for index, step in enumerate(order.group.steps):
-            self._leave_if_ordered(held)
-            where = f"step {index + 1} of {len(order.group.steps)}"
-            log.info("%s: %s", where, step.label)
-            ctx = self._context(held, work, step, index, params, scratch)
-            with runner.leash.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
-                run_step(step, work, ctx, runner.settings.step_modules)
+        with the_users():
+            for name in work.inputs if session is not None else ():
+                work.show(name)  # Spark reads, in jobs that may wait for room on the cluster: the group's time
+        self._run_steps(held, work, params, scratch)
         # Last look. From here on the work is done and counts, whatever is ordered: to give it up costs doing it again.
         self._leave_if_ordered(held)
         return work
+
+    def _run_steps(self, held: Held, work: Work, params: dict[str, Any], scratch: Path) -> None:
+        """All steps; the process is put back to what it was before any line of ours goes on that may need it so."""
+        steps, runner = self._order.group.steps, self._runner
+        before = runner.snapshot()
+        try:
+            for index, step in enumerate(steps):
+                self._leave_if_ordered(held)
+                where = f"step {index + 1} of {len(steps)}"
+                log.info("%s: %s", where, step.label)
+                ctx = self._context(held, work, step, index, params, scratch)
+                with runner.leash.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
+                    try:
+                        with the_users():
+                            run_step(step, work, ctx, runner.settings.step_modules, before.imported)
+                    except BaseException:
+                        before.put_back()
+                        raise
+                    before.put_code_back()
+        finally:
+            before.put_back()
+            if before.changed:
+                self._changed = ", ".join(before.changed)
+                then = "this runner is replaced before it takes more work" if before.spoiled else "it was put back"
+                self._tell(logging.WARNING, "%s changed %s; %s", self._token, self._changed, then)
+                runner.leash.remark(f"its steps had changed {self._changed}")
+            if before.spoiled:
+                runner.replace()
 
     def _context(
         self, held: Held, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Path
@@ -346,8 +380,7 @@ class Attempt:
         if order is None and terminate_handler_fired():
             order = Order.DRAIN
         if order is None:
-            self._tell(logging.ERROR, "%s failed", self._token, error=error)
-            return self._failed(error)
+            return self._failed(held, error)
         self._tell(logging.WARNING, "%s ended because it was told to: %s", self._token, order)
         if order is Order.STALE:
             return None
@@ -357,16 +390,33 @@ class Attempt:
             return Outcome(OutcomeKind.RELEASED)
         return Outcome(OutcomeKind.FAILED, failure=None if held is None else held.timeout)
 
-    def _tell(self, level: int, text: str, *arguments: object, error: BaseException | None = None) -> None:
+    def _tell(self, level: int, text: str, *arguments: object) -> None:
         """A line into the attempt's log before its outcome is on the record, which must not wait for it."""
-        if not aside(partial(log.log, level, text, *arguments, exc_info=error)):
+        if not aside(partial(log.log, level, text, *arguments)):
             self._leave_off()
             self._runner.replace()
 
-    def _failed(self, error: BaseException) -> Outcome:
-        failure = self._unless_away(failure_of(error, self._secrets.clean))
-        # That this runner could not begin is no fault of the group: it is charged as the loss of a worker is.
-        kind = OutcomeKind.LOST if isinstance(error, NotBegun) else OutcomeKind.FAILED
+    def _told(self, held: Held | None, error: BaseException) -> Told:
+        """``error`` in words. The clock is for a text that lets no other thread of this process run."""
+        leash = self._runner.leash
+        clock = nullcontext() if held is None else leash.clock("STEP_FAILED", TEXT_CLOCK, class_name(error))
+        with clock:
+            told = tell(error, self._secrets.clean)
+        if told.hangs:
+            self._runner.replace()
+        return told
+
+    def _failed(self, held: Held | None, error: BaseException) -> Outcome:
+        ours = not isinstance(error, StepRaised | UnstuckError)
+        told = self._told(held, error.error if isinstance(error, StepRaised) else error)
+        self._tell(logging.ERROR, "%s failed\n%s", self._token, told.whole)
+        found = told.failure
+        if ours:
+            self._runner.replace()
+            found = outside_of_the_steps(found, self._runner.name, self._changed)
+        failure = self._unless_away(found)
+        # That this runner failed is no fault of the group: it is charged as the loss of a worker is.
+        kind = OutcomeKind.LOST if ours or isinstance(error, NotBegun) else OutcomeKind.FAILED
         return Outcome(kind, failure=failure)
 
     def _unless_away(self, failure: Failure) -> Failure:
@@ -396,7 +446,7 @@ class Attempt:
         event = secrets.token_hex(8)  # one for all tries
         reach(Point.BEFORE_FINISH, self._token.job)
         try:
-            answer: FinishAnswer = _persistently(FINISH_FOR, self._runner.lease.finish, self._token, outcome, event)
+            answer: FinishAnswer = persistently(FINISH_FOR, self._runner.lease.finish, self._token, outcome, event)
         except redis.RedisError as error:
             log.error(
                 "%s %s, but the store did not answer for %gs: %s. Its lease will lapse and the next attempt takes over "

@@ -31,9 +31,10 @@ from tasks.keys import Keys
 from tasks.lease import Lease
 from tasks.leash import Leash
 from tasks.leftovers import Surroundings
-from tasks.proctree import adopt_orphans, children, end_strays
+from tasks.proctree import WATCHDOG, adopt_orphans, children, end_strays, exit_status, name_of
 from tasks.report import Failure
 from tasks.settings import Settings, settings, whoami
+from tasks.snapshot import Code, Snapshot
 from tasks.spark import Driver
 from tasks.stop_sign import StopSign, Word
 from tasks.token import Token
@@ -82,17 +83,19 @@ class Runner:
         self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
         self._before: frozenset[int] | None = None  # children from before the first attempt: those of Celery plugins
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
-        self._sign = sign
+        self.sign, self.slots = sign, slots
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
         self.leash = Leash(hello, self._hear, sign, patience=settings.lease_ttl / 2)
+        self._code: Code | None = None
         adopt_orphans()
+        self._prewarming = threading.Thread(target=self._prewarm, name="prewarm", daemon=True)
         if settings.spark_prewarm and may_run_spark(settings, queues):
-            threading.Thread(target=self._prewarm, name="prewarm", daemon=True).start()
+            self._prewarming.start()
 
     @property
     def stopping(self) -> bool:
         """True once the worker was told to stop: no attempt is begun any more."""
-        return self._sign is not None and self._sign.word is not Word.WORK
+        return self.sign is not None and self.sign.word is not Word.WORK
 
     @property
     def unfit(self) -> bool:
@@ -151,6 +154,11 @@ class Runner:
             self._helpers.append(subprocess.Popen(command, **options))
             return self._helpers[-1]
 
+    def snapshot(self) -> Snapshot:
+        """This process as it is before a step."""
+        self._code = self._code or Code()  # before the first step of this process
+        return Snapshot(self._code, others_import=self._prewarming.is_alive())
+
     def replace(self) -> None:
         """End this process before its next attempt; Celery starts another."""
         from tasks.pool import recycle_this_process
@@ -190,7 +198,13 @@ class Runner:
             return True
         if any(helper.pid == pid and helper.returncode is None for helper in self._helpers):
             return True
-        return pid == self.leash.watchdog_pid or pid in self.driver.pids
+        if pid == self.leash.watchdog_pid or pid in self.driver.pids:
+            return True
+        try:
+            # The watchdog of a fresh runner that was killed reports this, and ends by itself.
+            return name_of(pid) == WATCHDOG and exit_status(pid) is None
+        except OSError:
+            return False  # dead: it is reaped
 
     def _prewarm(self) -> None:
         try:

@@ -18,6 +18,7 @@ from typing import Any
 
 from tasks.context import StepContext, Work
 from tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
+from tasks.failure import describe
 from tasks.group import Step
 from tasks.leftovers import working_folder
 from tasks.output import is_any_frame
@@ -29,18 +30,38 @@ _QUERY = re.compile(r"\s*(?:\(\s*)*(?:select|with|from|values|table)\b", re.IGNO
 _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]) -> None:
+class StepRaised(Exception):
+    """Carries what the user's part of an attempt raised past our own code, which asks it for nothing on its way."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class the_users:
+    """Around all that runs the user's code, or that its spec decides: what is raised here is charged to the group."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            raise StepRaised(error) from None
+
+
+def run_step(
+    step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None] = lambda: None
+) -> None:
     """Run one step.
 
     Args:
         allowed: modules that a step may be imported from, with what is below them; empty: any.
+        imported: called when its module was imported, before its function is called.
 
     Raises:
         StepNotFound, BadStepCall, SqlInvalid, OutputInvalid: a retry cannot help.
         BaseException: whatever the step raised.
     """
     if step.python is not None:
-        _run_python(step, work, ctx, allowed)
+        _run_python(step, work, ctx, allowed, imported)
     else:
         _run_sql(step, work, ctx)
 
@@ -48,9 +69,10 @@ def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]) -
 # -- Python ----------------------------------------------------------------------------------------------------
 
 
-def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]) -> None:
+def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None]) -> None:
     assert step.python is not None
     function = find(step.python, allowed)
+    imported()
     arguments = fit(step.python, function, ctx.params, own=set(step.params))
     with _ending_forks():
         value = function(work.session, ctx, **arguments)
@@ -118,10 +140,11 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
     except Exception as error:
         if here is None:
             raise WorkerFolderGone(
-                f"{name} cannot be imported on {whoami()}, whose working directory is gone ({type(error).__name__}: "
-                f"{error}). If a deploy removed or replaced it, restart this worker; another one may run the group"
+                f"{name} cannot be imported on {whoami()}, whose working directory is gone "
+                f"({describe(error)}). If a deploy removed or replaced it, restart this worker; another one may run "
+                "the group"
             ) from error
-        raise StepNotFound(f"{name} cannot be imported on {whoami()}: {type(error).__name__}: {error}") from error
+        raise StepNotFound(f"{name} cannot be imported on {whoami()}: {describe(error)}") from error
     if not callable(target):
         raise StepNotFound(f"{name} is not a function but {type(target).__name__}")
     return target  # type: ignore[no-any-return]

@@ -34,9 +34,9 @@ _ORDER_OF = {RenewAnswer.CANCEL: Order.CANCEL, RenewAnswer.DRAIN: Order.DRAIN, R
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time that is running out: of the session, of a look at the warehouse, of all steps of the group or of one."""
+    """Time that is running out: of the session, of a look at the warehouse, of all steps or one, of an error's text."""
 
-    code: str  # of the failure when it has run out: SESSION_TIMEOUT, WAREHOUSE_TIMEOUT, TIMEOUT, STEP_TIMEOUT
+    code: str  # of the failure when it has run out: [SESSION_|WAREHOUSE_|STEP_]TIMEOUT; STEP_FAILED of an error's text
     seconds: float
     began: float  # monotonic seconds
     step: str = ""  # what it is that may take so long, in words; empty for all steps, and for the session's start
@@ -186,6 +186,8 @@ def timeout_failure(clock: Clock) -> Failure:
             f"the Spark session had not started after {clock.seconds:g}s (UNSTUCK_SESSION_TIMEOUT); "
             "see the worker's log, and check UNSTUCK_SPARK_MASTER and that the cluster has room"
         )
+    elif clock.code == "STEP_FAILED":
+        text = f"{clock.step}: its text could not be made within {clock.seconds:g}s"
     elif clock.step:
         text = f"{clock.step} ran longer than its timeout of {clock.seconds:g}s; raise its timeout: or make it smaller"
     else:

@@ -7,7 +7,8 @@ tie it to its runner, one JSON object a line, each with an ``op``:
 ==================  ==========================================================================================
 runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, claimed, taken (if ever) ·
                     ``taken`` at · ``hold`` token, log, since · ``log`` path ·
-                    ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text · ``release``
+                    ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text ·
+                    ``remark`` text · ``release``
 watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
 ==================  ==========================================================================================
 
@@ -23,25 +24,26 @@ import json
 import logging
 import os
 import select
+import signal
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import psutil
 import redis
-from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from tasks.arming import arm_this_process
 from tasks.aside import AsideHandler, aside
-from tasks.connect import connect
+from tasks.connect import connect, persistently
 from tasks.keys import Keys
 from tasks.lease import Lease, RenewAnswer
 from tasks.lookout import Lookout
 from tasks.points import Point, reach
 from tasks.proctree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
 from tasks.release import release_here
-from tasks.report import Outcome
+from tasks.report import Failure, Outcome, OutcomeKind
 from tasks.settings import Settings, settings
 from tasks.stop_sign import StopSign, Word
 from tasks.token import Token
@@ -82,6 +84,7 @@ class Watchdog:
         self._release = release_here()  # of its runner, too: both are started by one Python
         self._log: str | None = None
         self._progress = ""
+        self._remark = ""  # what the runner said of itself, for the last words about its attempt
         self._vigil = Vigil()
         self._answer: RenewAnswer | None = None
         self._next_tick = 0.0
@@ -143,7 +146,7 @@ class Watchdog:
             self._token = Token.parse(line["token"])
             self._log = line["log"]
             self._claimed = float(line["since"])
-            self._progress = ""
+            self._progress, self._remark = "", ""
             self._vigil = Vigil()
             self._wake.follow(self._token.job)
             self._tick_soon()
@@ -159,6 +162,8 @@ class Watchdog:
                 self._vigil = self._vigil.with_clock(Clock(line["code"], float(line["seconds"]), began, line["step"]))
         elif op == "progress":
             self._progress = line["text"]
+        elif op == "remark":
+            self._remark = f" ({line['text']})"
         elif op == "release":
             self._token, self._log, self._progress, self._vigil, self._answer = None, None, "", Vigil(), None
             self._idle = time.time()
@@ -173,7 +178,7 @@ class Watchdog:
         self._heed()  # before the runner is looked at: what ended it may be the stop
         runner = look(self._runner)
         # Read before the parent reaps the zombie; afterwards nobody can tell.
-        death = describe_status(exit_status(self._runner.pid)) if runner is Seen.GONE else ""
+        death = describe_status(exit_status(self._runner.pid)) + self._remark if runner is Seen.GONE else ""
         if time.monotonic() >= self._next_tick:
             self._next_tick = time.monotonic() + self._settings.lease_renew
             if runner is not Seen.GONE:
@@ -204,7 +209,7 @@ class Watchdog:
             if left := self._tree.kill():
                 log.error("%s: these processes do not end: %s", self._token, [p.pid for p in left])
         if verdict.finish is not None:
-            self._finish(self._token, verdict.finish)
+            _report(self._lease, self._token, verdict.finish)
         return not verdict.ended
 
     def _heed(self) -> None:
@@ -305,24 +310,6 @@ class Watchdog:
         except redis.RedisError as error:
             log.warning("%s could not be taken out of the fleet list: %s", self._worker, error)
 
-    def _finish(self, token: Token, outcome: Outcome) -> None:
-        """Report in the dead runner's stead. If the store stays away, the lapsed lease says the same, later."""
-        event = os.urandom(8).hex()
-        reach(Point.BEFORE_LAST_WORD, token.job)
-        try:
-            for attempt in Retrying(
-                retry=retry_if_exception_type(redis.RedisError),
-                wait=wait_random_exponential(multiplier=0.1, max=5),
-                stop=stop_after_delay(LAST_WORD_FOR),
-                before_sleep=before_sleep_log(log, logging.WARNING),
-                reraise=True,
-            ):
-                with attempt:
-                    answer = self._lease.finish(token, outcome, event)
-            log.info("%s: finished as %s for its runner: %s", token, outcome.kind, answer)
-        except redis.RedisError as error:
-            log.error("%s: %s could not be reported: %s", token, outcome.kind, error)
-
     # -- the runner --------------------------------------------------------------------------------------------
 
     def _say(self, line: dict[str, Any]) -> None:
@@ -345,6 +332,17 @@ class Watchdog:
             log.warning("%s cannot be written: it hangs", self._log)
 
 
+def _report(lease: Lease, token: Token, outcome: Outcome) -> None:
+    """Report in the dead runner's stead. If the store stays away, the lapsed lease says the same, later."""
+    event = os.urandom(8).hex()
+    reach(Point.BEFORE_LAST_WORD, token.job)
+    try:
+        answer = persistently(LAST_WORD_FOR, lease.finish, token, outcome, event)
+        log.info("%s: finished as %s for its runner: %s", token, outcome.kind, answer)
+    except redis.RedisError as error:
+        log.error("%s: %s could not be reported: %s", token, outcome.kind, error)
+
+
 def _append(path: str, line: str) -> None:
     try:
         with open(path, "a", encoding="utf-8") as file:
@@ -361,6 +359,30 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
+def _report_gone(hello: dict[str, Any], settings: Settings) -> None:
+    """The runner died while this watchdog started: what it held stands in the pipe. A fresh runner holds at once."""
+    os.set_blocking(0, False)
+    data = b""
+    with suppress(BlockingIOError):  # a process that a step has forked may have the other end
+        while part := os.read(0, 1 << 16):
+            data += part
+    lines = [json.loads(line) for line in data.split(b"\n")[:-1]]
+    said = [line for line in lines if line["op"] in ("hold", "release")]
+    if not said or said[-1]["op"] == "release":
+        return
+    if not psutil.pid_exists(hello["pid"]):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(hello["pid"], signal.SIGKILL)  # what it left in its group
+    why = f"the runner {hello['worker']} died right after it had begun; how is not known"
+    token = Token.parse(said[-1]["token"])
+    client = connect(settings.redis_url)
+    _report(
+        Lease(client, Keys(settings.prefix), settings.lease_ttl),
+        token,
+        Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)),
+    )
+
+
 def main() -> None:
     # A log that nobody reads any more must not keep it from renewing, counting and killing.
     logging.basicConfig(
@@ -374,10 +396,12 @@ def main() -> None:
         return
     arm_this_process(os.environ)
     set_name(WATCHDOG)
+    told = json.loads(hello)
     try:
-        watchdog = Watchdog(json.loads(hello), settings())
+        watchdog = Watchdog(told, settings())
     except (psutil.NoSuchProcess, ProcessLookupError):
-        return  # the runner has gone before it held anything
+        _report_gone(told, settings())
+        return
     try:
         watchdog.watch()
     except Exception as error:

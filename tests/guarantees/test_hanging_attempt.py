@@ -27,7 +27,7 @@ import atexit, os, threading
 atexit.register(os._exit, 0)  # a child of the pool ends so: logging does not wait for its handlers
 from tasks.attempt_log import _Bounded
 write = _Bounded.write
-_Bounded.write = lambda self, record: threading.Event().wait() if record.exc_text else write(self, record)
+_Bounded.write = lambda self, record: threading.Event().wait() if record.levelname == 'ERROR' else write(self, record)
 runner.replace = lambda: print("replaced")
 """
 # In the place of Spark, which takes many seconds to come to a streaming query that does not stop.
