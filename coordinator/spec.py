@@ -14,18 +14,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, ValidationError, model_validator
 
 from coordinator.problem import Loc, Problem, SpecError, listed, shorten, suggestion
-from coordinator.spec_check import problems_in, problems_of_graph
+from coordinator.spec_check import ONE_STATEMENT, problems_in, problems_of_graph, several_statements
 from coordinator.spec_words import problems_of
 from coordinator.text_tree import Reading
 from tasks.duration import Timeout
 from tasks.group import (
+    MAX_COUNT,
     DatasetName,
     ForkFrom,
     GroupSpec,
     JoinRule,
+    Listed,
     ParamName,
     QueueName,
     RetryPolicy,
@@ -35,7 +37,7 @@ from tasks.group import (
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 
-JobName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 MAX_SQL_FILE = 1024 * 1024  # bytes
 
 
@@ -47,7 +49,7 @@ class Defaults(Strict):
     queue_timeout: Timeout | None = None
     worker_losses: int | None = Field(default=None, ge=1, le=1000, strict=True)
     queue: QueueName | None = None
-    conf: dict[str, str] = Field(default_factory=dict, description="run-time Spark conf of every group")
+    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="run-time Spark conf of every group")
 
 
 class JobSpec(Strict):
@@ -57,16 +59,16 @@ class JobSpec(Strict):
     params: dict[ParamName, Any] = Field(default_factory=dict, description="parameters of every step")
     defaults: Defaults = Defaults()
     max_parallel: int | None = Field(
-        default=None, ge=1, strict=True, description="attempts that may run at once; None: no bound"
+        default=None, ge=1, le=MAX_COUNT, strict=True, description="attempts that may run at once; None: no bound"
     )
     timeout: Timeout | None = Field(
         default=None, description="of the whole job, from its first claimed attempt to publishing; None: no end"
     )
     on_failure: Literal["cancel_others", "finish_others"] = "cancel_others"
-    publish: tuple[DatasetName, ...] | None = Field(
+    publish: Listed[DatasetName] | None = Field(
         default=None, description="outputs that become visible; None: those of groups that nobody needs"
     )
-    groups: tuple[GroupSpec, ...] = Field(min_length=1)
+    groups: Listed[GroupSpec] = Field(min_length=1)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -269,6 +271,8 @@ def _read_sql(name: str, folder: Path | None) -> str:
         raise ValueError(f"{shorten(str(path), 200)} is larger than 1 MB")
     if not text.strip():
         raise ValueError(f"{shorten(str(path), 200)} is empty")
+    if several_statements(text):
+        raise ValueError(f"{shorten(str(path), 200)}: {ONE_STATEMENT}")
     return text.removeprefix("\ufeff")
 
 

@@ -7,6 +7,7 @@ any output, so wherever one could help, the question is left to the runner.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice
@@ -27,6 +28,9 @@ MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of 
 
 
 CONTROL_QUEUE = "control"
+_SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
+# Where `;` may be no end of a statement: what ends otherwise than we think, and the statements of a script.
+_SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b""", re.IGNORECASE)
 
 
 def problems_in(spec: JobSpec) -> list[Problem]:
@@ -45,6 +49,7 @@ def problems_in(spec: JobSpec) -> list[Problem]:
         *(_fork(("groups", i), group, groups, owners) for i, group in enumerate(spec.groups)),
         _conditions(spec, groups),
         _outputs(spec),
+        _statements(spec),
         _publish(spec),
         _params(spec),
     )
@@ -273,6 +278,25 @@ def _outputs(spec: JobSpec) -> Iterator[Problem]:
             same = f"{step.output!r}" if name == step.output else f"{step.output!r} (or {name!r}: case does not count)"
             message = f"output {same} is made by {owner} too; an output has one maker, give one another name"
             yield Problem(message, ("groups", i, "steps", j, "output"))
+
+
+def _statements(spec: JobSpec) -> Iterator[Problem]:
+    for i, group in enumerate(spec.groups):
+        for j, step in enumerate(group.steps):
+            if step.sql is not None and several_statements(step.sql):
+                yield Problem(ONE_STATEMENT, ("groups", i, "steps", j, "sql"))
+
+
+ONE_STATEMENT = "several statements in one step; a step is one statement, give each its own step"
+
+
+def several_statements(sql: str) -> bool:
+    """True if ``sql`` is surely more than one statement; what only Spark's own parser can tell is left to the run."""
+    bare = _SQL_TEXTS.sub(" ", sql)
+    if re.search(r"""\\['"]""", sql) or _SQL_UNSURE.search(bare):
+        return False
+    first, _, rest = bare.partition(";")
+    return bool(first.strip()) and bool(rest.strip("; \t\r\n\f\v"))
 
 
 def _publish(spec: JobSpec) -> Iterator[Problem]:
