@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -34,6 +35,7 @@ from tasks.group import (
     Step,
     Strict,
 )
+from tasks.texts import Packer
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 
@@ -156,11 +158,12 @@ class JobSpec(Strict):
             SpecError: a file is missing, empty, above 1 MB, outside ``folder``, or ``folder`` is None.
         """
         problems: list[Problem] = []
+        read = cache(lambda name: _read_sql(name, folder))  # a file that many steps name is one text
         groups = tuple(
             group.model_copy(
                 update={
                     "steps": tuple(
-                        _inlined(step, ("groups", i, "steps", j, "sql_file"), folder, problems)
+                        _inlined(step, ("groups", i, "steps", j, "sql_file"), read, problems)
                         for j, step in enumerate(group.steps)
                     )
                 }
@@ -174,7 +177,7 @@ class JobSpec(Strict):
         return self if groups == self.groups else self.model_copy(update={"groups": groups})
 
     def to_json(self) -> str:
-        """The spec as canonical JSON: what is stored, and what `model_validate` reads back.
+        """The spec as canonical JSON: what `model_validate` reads back.
 
         Holds what was written and no defaults, so that a release which knows more fields stores the same text, and
         ``worker_losses: 3`` in a group still stands against another number under ``defaults:``.
@@ -182,14 +185,25 @@ class JobSpec(Strict):
         Raises:
             SpecError: a ``sql_file:`` was not read yet; see `with_sql_files`.
         """
-        spec = self.with_sql_files(None)
-        data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return _canonical(self.dumped())
+
+    def packed(self) -> tuple[str, dict[str, str]]:
+        """What is stored: as `to_json`, with references in place of long texts; and these texts by digest.
+
+        Raises:
+            SpecError: as for `to_json`.
+        """
+        packer = Packer()
+        return _canonical(packer.pack(self.dumped())), packer.texts
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of `to_json`: equal for specs that say the same, whatever their layout or comments."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        """SHA-256 of what is stored: equal for specs that say the same, whatever their layout or comments."""
+        return fingerprint_of(self.packed()[0])
+
+    def dumped(self) -> dict[str, Any]:
+        """What `to_json` says, as values; a text that stands in several places is one value."""
+        return self.with_sql_files(None).model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def _written(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.model_fields_set}
@@ -206,6 +220,15 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("groups", "steps"): Step,
     ("groups", "for_each", "*"): ForkFrom,
 }
+
+
+def fingerprint_of(packed: str) -> str:
+    """The fingerprint of the spec that is stored as ``packed``."""
+    return hashlib.sha256(packed.encode()).hexdigest()
+
+
+def _canonical(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def _unmarked(problems: tuple[Problem, ...], reading: Reading) -> list[Problem]:
@@ -233,13 +256,13 @@ def override(text: str, standing: Any) -> Any:
     return text if isinstance(standing, str) else plain_scalar(text)
 
 
-def _inlined(step: Step, loc: Loc, folder: Path | None, problems: list[Problem]) -> Step:
+def _inlined(step: Step, loc: Loc, read: Callable[[str], str], problems: list[Problem]) -> Step:
     """``step`` with its SQL file read. What goes wrong is added to ``problems``."""
     name = step.sql_file
     if name is None:
         return step
     try:
-        sql = _read_sql(name, folder)
+        sql = read(name)
     except ValueError as error:
         problems.append(Problem(str(error), loc))
         return step

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of 
 
 
 CONTROL_QUEUE = "control"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
 # Where `;` may be no end of a statement: what ends otherwise than we think, and the statements of a script.
 _SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b""", re.IGNORECASE)
@@ -281,9 +283,10 @@ def _outputs(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _statements(spec: JobSpec) -> Iterator[Problem]:
+    several = cache(several_statements)  # a text may stand in thousands of steps
     for i, group in enumerate(spec.groups):
         for j, step in enumerate(group.steps):
-            if step.sql is not None and several_statements(step.sql):
+            if step.sql is not None and several(step.sql):
                 yield Problem(ONE_STATEMENT, ("groups", i, "steps", j, "sql"))
 
 
@@ -344,7 +347,7 @@ def _json_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
         for i, child in enumerate(value):
             yield from _json_problems(child, (*loc, i), depth + 1)
     elif isinstance(value, str):
-        if any("\ud800" <= c <= "\udfff" for c in value):
+        if _SURROGATE.search(value):
             yield Problem(f"not valid Unicode text: {shorten(value)}", loc)
     elif isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):

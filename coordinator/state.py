@@ -25,7 +25,14 @@ Census = Counter[str]  # how many groups stand in which state
 
 
 class JobState:
-    """One job as loaded, with indexes."""
+    """One job as loaded, with indexes.
+
+    Attributes:
+        damage: what could not be read, and what to do about it; empty if all could. Of a damaged job there are no
+            groups here, and of its record only what could be read.
+    """
+
+    damage = ""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ def test_a_duration_is_read_in_seconds(value: Any, seconds: float) -> None:
     ids=lambda value: "10**5000" if isinstance(value, int) and value > 1e15 else repr(value)[:20],
 )
 def test_what_is_no_duration_is_refused_with_a_short_sentence(value: Any) -> None:
-    with pytest.raises(ValueError, match="^expected a duration") as caught:
+    with pytest.raises(ValueError, match=r"^expected a duration") as caught:
         parse_duration(value)
     assert len(str(caught.value)) < 200
 
@@ -67,9 +67,7 @@ def test_a_duration_that_is_read_can_be_stored_and_read_again(value: Any) -> Non
 def test_the_schema_for_editors_takes_the_same_words(text: str) -> None:
     (pattern,) = set(re.findall(r'"pattern": ("\^\\\\s[^"]*")', schema.schema_text()))
     try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        assert "such as" not in str(error) or re.search(json.loads(pattern), text) is None
-    else:
-        assert seconds >= 0
-        assert re.search(json.loads(pattern), text) is not None
+        parse_duration(text)
+    except ValueError:
+        return
+    assert re.search(json.loads(pattern), text) is not None
