@@ -15,9 +15,8 @@ from coordinator.job import JobRecord
 from coordinator.plan import Plan, compile_plan
 from coordinator.problem import Loc, Problem, SpecError
 from coordinator.spec import JobSpec, fingerprint_of
+from tasks.group import MAX_JOB_BYTES
 from tasks.texts import LONG, Packer
-
-MAX_JOB_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,8 @@ def _too_large(spec: JobSpec, size: int, plans: dict[str, str], altered: int) ->
     parts.append((altered, "what was altered so far", ()))
     largest, what, loc = max(parts, key=lambda part: part[0])
     message = (
-        f"the job would take {_megabytes(size)} in the store; at most {_megabytes(MAX_JOB_BYTES)} are allowed. Its "
-        f"largest part is {what}, with {_megabytes(largest)}; put data into files that the steps read"
+        f"the job would take {megabytes(size)} in the store; at most {megabytes(MAX_JOB_BYTES)} are allowed. Its "
+        f"largest part is {what}, with {megabytes(largest)}; put data into files that the steps read"
     )
     return Problem(message, loc)
 
@@ -87,5 +86,6 @@ def _bytes(*texts: str) -> int:
     return sum(len(text.encode()) for text in texts)
 
 
-def _megabytes(size: int) -> str:
+def megabytes(size: int) -> str:
+    """``size`` in words: ``17.9 MB``."""
     return f"{size / 2**20:.1f} MB"

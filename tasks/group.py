@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -51,7 +52,13 @@ T = TypeVar("T")
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
 MAX_FORK = 10_000
+MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
 MAX_WHEN = 1000  # characters of a condition
+
+
+def fork_bytes(values: Iterable[Scalar]) -> int:
+    """Bytes of JSON that the values of a fork take."""
+    return sum(len(json.dumps(value)) for value in values)
 
 
 STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one

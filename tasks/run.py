@@ -37,7 +37,7 @@ from tasks.attempt_log import AttemptLog
 from tasks.context import StepContext, Work
 from tasks.errors import AttemptEnded, Malformed, NotBegun, OrderUnreadable, WarehouseMismatch
 from tasks.failure import MAX_TEXT, failure_of, shorten
-from tasks.group import Step, WorkOrder
+from tasks.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
 from tasks.inputs import read_inputs
 from tasks.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
 from tasks.marker import Marker, standing_marker, write_marker
@@ -281,14 +281,16 @@ class Attempt:
         )
 
     def _marker(self, work: Work) -> Marker:
-        forks = {}
+        forks: dict[str, list[Any]] = {}
+        room = MAX_JOB_BYTES
         for wanted in self._order.plan.collect:
             names = [wanted.output]
             if wanted.output == self._order.group.name and len(work.outputs) == 1:
                 names += work.outputs
             found = next((work.outputs[name] for name in names if name in work.outputs), None)
             if found is not None:
-                forks[wanted.key] = collect(self._files, found, wanted)
+                forks[wanted.key] = collect(self._files, found, wanted, room)
+                room -= fork_bytes(forks[wanted.key])
         return Marker(
             token=str(self._token),
             fingerprint=self._order.fingerprint,
