@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import getpass
 import os
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,12 +29,12 @@ from coordinator.giving import Giving, Judge
 from coordinator.job import JobRecord
 from coordinator.parked import Parked, Treated
 from coordinator.patience import LISTING, Patience
-from coordinator.problem import describe, shorten
 from coordinator.queries import JobView, ListedJob, Queries, view_of
 from coordinator.size import compile_to_store
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
 from coordinator.store import KeyTaken, NotEnded, Store, Submission
+from coordinator.submit_key import check_key
 from coordinator.summary import summary_of
 from tasks.connect import connect
 from tasks.errors import UnstuckError
@@ -44,8 +43,6 @@ from tasks.settings import Settings
 from tasks.settings import settings as default_settings
 from tasks.warehouse import Warehouse
 
-MAX_KEY = 200  # characters of a submit key
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _PATIENCE = Patience()  # of this process: what hangs in a warehouse outlives the client that asked
 
 
@@ -53,12 +50,6 @@ class KeyConflict(UnstuckError):
     """The key was used for a job with another spec or other parameters."""
 
     code = "KEY_CONFLICT"
-
-
-class BadKey(UnstuckError):
-    """The key is empty or too long, or holds characters that nobody can see or type."""
-
-    code = "BAD_KEY"
 
 
 class NoSuchJob(UnstuckError):
@@ -161,7 +152,7 @@ class Client:
                 job if it is stored, also while the warehouse does not answer.
         """
         if key is not None:
-            _check_key(key)
+            check_key(key)
         job_spec = _read(spec)
         if params:
             job_spec = job_spec.with_params(dict(params))
@@ -461,16 +452,6 @@ class Client:
             if view.job.terminal:
                 return
             time.sleep(every)
-
-
-def _check_key(key: object) -> None:
-    """Raises: BadKey."""
-    if not isinstance(key, str):
-        raise BadKey(f"the key: expected text, not {describe(key)}")
-    if not 1 <= len(key) <= MAX_KEY:
-        raise BadKey(f"the key {shorten(key)}: expected 1 to {MAX_KEY} characters, not {len(key):,}")
-    if found := _UNSEEN.search(key):
-        raise BadKey(f"the key {shorten(key)}: expected no control characters, not {found[0]!r}")
 
 
 def _conflict(key: str | None, taken: KeyTaken) -> KeyConflict:

@@ -105,7 +105,7 @@ def against_damage(job: JobRecord, damage: str) -> Commanded:
     """What is said to every command but force-stop if ``job`` has ``damage``."""
     if not job.terminal:
         return Commanded(Answer.REFUSED, job, damage)
-    text = f"job {job.id} is {job.status}, and {damage.partition('. ')[0]}; submit it again for another run"
+    text = f"job {job.id} is {job.status}, and {damage}; submit it again for another run"
     return Commanded(Answer.REFUSED, job, text)
 
 

@@ -93,11 +93,10 @@ def explain(
 
 def _damaged(state: JobState, world: World, due: float | None) -> Explanation:
     job = state.job
-    what = state.damage if job.intent is not Intent.FORCE_STOP else f"{state.damage.partition('. ')[0]}; it is ended"
     next_what = "a coordinator looks at it again"
     helps = (f"unstuck force-stop {job.id}",) if job.intent is not Intent.FORCE_STOP else ()
     return Explanation(
-        job.id, job.status, what, job.paused_at, "", ahead(0.0, world, due), next_what, A_PERSON, help=helps
+        job.id, job.status, state.damage, job.paused_at, "", ahead(0.0, world, due), next_what, A_PERSON, help=helps
     )
 
 

@@ -14,6 +14,7 @@ from coordinator.job import Attempt, GroupRecord, JobRecord, NewerJob
 from coordinator.plan import NO_GROUPS, Plan, plan_of
 from coordinator.problem import SpecError
 from coordinator.state import JobState
+from coordinator.status import Intent
 from tasks.errors import UnstuckError
 
 
@@ -54,10 +55,13 @@ def state_of(
     except Exception as error:  # noqa: BLE001 - whoever damaged it could write anything
         what = error.problems[0] if isinstance(error, SpecError) else error
         state = JobState(NO_GROUPS, JobRecord.salvaged(job, fields), {}, {}, {})
-        state.damage = (
-            f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {str(what)[:300]}). Nothing of it "
-            f"can be decided any more; `unstuck force-stop {job}` ends it"
-        )
+        told = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {str(what)[:300]})"
+        if state.job.terminal:
+            state.damage = told
+        elif state.job.intent is Intent.FORCE_STOP:
+            state.damage = f"{told}, and the job is being ended by force"
+        else:
+            state.damage = f"{told}. The job cannot go on; `unstuck force-stop {job}` ends it"
         return state
 
 

@@ -14,9 +14,9 @@ from coordinator.cli.as_json import job_json, listed_json
 from coordinator.cli.diff import diff_json, diff_lines
 from coordinator.cli.look import errors_of
 from coordinator.cli.tree import job_tree
-from coordinator.client import MAX_KEY, BadKey
 from coordinator.spec import JobSpec, SpecError
 from coordinator.status import Status
+from coordinator.submit_key import MAX_KEY, BadKey
 
 # One store for all examples of a test: each example has a job of its own.
 EXAMPLES = settings(
