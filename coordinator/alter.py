@@ -14,8 +14,8 @@ from typing import Any
 
 from coordinator.commands import Answer, Commanded
 from coordinator.job import Alteration, Ask, Change
-from coordinator.plan import compile_plan
 from coordinator.problem import Problem, SpecError, listed, suggestion
+from coordinator.size import compile_to_store
 from coordinator.spec import JobSpec, override
 from coordinator.state import JobState
 from coordinator.status import GroupState, Status
@@ -50,8 +50,7 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     if job.terminal:
         text = f"{where}, and a job that has ended never changes; `unstuck retry {job.id}` makes a new job of it"
         return Commanded(Answer.REFUSED, job, text)
-    old = json.loads(job.spec)
-    new = json.loads(job.spec)
+    old, new = job.written(), job.written()
     problems = [problem for path, value in values.items() if (problem := _set(new, path, value)) is not None]
     if problems:
         raise SpecError(problems)
@@ -61,15 +60,16 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
         if shape := next(filter(_SHAPE.fullmatch, values), ""):  # no other value would be legal there either
             return Commanded(Answer.REFUSED, job, f"{where}: {_of_the_shape(shape)}. Nothing was changed.")
         raise
-    text = spec.to_json()
-    changes = tuple(changes_between(old, json.loads(text)))
+    changes = tuple(changes_between(old, spec.dumped()))
     if not changes:
         return Commanded(Answer.ALREADY, job, f"{where}, and its spec says so already; nothing changed")
     if refused := _refusal(state, changes):
         return Commanded(Answer.REFUSED, job, f"{where}: {refused}. Nothing was changed.")
     alteration = Alteration(at, by, reason, changes)
-    altered = replace(job, spec=text, revision=job.revision + 1, alterations=(*job.alterations, alteration))
-    plan = compile_plan(spec)
+    altered = replace(job, revision=job.revision + 1, alterations=(*job.alterations, alteration))
+    compiled = compile_to_store(spec, altered)
+    plan, texts = compiled.plan, {**job.texts, **compiled.texts}
+    altered = replace(altered, spec=compiled.spec, texts=texts)
     before = state.plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts)
     after = plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts)
     plans = {name: stored for name, stored in after.items() if stored != before.get(name)}
@@ -134,7 +134,7 @@ def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
         if isinstance(place, list):
             found = _in_list(place, part)
             if found is None:
-                names = [item["name"] for item in place if "name" in item] or [str(n) for n in range(len(place))]
+                names = [item["name"] for item in place if _is_named(item)] or [str(n) for n in range(len(place))]
                 return Problem(f"{walked}: there is no such part{suggestion(part, names)}; there are: {listed(names)}")
             place = found
         elif isinstance(place, dict):
@@ -143,9 +143,10 @@ def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
             return Problem(f"{walked}: {'.'.join(parts[:depth])} holds a value, and no parts")
     last = parts[-1]
     if isinstance(place, list):
-        if not last.isdigit() or int(last) >= len(place):
+        at = _index(last, place)
+        if at is None:
             return Problem(f"{path}: there is no such part; there are {len(place)}, from 0")
-        return _put(place, int(last), path, value, place[int(last)])
+        return _put(place, at, path, value, place[at])
     if not isinstance(place, dict):
         return Problem(f"{path}: {'.'.join(parts[:-1])} holds a value, and no parts")
     return _put(place, last, path, value, place.get(last))
@@ -165,9 +166,19 @@ def _put(place: Any, key: int | str, path: str, value: Any, standing: Any) -> Pr
 
 
 def _in_list(items: list[Any], part: str) -> Any:
-    if part.isdigit():
-        return items[int(part)] if int(part) < len(items) else None
-    return next((item for item in items if isinstance(item, dict) and item.get("name") == part), None)
+    if (at := _index(part, items)) is not None:
+        return items[at]
+    return next((item for item in items if _is_named(item) and item["name"] == part), None)
+
+
+def _index(part: str, items: list[Any]) -> int | None:
+    # Short first: `²` is a digit, and int() takes neither it nor many thousand digits.
+    at = int(part) if re.fullmatch("[0-9]{1,9}", part) else len(items)
+    return at if at < len(items) else None
+
+
+def _is_named(item: Any) -> bool:
+    return isinstance(item, dict) and "name" in item
 
 
 def changes_between(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
@@ -187,7 +198,7 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and path.endswith(".steps"):
         for number, steps in enumerate(zip(old, new, strict=True)):
             yield from _differences(f"{path}.{number}", *steps)
-    elif old != new:
+    elif json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):  # 1 and true are equal, to Python
         yield Change(path, old, new)
 
 

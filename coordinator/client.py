@@ -19,7 +19,7 @@ import redis
 
 from coordinator.alter import alter
 from coordinator.asking import rerun, skip
-from coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_retry, command
+from coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_damage, against_retry, command
 from coordinator.decision import World
 from coordinator.explain import SHOWN, explain
 from coordinator.explanation import Explanation
@@ -29,11 +29,12 @@ from coordinator.giving import Giving, Judge
 from coordinator.job import JobRecord
 from coordinator.parked import Parked, Treated
 from coordinator.patience import LISTING, Patience
-from coordinator.plan import compile_plan
 from coordinator.queries import JobView, ListedJob, Queries, view_of
+from coordinator.size import compile_to_store
 from coordinator.spec import JobSpec
 from coordinator.state import JobState
 from coordinator.store import KeyTaken, NotEnded, Store, Submission
+from coordinator.submit_key import check_key
 from coordinator.summary import summary_of
 from tasks.connect import connect
 from tasks.errors import UnstuckError
@@ -142,6 +143,7 @@ class Client:
 
         Raises:
             SpecError: the spec is wrong; nothing was stored.
+            BadKey: the key is empty, longer than 200 characters, or holds control characters; nothing was stored.
             KeyConflict: the key belongs to a job with another spec.
             NotDurable: stored, but not confirmed as durable in time.
             WarehouseSilent: the warehouse has not answered in time; nothing was stored.
@@ -149,6 +151,8 @@ class Client:
             redis.RedisError: the store could not be asked. Submitting again under a key is safe, and answered with the
                 job if it is stored, also while the warehouse does not answer.
         """
+        if key is not None:
+            check_key(key)
         job_spec = _read(spec)
         if params:
             job_spec = job_spec.with_params(dict(params))
@@ -174,10 +178,13 @@ class Client:
             SpecError: the parameters are wrong.
             redis.RedisError: the store could not be asked; asking again is safe.
         """
-        old = self._record(job)
+        state = self._state(job)[0]
+        old = state.job
+        if state.damage:
+            raise Refused(against_damage(old, state.damage).text)
         if old.status not in RETRY_LEGAL:
             raise Refused(against_retry(old))
-        spec = JobSpec.model_validate_json(old.spec)
+        spec = JobSpec.model_validate(old.written())
         if params:
             spec = spec.with_params(dict(params))
         return self._store_job(spec, old.warehouse, f"retry/{job}/{spec.fingerprint[:16]}", by, reason, old)
@@ -191,11 +198,11 @@ class Client:
         reason: str = "",
         retried: JobRecord | None = None,
     ) -> Submitted:
-        plan = compile_plan(job_spec)
+        compiled = compile_to_store(job_spec)
         # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
         # stored, or its work is done again under another key (tests/guarantees/test_hanging_warehouse.py).
         try:
-            stored = self._store.submitted(key, job_spec.fingerprint) if key else None
+            stored = self._store.submitted(key, compiled.fingerprint) if key else None
         except KeyTaken as taken:
             raise _conflict(key, taken) from None
         if stored is not None:
@@ -215,7 +222,8 @@ class Client:
         job = JobRecord(
             id=new_job_id(time.time()),
             name=job_spec.name,
-            spec=job_spec.to_json(),
+            spec=compiled.spec,
+            texts=compiled.texts,
             commit="new",
             submitted_at=time.time(),
             submitted_by=by or _user(),
@@ -227,10 +235,10 @@ class Client:
             adopts=adopts,
             reruns=reruns,
         )
-        plans = plan.group_plans(warehouse, warehouse_id, reruns, adopts)
-        submission = Submission(job, plans, plan.params, job_spec.fingerprint)
+        plans = compiled.plan.group_plans(warehouse, warehouse_id, reruns, adopts)
+        submission = Submission(job, plans, compiled.plan.params, compiled.fingerprint)
         try:
-            job_id, new = self._store.submit(submission, summary_of(JobState(plan, job, {}, {}, {})), reason)
+            job_id, new = self._store.submit(submission, summary_of(JobState(compiled.plan, job, {}, {}, {})), reason)
         except KeyTaken as taken:
             raise _conflict(key, taken) from None
         except NotEnded as error:
@@ -336,7 +344,13 @@ class Client:
         who = by or _user()
 
         def judge() -> tuple[JobRecord, Commanded]:
-            old = self._record(job)
+            # Only force-stop needs nothing but the record; whatever else were said would never come about.
+            if given is Command.FORCE_STOP:
+                old = self._record(job)
+            elif (state := self._state(job)[0]).damage:
+                return state.job, against_damage(state.job, state.damage)
+            else:
+                old = state.job
             return old, command(old, given, now=now, by=who, why=reason)
 
         said = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
@@ -373,7 +387,11 @@ class Client:
         self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
     ) -> Commanded:
         """A command that is judged by the groups too."""
-        whole = self._giving.once_taken_in(lambda: self._state(job)[0], judge)
+
+        def undamaged(state: JobState) -> Commanded:
+            return against_damage(state.job, state.damage) if state.damage else judge(state)
+
+        whole = self._giving.once_taken_in(lambda: self._state(job)[0], undamaged)
         return self._give(job, word, whole, reason, by, group)
 
     def _give(self, job: str, word: str, judge: Judge, reason: str, by: str, group: str = "") -> Commanded:

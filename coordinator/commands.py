@@ -101,6 +101,14 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
     return Commanded(Answer.DONE, asked, f"{given} of job {job.id} is on record; it was {job.status}")
 
 
+def against_damage(job: JobRecord, damage: str) -> Commanded:
+    """What is said to every command but force-stop if ``job`` has ``damage``."""
+    if not job.terminal:
+        return Commanded(Answer.REFUSED, job, damage)
+    text = f"job {job.id} is {job.status}, and {damage}; submit it again for another run"
+    return Commanded(Answer.REFUSED, job, text)
+
+
 def taken_in(job: JobRecord) -> bool:
     """A coordinator has decided since the last command: the status says what the user wanted by it."""
     if job.terminal or job.halted is not None:

@@ -71,6 +71,8 @@ def explain(
         lying: queues on which messages lie before idle runners, with the words for it; see `left_lying`.
         busy: queues whose runners are all at work, with the words for it; see `all_at_work`.
     """
+    if state.damage and not state.job.terminal:
+        return [_damaged(state, world, due)]
     job = _job(state, world, due)
     if state.job.terminal:
         return [job]
@@ -87,6 +89,15 @@ def explain(
     timed = state.job.phase == PUBLISHING and state.job.publish_tries > 0 and state.job.halted is None
     timed &= not state.job.publish_heard
     return [replace(job, short=brief, timed=timed), *found]
+
+
+def _damaged(state: JobState, world: World, due: float | None) -> Explanation:
+    job = state.job
+    next_what = "a coordinator looks at it again"
+    helps = (f"unstuck force-stop {job.id}",) if job.intent is not Intent.FORCE_STOP else ()
+    return Explanation(
+        job.id, job.status, state.damage, job.paused_at, "", ahead(0.0, world, due), next_what, A_PERSON, help=helps
+    )
 
 
 def _without_a_coordinator(explained: Explanation) -> Explanation:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
 
 import redis
 
-from coordinator.plan import plan_of
+from coordinator.job import NewerJob
+from coordinator.loading import bare_state
 from coordinator.spec_check import CONTROL_QUEUE
 from coordinator.status import GroupState, Status
-from tasks.errors import UnstuckError
 from tasks.keys import Keys
 
 COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
@@ -266,13 +267,16 @@ def _wanted(client: redis.Redis, keys: Keys) -> set[str]:
         return set()
     summaries = cast(list[str | None], client.hmget(keys.summary, jobs))
     pipe = client.pipeline(transaction=False)
-    for job, text in zip(jobs, summaries, strict=True):
-        if text is not None and json.loads(text)["groups"].get(GroupState.QUEUED):
-            pipe.hget(keys.of(job).job, "spec")
+    queued = [
+        job
+        for job, text in zip(jobs, summaries, strict=True)
+        if text is not None and json.loads(text)["groups"].get(GroupState.QUEUED)
+    ]
+    for job in queued:
+        pipe.hgetall(keys.of(job).job)
     wanted: set[str] = set()
-    for spec in set(pipe.execute()) - {None}:
-        try:
-            wanted.update(planned.spec.queue_name for planned in plan_of(spec).groups.values())
-        except (UnstuckError, ValueError):
-            continue  # a job of another release: why says so of the job, and the fleet is shown without its queues
+    for job, fields in zip(queued, pipe.execute(), strict=True):
+        with suppress(NewerJob):  # why says so of the job, and the fleet is shown without its queues
+            plan = bare_state(job, fields).plan
+            wanted.update(planned.spec.queue_name for planned in plan.groups.values())
     return wanted

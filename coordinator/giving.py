@@ -64,7 +64,7 @@ class Giving:
             while True:
                 state = load()
                 result = judge(state)
-                if result.answer is not Answer.REFUSED or taken_in(state.job) or self._clock() > until:
+                if result.answer is not Answer.REFUSED or state.damage or taken_in(state.job) or self._clock() > until:
                     return state.job, result
                 self._sleep(TRY_EVERY)
 

@@ -9,8 +9,10 @@ from coordinator.attempts import Folded, fold, held_until, lapsed
 from coordinator.decision import MAX_TRANSITIONS, Guard
 from coordinator.draft import Draft
 from coordinator.job import Attempt, GroupRecord, Reason
+from coordinator.size import megabytes
+from coordinator.spec_check import MAX_GROUPS, MAX_MEMBERS
 from coordinator.status import GroupState
-from tasks.group import Scalar
+from tasks.group import MAX_JOB_BYTES, Scalar, fork_bytes
 from tasks.report import Failure, Outcome, OutcomeKind
 
 S = GroupState
@@ -77,10 +79,30 @@ def settle(draft: Draft, group_id: str, folded: Folded) -> None:
 def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
     """The values of a dynamic fork have arrived; from one maker only, or nobody could say what the fork stands for."""
     standing = draft.state.collected.get(fork)
-    if standing is None:
+    if standing is None and (too_much := _too_much(draft, fork, values)):
+        if not draft.state.ended_whole(fork):
+            draft.move(fork, GroupRecord(state=S.FAILED, reason=Reason("FORK_TOO_LARGE", too_much)))
+    elif standing is None:
         draft.decision.collected[fork] = values
         draft.state.collect(fork, values)
         draft.touched.append(fork)
     elif standing != values and not draft.state.census[fork].total():
         reason = Reason("FORK_AMBIGUOUS", "two of the groups it needs made its source, with different values")
         draft.move(fork, GroupRecord(state=S.FAILED, reason=reason))
+
+
+def _too_much(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> str:
+    """What the job would have too much of with these values of ``fork``; empty if the store can take them."""
+    members = draft.state.size + len(values)
+    if members > MAX_GROUPS + MAX_MEMBERS:
+        return (
+            f"with the {len(values):,} values of {fork} the job would have {members:,} groups and members in all; at "
+            f"most {MAX_GROUPS + MAX_MEMBERS:,} are allowed"
+        )
+    size = draft.state.collected_bytes + fork_bytes(values)
+    if size > MAX_JOB_BYTES:
+        return (
+            f"with the values of {fork} ({megabytes(fork_bytes(values))}) those of all dynamic forks of the job would "
+            f"take {megabytes(size)}; at most {megabytes(MAX_JOB_BYTES)} are allowed"
+        )
+    return ""

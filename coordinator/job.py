@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 from coordinator.status import GroupState, Intent, Status
 from tasks.errors import Malformed, UnstuckError
 from tasks.report import Failure, Outcome
+from tasks.texts import FIELD, unpack
 from tasks.token import Hint
 
 
@@ -103,6 +106,14 @@ class GroupRecord:
             if name in known:
                 known[name] = Failure.from_dict(known[name])
         return cls(**known)
+
+    @classmethod
+    def readable(cls, text: str) -> GroupRecord | None:
+        """The record in ``text``; None if it is damaged."""
+        try:
+            return cls.from_json(text)
+        except Exception:  # noqa: BLE001 - whoever damaged it could write anything
+            return None
 
 
 _GROUP_FIELDS = frozenset(f.name for f in fields(GroupRecord))
@@ -235,6 +246,8 @@ class JobRecord:
 
     Attributes:
         commit: uuid of the last commit; the compare-and-set of every commit.
+        spec: as JSON, with references in place of long texts; see `written`.
+        texts: the long texts of the spec, by digest (``tasks.texts``). One that an ``alter`` took out stays.
         phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
         aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
         publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.
@@ -293,25 +306,28 @@ class JobRecord:
     key: str = ""
     retry_of: str = ""
     schema: int = JOB_SCHEMA
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def terminal(self) -> bool:
         return self.status.terminal
 
+    def written(self) -> dict[str, Any]:
+        """The spec, parsed."""
+        return dict(unpack(json.loads(self.spec), self.texts))
+
     def changed_fields(self, old: JobRecord) -> dict[str, str]:
         """Hash fields to write so that ``old`` becomes this record."""
-        return {
-            item.name: _field_text(getattr(self, item.name))
-            for item in fields(self)
-            if getattr(self, item.name) != getattr(old, item.name)
-        }
+        before = old.to_fields()
+        return {name: text for name, text in self.to_fields().items() if text != before.get(name)}
 
     def to_fields(self) -> dict[str, str]:
-        return {item.name: _field_text(getattr(self, item.name)) for item in fields(self)}
+        plain = {item.name: _field_text(getattr(self, item.name)) for item in fields(self) if item.name != "texts"}
+        return plain | {f"{FIELD}{digest}": text for digest, text in self.texts.items()}
 
     @classmethod
-    def from_fields(cls, data: dict[str, str]) -> JobRecord:
-        """Raises: NewerJob."""
+    def from_fields(cls, data: Mapping[str, str]) -> JobRecord:
+        """Raises: NewerJob; ValueError, TypeError, KeyError, …: it is damaged."""
         schema = int(data.get("schema") or JOB_SCHEMA)
         if schema > JOB_SCHEMA:
             raise NewerJob(f"its schema is {schema}, this release reads up to {JOB_SCHEMA}")
@@ -322,13 +338,39 @@ class JobRecord:
             commit=data["commit"],
             status=Status(data["status"]),
             intent=Intent(data["intent"]),
+            texts=texts_in(data),
         )
-        update: dict[str, Any] = {}
-        for name, kind in _JOB_FIELDS.items():
-            text = data.get(name, "")
-            if text:
-                update[name] = kind(text)
-        return replace(record, **update)
+        return replace(record, **{name: kind(data[name]) for name, kind in _JOB_FIELDS.items() if data.get(name)})
+
+    @classmethod
+    def salvaged(cls, job: str, data: Mapping[str, str]) -> JobRecord:
+        """What can be read of the record of ``job``; the rest is as if it had never been written.
+
+        Raises: NewerJob.
+        """
+        try:
+            return cls.from_fields({**data, "id": job})
+        except NewerJob:
+            raise
+        except Exception:  # noqa: BLE001 - whoever damaged it could write anything
+            name, spec, commit = (data.get(field, "") for field in ("name", "spec", "commit"))
+            record = cls(job, name, spec, commit, texts=texts_in(data))
+        for name, kind in {"status": Status, "intent": Intent, **_JOB_FIELDS}.items():
+            with suppress(Exception):
+                record = replace(record, **({name: kind(data[name])} if data.get(name) else {}))
+        return record
+
+
+def texts_in(fields: Mapping[str, str]) -> dict[str, str]:
+    """The texts among the fields of a record, by digest."""
+    return {name.removeprefix(FIELD): text for name, text in fields.items() if name.startswith(FIELD)}
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a mapping, not {type(value).__name__}")  # noqa: TRY004 - as json.loads does
+    return value
 
 
 def _field_text(value: Any) -> str:
@@ -355,7 +397,7 @@ _JOB_FIELDS: dict[str, Any] = {
     "publish_heard": float,
     "base": int,
     "version": int,
-    "published": json.loads,
+    "published": _mapping,
     "warehouse": str,
     "warehouse_id": str,
     "reason": lambda text: Reason.from_dict(json.loads(text)),
@@ -368,7 +410,7 @@ _JOB_FIELDS: dict[str, Any] = {
     "revision": int,
     "asks": lambda text: tuple(Ask(**ask) for ask in json.loads(text)),
     "alterations": lambda text: tuple(Alteration.from_dict(one) for one in json.loads(text)),
-    "reruns": json.loads,
+    "reruns": _mapping,
     "adopts": lambda text: tuple(json.loads(text)),
     "paused_at": float,
     "counted_from": float,

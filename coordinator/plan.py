@@ -5,6 +5,7 @@ Holds who needs whom, who comes after whom, and what each runner must collect fo
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from coordinator.spec import JobSpec
 from tasks.group import Collect, GroupPlan, GroupSpec, RetryPolicy, Scalar
+from tasks.texts import Packer, unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +84,29 @@ class Plan:
         reruns: Mapping[str, str] | None = None,
         adopts: tuple[str, ...] = (),
     ) -> dict[str, str]:
-        """What is stored per group for the runners, as JSON. ``reruns`` and ``adopts``: as on the job's record."""
-        return {
-            group.name: GroupPlan(
-                group=_without_values(group.spec),
-                collect=group.collect,
-                warehouse=warehouse,
-                warehouse_id=warehouse_id,
-                rerun=(reruns or {}).get(group.name, ""),
-                adopts=adopts,
-            ).model_dump_json(by_alias=True)
-            for group in self.groups.values()
-            if group.spec.steps
-        }
+        """What is stored per group for the runners, as JSON with references to the long texts of the spec.
+
+        ``reruns`` and ``adopts``: as on the job's record.
+        """
+        pack = Packer().pack
+        plans = {}
+        for group in self.groups.values():
+            if group.spec.steps:
+                plan = GroupPlan(
+                    group=_without_values(group.spec),
+                    collect=group.collect,
+                    warehouse=warehouse,
+                    warehouse_id=warehouse_id,
+                    rerun=(reruns or {}).get(group.name, ""),
+                    adopts=adopts,
+                ).model_dump(mode="json", by_alias=True)
+                # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
+                plan["group"] = pack(plan["group"])
+                plans[group.name] = json.dumps(plan, ensure_ascii=False, separators=(",", ":"))
+        return plans
+
+
+NO_GROUPS = Plan("", {}, {}, None, None, True, None, frozenset())
 
 
 def _without_values(group: GroupSpec) -> GroupSpec:
@@ -186,7 +198,19 @@ def compile_plan(spec: JobSpec) -> Plan:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A stored spec: equal to another where the JSON is, since what it refers to is named by its content."""
+
+    spec: str
+    texts: Mapping[str, str] = dataclasses.field(compare=False)
+
+
+def plan_of(spec_json: str, texts: Mapping[str, str] | None = None) -> Plan:
+    """The plan of a stored spec and its long texts, compiled once and cached."""
+    return _plan_of(_Stored(spec_json, texts or {}))
+
+
 @lru_cache(maxsize=1024)
-def plan_of(spec_json: str) -> Plan:
-    """The plan of a stored spec, compiled once and cached by its text."""
-    return compile_plan(JobSpec.model_validate(json.loads(spec_json)))
+def _plan_of(stored: _Stored) -> Plan:
+    return compile_plan(JobSpec.model_validate(unpack(json.loads(stored.spec), stored.texts)))

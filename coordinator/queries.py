@@ -12,7 +12,7 @@ import redis
 
 from coordinator.explanation import Explanation, Idle
 from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from coordinator.plan import plan_of
+from coordinator.loading import state_of
 from coordinator.state import JobState
 from coordinator.status import DONE, GroupState, Status
 from tasks.group import Scalar
@@ -61,7 +61,9 @@ class ForkView:
 class JobView:
     """One job as it stood at ``at`` (seconds, by the clock of Redis).
 
-    ``why`` explains the job and its groups that are not done, by id, from the same read; empty unless asked for.
+    Attributes:
+        why: explains the job and its groups that are not done, by id, from the same read; empty unless asked for.
+        damage: as ``JobState.damage``; then there are no groups.
     """
 
     job: JobRecord
@@ -69,6 +71,7 @@ class JobView:
     due: float | None
     groups: tuple[ForkView, ...]
     why: Mapping[str, Explanation] = field(default_factory=dict)
+    damage: str = ""
 
     @property
     def done(self) -> int:
@@ -130,7 +133,10 @@ class Queries:
         return view_of(state, at, due)
 
     def state(self, job: str) -> tuple[JobState, float, float | None] | None:
-        """The state of a job as deciding sees it, the time of Redis, and when the job is due."""
+        """The state of a job as deciding sees it, the time of Redis, and when the job is due.
+
+        Also of a damaged job; see ``JobState.damage``.
+        """
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=True)
         pipe.hgetall(keys.job)
@@ -142,14 +148,7 @@ class Queries:
         fields, groups, forks, attempts, due, (seconds, micros) = pipe.execute()
         if not fields:
             return None
-        record = JobRecord.from_fields(fields)
-        state = JobState(
-            plan_of(record.spec),
-            record,
-            {name: GroupRecord.from_json(text) for name, text in groups.items()},
-            {name: tuple(json.loads(text)) for name, text in forks.items()},
-            {name: Attempt.from_json(text) for name, text in attempts.items()},
-        )
+        state = state_of(job, fields, groups, forks, attempts)
         return state, seconds + micros / 1e6, None if due is None else float(due)
 
     def jobs(
@@ -225,7 +224,7 @@ class Queries:
         took: dict[str, float] = {}
         for texts in pipe.execute():
             for group_id, text in zip(groups, texts, strict=True):
-                record = GroupRecord.from_json(text) if text and group_id not in took else None
+                record = GroupRecord.readable(text) if text and group_id not in took else None
                 if record is not None and record.state is GroupState.SUCCEEDED and not record.adopted:
                     took[group_id] = max(0.0, record.since - record.started_at)
         return took
@@ -247,7 +246,8 @@ def view_of(state: JobState, at: float, due: float | None, explained: Sequence[E
     """A job as people see it, with what explains it."""
     # Without a state it only counts members that are not explained.
     why = {one.subject: one for one in explained if one.state}
-    return JobView(state.job, at, due, tuple(_fork_view(state, name) for name in state.plan.groups), why)
+    groups = tuple(_fork_view(state, name) for name in state.plan.groups)
+    return JobView(state.job, at, due, groups, why, state.damage)
 
 
 def _fork_view(state: JobState, name: str) -> ForkView:

@@ -10,32 +10,36 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, ValidationError, model_validator
 
 from coordinator.problem import Loc, Problem, SpecError, listed, shorten, suggestion
-from coordinator.spec_check import problems_in, problems_of_graph
+from coordinator.spec_check import ONE_STATEMENT, problems_in, problems_of_graph, several_statements
 from coordinator.spec_words import problems_of
 from coordinator.text_tree import Reading
 from tasks.duration import Timeout
 from tasks.group import (
+    MAX_COUNT,
     DatasetName,
     ForkFrom,
     GroupSpec,
     JoinRule,
+    Listed,
     ParamName,
     QueueName,
     RetryPolicy,
     Step,
     Strict,
 )
+from tasks.texts import Packer
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 
-JobName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 MAX_SQL_FILE = 1024 * 1024  # bytes
 
 
@@ -47,7 +51,7 @@ class Defaults(Strict):
     queue_timeout: Timeout | None = None
     worker_losses: int | None = Field(default=None, ge=1, le=1000, strict=True)
     queue: QueueName | None = None
-    conf: dict[str, str] = Field(default_factory=dict, description="run-time Spark conf of every group")
+    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="run-time Spark conf of every group")
 
 
 class JobSpec(Strict):
@@ -57,16 +61,16 @@ class JobSpec(Strict):
     params: dict[ParamName, Any] = Field(default_factory=dict, description="parameters of every step")
     defaults: Defaults = Defaults()
     max_parallel: int | None = Field(
-        default=None, ge=1, strict=True, description="attempts that may run at once; None: no bound"
+        default=None, ge=1, le=MAX_COUNT, strict=True, description="attempts that may run at once; None: no bound"
     )
     timeout: Timeout | None = Field(
         default=None, description="of the whole job, from its first claimed attempt to publishing; None: no end"
     )
     on_failure: Literal["cancel_others", "finish_others"] = "cancel_others"
-    publish: tuple[DatasetName, ...] | None = Field(
+    publish: Listed[DatasetName] | None = Field(
         default=None, description="outputs that become visible; None: those of groups that nobody needs"
     )
-    groups: tuple[GroupSpec, ...] = Field(min_length=1)
+    groups: Listed[GroupSpec] = Field(min_length=1)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -154,11 +158,12 @@ class JobSpec(Strict):
             SpecError: a file is missing, empty, above 1 MB, outside ``folder``, or ``folder`` is None.
         """
         problems: list[Problem] = []
+        read = cache(lambda name: _read_sql(name, folder))  # a file that many steps name is one text
         groups = tuple(
             group.model_copy(
                 update={
                     "steps": tuple(
-                        _inlined(step, ("groups", i, "steps", j, "sql_file"), folder, problems)
+                        _inlined(step, ("groups", i, "steps", j, "sql_file"), read, problems)
                         for j, step in enumerate(group.steps)
                     )
                 }
@@ -172,7 +177,7 @@ class JobSpec(Strict):
         return self if groups == self.groups else self.model_copy(update={"groups": groups})
 
     def to_json(self) -> str:
-        """The spec as canonical JSON: what is stored, and what `model_validate` reads back.
+        """The spec as canonical JSON: what `model_validate` reads back.
 
         Holds what was written and no defaults, so that a release which knows more fields stores the same text, and
         ``worker_losses: 3`` in a group still stands against another number under ``defaults:``.
@@ -180,14 +185,25 @@ class JobSpec(Strict):
         Raises:
             SpecError: a ``sql_file:`` was not read yet; see `with_sql_files`.
         """
-        spec = self.with_sql_files(None)
-        data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return _canonical(self.dumped())
+
+    def packed(self) -> tuple[str, dict[str, str]]:
+        """What is stored: as `to_json`, with references in place of long texts; and these texts by digest.
+
+        Raises:
+            SpecError: as for `to_json`.
+        """
+        packer = Packer()
+        return _canonical(packer.pack(self.dumped())), packer.texts
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of `to_json`: equal for specs that say the same, whatever their layout or comments."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        """SHA-256 of what is stored: equal for specs that say the same, whatever their layout or comments."""
+        return fingerprint_of(self.packed()[0])
+
+    def dumped(self) -> dict[str, Any]:
+        """What `to_json` says, as values; a text that stands in several places is one value."""
+        return self.with_sql_files(None).model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def _written(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.model_fields_set}
@@ -204,6 +220,15 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("groups", "steps"): Step,
     ("groups", "for_each", "*"): ForkFrom,
 }
+
+
+def fingerprint_of(packed: str) -> str:
+    """The fingerprint of the spec that is stored as ``packed``."""
+    return hashlib.sha256(packed.encode()).hexdigest()
+
+
+def _canonical(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def _unmarked(problems: tuple[Problem, ...], reading: Reading) -> list[Problem]:
@@ -231,13 +256,13 @@ def override(text: str, standing: Any) -> Any:
     return text if isinstance(standing, str) else plain_scalar(text)
 
 
-def _inlined(step: Step, loc: Loc, folder: Path | None, problems: list[Problem]) -> Step:
+def _inlined(step: Step, loc: Loc, read: Callable[[str], str], problems: list[Problem]) -> Step:
     """``step`` with its SQL file read. What goes wrong is added to ``problems``."""
     name = step.sql_file
     if name is None:
         return step
     try:
-        sql = _read_sql(name, folder)
+        sql = read(name)
     except ValueError as error:
         problems.append(Problem(str(error), loc))
         return step
@@ -269,6 +294,8 @@ def _read_sql(name: str, folder: Path | None) -> str:
         raise ValueError(f"{shorten(str(path), 200)} is larger than 1 MB")
     if not text.strip():
         raise ValueError(f"{shorten(str(path), 200)} is empty")
+    if several_statements(text):
+        raise ValueError(f"{shorten(str(path), 200)}: {ONE_STATEMENT}")
     return text.removeprefix("\ufeff")
 
 

@@ -7,7 +7,9 @@ any output, so wherever one could help, the question is left to the runner.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,10 @@ MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of 
 
 
 CONTROL_QUEUE = "control"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
+# Where `;` may be no end of a statement: what ends otherwise than we think, and the statements of a script.
+_SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b""", re.IGNORECASE)
 
 
 def problems_in(spec: JobSpec) -> list[Problem]:
@@ -46,6 +52,7 @@ def problems_in(spec: JobSpec) -> list[Problem]:
         *(_fork(("groups", i), group, groups, owners) for i, group in enumerate(spec.groups)),
         _conditions(spec, groups),
         _outputs(spec),
+        _statements(spec),
         _publish(spec),
         _params(spec),
         _references(spec),
@@ -277,6 +284,26 @@ def _outputs(spec: JobSpec) -> Iterator[Problem]:
             yield Problem(message, ("groups", i, "steps", j, "output"))
 
 
+def _statements(spec: JobSpec) -> Iterator[Problem]:
+    several = cache(several_statements)  # a text may stand in thousands of steps
+    for i, group in enumerate(spec.groups):
+        for j, step in enumerate(group.steps):
+            if step.sql is not None and several(step.sql):
+                yield Problem(ONE_STATEMENT, ("groups", i, "steps", j, "sql"))
+
+
+ONE_STATEMENT = "several statements in one step; a step is one statement, give each its own step"
+
+
+def several_statements(sql: str) -> bool:
+    """True if ``sql`` is surely more than one statement; what only Spark's own parser can tell is left to the run."""
+    bare = _SQL_TEXTS.sub(" ", sql)
+    if re.search(r"""\\['"]""", sql) or _SQL_UNSURE.search(bare):
+        return False
+    first, _, rest = bare.partition(";")
+    return bool(first.strip()) and bool(rest.strip("; \t\r\n\f\v"))
+
+
 def _publish(spec: JobSpec) -> Iterator[Problem]:
     declared = [name for group in spec.groups for name in outputs_of(group)]
     any_python = any(step.python for group in spec.groups for step in group.steps)
@@ -357,7 +384,7 @@ def _json_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
         for i, child in enumerate(value):
             yield from _json_problems(child, (*loc, i), depth + 1)
     elif isinstance(value, str):
-        if any("\ud800" <= c <= "\udfff" for c in value):
+        if _SURROGATE.search(value):
             yield Problem(f"not valid Unicode text: {shorten(value)}", loc)
     elif isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):

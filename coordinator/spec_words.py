@@ -59,6 +59,7 @@ _EXPECTED = {
     "float_type": "a number",
     "float_parsing": "a number",
     "finite_number": "a finite number",
+    "scalar_type": "text, a number or true or false",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "tuple_type": "a list",
@@ -70,7 +71,8 @@ _EXPECTED = {
     "string_unicode": "valid Unicode text",
 }
 # The two sides of for_each, as pydantic names them.
-_UNION_BRANCH = re.compile(r"^(?:tuple\[|ForkFrom$)")
+_VALUES = "function-before[_listed(), tuple["
+_UNION_BRANCH = re.compile(rf"^(?:{re.escape(_VALUES)}|ForkFrom$)")
 
 
 def problems_of(error: ValidationError, data: Any, models: Models) -> list[Problem]:
@@ -131,7 +133,7 @@ def _problem(item: Any, loc: Loc, on_key: bool, models: Models) -> Problem:
         return Problem(_unknown_field(str(loc[-1]), _model_at(loc[:-1], models)), loc, True)
     if kind == "missing":
         return Problem(f"{str(loc[-1])!r} is missing", loc[:-1])
-    if kind == "tuple_type" and str(item["loc"][-1]).startswith("tuple[union"):
+    if kind == "tuple_type" and str(item["loc"][-1]).startswith(_VALUES):
         return Problem(f"expected a list of values, or from: output.column, not {describe(value)}", loc)
     if not loc and kind in ("model_type", "model_attributes_type"):
         return Problem(f"expected a mapping with name: and groups:, not {describe(value)}")
@@ -159,9 +161,9 @@ def _sentence(kind: str, context: dict[str, Any], value: Any, message: str) -> s
         words = PATTERNS.get(context["pattern"], f"text that fits {context['pattern']}")
         return f"expected {words}, not {describe(value)}"
     if kind == "greater_than_equal":
-        return f"expected {context['ge']:g} or more, not {describe(value)}"
+        return f"expected {context['ge']:,.10g} or more, not {describe(value)}"
     if kind == "less_than_equal":
-        return f"expected {context['le']:g} or less, not {describe(value)}"
+        return f"expected {context['le']:,.10g} or less, not {describe(value)}"
     if kind == "literal_error":
         names = context["expected"].replace("'", "")
         near = suggestion(value, re.findall(r"[a-z_]+", names)) if isinstance(value, str) else ""

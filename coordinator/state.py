@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from coordinator.job import Attempt, GroupRecord, JobRecord
 from coordinator.plan import Plan, PlannedGroup
 from coordinator.status import GroupState
-from tasks.group import Scalar
+from tasks.group import Scalar, fork_bytes
 from tasks.token import fork_member, split_member
 
 WAITING_RECORD = GroupRecord()
@@ -25,7 +25,14 @@ Census = Counter[str]  # how many groups stand in which state
 
 
 class JobState:
-    """One job as loaded, with indexes."""
+    """One job as loaded, with indexes.
+
+    Attributes:
+        damage: what could not be read, and what to do about it; empty if all could. Of a damaged job there are no
+            groups here, and of its record only what could be read.
+    """
+
+    damage = ""
 
     def __init__(
         self,
@@ -53,6 +60,7 @@ class JobState:
         self.tally: Census = Counter()  # records per state, of the whole job
         self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
         self.unexpanded = 0  # dynamic forks whose values nobody knows yet
+        self._collected_bytes: int | None = None  # see ``collected_bytes``; None: not derived yet
         self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by ``act``
         for name in plan.groups:
             full = self.fulls[name] = plan.member_count(name, self.collected)
@@ -106,6 +114,13 @@ class JobState:
         """Queues that hold, or lost, a hint that nobody has claimed."""
         return {self.planned(group_id).spec.queue_name for group_id in self.by_state[GroupState.QUEUED]}
 
+    @property
+    def collected_bytes(self) -> int:
+        """Bytes of JSON that the values of all dynamic forks take."""
+        if self._collected_bytes is None:
+            self._collected_bytes = sum(map(fork_bytes, self.collected.values()))
+        return self._collected_bytes
+
     # ---- changing ------------------------------------------------------------------------------------
 
     def collect(self, fork: str, values: tuple[Scalar, ...]) -> None:
@@ -115,6 +130,7 @@ class JobState:
         """
         if fork in self.collected:
             return
+        self._collected_bytes = self.collected_bytes + fork_bytes(values)
         self.collected[fork] = values
         count = self.fulls[fork] = len(values)
         if self.ended_whole(fork):

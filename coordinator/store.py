@@ -15,10 +15,10 @@ from typing import Any, cast
 import redis
 
 from coordinator.decision import EMPTY, Decision
-from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from coordinator.plan import plan_of
+from coordinator.job import Attempt, JobRecord, Reason
+from coordinator.loading import Damaged, bare_state, state_of
 from coordinator.state import JobState
-from coordinator.status import Status
+from coordinator.status import TERMINAL, Status
 from coordinator.sweepable import to_sweep
 from tasks.keys import Keys
 from tasks.lease import script
@@ -167,14 +167,14 @@ class Store:
         Args:
             cached: a state from before; used again if nothing was committed since.
             changed: groups whose attempts are read afresh; None for all that are active.
-            bare: the job alone, as if no group had begun.
+            bare: the job alone, as if no group had begun: its record is all that can be needed.
 
-        Raises: NewerJob.
+        Raises: NewerJob; Damaged, unless ``bare``.
         """
-        if bare:
-            record = self.job(job)
-            return None if record is None else JobState(plan_of(record.spec), record, {}, {}, {})
         keys = self._keys.of(job)
+        if bare:
+            known = cast(dict[str, str], self._redis.hgetall(keys.job))
+            return bare_state(job, known) if known else None
         if cached is not None and self._redis.hget(keys.job, "commit") == cached.job.commit:
             self._refresh(keys.attempts, cached, cached.active if changed is None else changed)
             return cached
@@ -187,15 +187,10 @@ class Store:
         fields, groups, forks, attempts, frozen = pipe.execute()
         if not fields:
             return None
-        record = JobRecord.from_fields(fields)
-        return JobState(
-            plan_of(record.spec),
-            record,
-            {name: GroupRecord.from_json(text) for name, text in groups.items()},
-            {name: tuple(json.loads(text)) for name, text in forks.items()},
-            {name: Attempt.from_json(text) for name, text in attempts.items()},
-            frozen,
-        )
+        state = state_of(job, fields, groups, forks, attempts, frozen)
+        if state.damage:
+            raise Damaged(state.damage)
+        return state
 
     def _refresh(self, key: str, state: JobState, groups: Sequence[str]) -> None:
         if not groups:
@@ -291,12 +286,12 @@ class Store:
         return CommitAnswer(answer)
 
     def job(self, job: str) -> JobRecord | None:
-        """The record of a job alone.
+        """The record of a job alone; of a damaged one, what can be read of it.
 
         Raises: NewerJob.
         """
         fields = cast(dict[str, str], self._redis.hgetall(self._keys.of(job).job))
-        return JobRecord.from_fields(fields) if fields else None
+        return JobRecord.salvaged(job, fields) if fields else None
 
     def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
         """Stop deciding a job that cannot be decided: it is shown as PAUSED with ``reason`` until a person acts.
@@ -309,7 +304,7 @@ class Store:
             watched = cast(Any, pipe)  # between watch and multi it answers at once, which its types do not say
             watched.watch(keys.job)
             old, submitted, paused_at = watched.hmget(keys.job, "status", "submitted_at", "paused_at")
-            if old is None or Status(old).terminal:
+            if old is None or old in TERMINAL:
                 return
             line = watched.hget(self._keys.summary, job)
             pipe.multi()

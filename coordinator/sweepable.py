@@ -14,7 +14,7 @@ from typing import Any, cast
 import redis
 
 from coordinator.job import GroupRecord, JobRecord
-from coordinator.status import Status
+from coordinator.status import TERMINAL
 from tasks.keys import Keys
 from tasks.lease import script
 
@@ -90,11 +90,11 @@ class Sweepable:
         for retry in known:
             keys = self._keys.of(retry)
             status = self._redis.hget(keys.job, "status")
-            if status is not None and not Status(str(status)).terminal:
+            records = [GroupRecord.readable(text) for text in cast(list[str], self._redis.hvals(keys.groups))]
+            # What a damaged record holds nobody knows, so all that it could have adopted stays.
+            if (status is not None and status not in TERMINAL) or None in records:
                 going.update(_line(retry, known))
-            for text in cast(list[str], self._redis.hvals(keys.groups)):
-                if staging := GroupRecord.from_json(text).staging:
-                    folders.add(staging)
+            folders.update(record.staging for record in records if record is not None and record.staging)
         return Retries(frozenset(going), frozenset(folders))
 
 

@@ -11,32 +11,49 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+# Each unit once at most, the largest first. Without flags or named groups, since the JSON schema holds it too.
+_PATTERN = "(?=[0-9])" + "".join(f"(?:({_NUMBER}){unit})?" for unit in _UNITS)
+_WHOLE = re.compile(_PATTERN)
+_PLAIN = re.compile(_NUMBER)
+SHORTEST = 0.001
+LONGEST = 36500 * 86400.0  # so that a time that is so far ahead can still be written as a date
+_EXPECTED = "expected a duration such as 15s, 10m, 1h30m or 7d"
 
 
 def parse_duration(value: Any) -> float:
     """Seconds in ``value``: a number of seconds, or text such as ``500ms``, ``15s``, ``1h30m``, ``7d``.
 
     Raises:
-        ValueError: the text is not a duration, or is negative.
+        ValueError: the text is not a duration; or it is negative, above 100 years, or below a millisecond and not zero.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         # pydantic turns a ValueError, not a TypeError, into a problem of the field.
-        raise ValueError("expected a duration such as 15s, 10m, 1h30m or 7d")  # noqa: TRY004
-    if isinstance(value, str):
-        text = value.strip().lower()
-        if _WHOLE.fullmatch(text):
-            return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError(f"expected a duration such as 15s, 10m, 1h30m or 7d, not {value!r}") from None
-    seconds = float(value)
-    if not 0 <= seconds < 1e12:
-        raise ValueError(f"expected a duration of zero or more, not {value!r}")
-    return seconds
+        raise ValueError(f"{_EXPECTED}, not {type(value).__name__} {_shown(value)}")  # noqa: TRY004
+    seconds = _in_text(value) if isinstance(value, str) else value
+    if not (seconds == 0 or SHORTEST <= seconds <= LONGEST):
+        raise ValueError(f"expected a duration of zero, or from 1ms to 36500d (100 years), not {_shown(value)}")
+    return float(seconds)
+
+
+def _in_text(text: str) -> float:
+    """Raises: ValueError."""
+    word = text.strip().lower()
+    if len(word) <= 100:  # longer is none, and slow to read as a number
+        if found := _WHOLE.fullmatch(word):
+            return sum(float(number or 0) * unit for number, unit in zip(found.groups(), _UNITS.values(), strict=True))
+        if _PLAIN.fullmatch(word):
+            return float(word)
+    raise ValueError(f"{_EXPECTED}, not {_shown(text)}")
+
+
+def _shown(value: Any) -> str:
+    try:
+        shown = repr(value)
+    except ValueError:  # more digits than Python is willing to write out
+        return "a huge number"
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"
 
 
 def format_duration(seconds: float) -> str:
@@ -62,8 +79,8 @@ Seconds = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "number", "minimum": 0},
-                {"type": "string", "pattern": r"^\s*((\d+(\.\d+)?(ms|s|m|h|d))+|\d+(\.\d+)?)\s*$"},
+                {"type": "number", "minimum": 0, "maximum": LONGEST},
+                {"type": "string", "pattern": rf"^\s*({_PATTERN}|{_NUMBER})\s*$"},
             ],
             "description": "A duration: seconds, or text such as 15s, 10m, 1h30m, 7d",
         }

@@ -8,20 +8,57 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from tasks.duration import Seconds, Timeout
 
 # Names become keys, folders, views and Celery ids, so they are checked once, here.
-GroupName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
-DatasetName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-ParamName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-QueueName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-Scalar = str | int | float | bool
+GroupName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
+DatasetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+ParamName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+QueueName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
+
+
+def _scalar(value: Any) -> Any:
+    """Pydantic would make text of bytes and a float of a Decimal: a value that JSON cannot say is refused instead."""
+    if not isinstance(value, str | int | float | bool):
+        raise PydanticCustomError("scalar_type", "expected text, a number or true or false")
+    return value
+
+
+def _listed(value: Any) -> Any:
+    """Pydantic would take a set or an iterator for a list: the order of a set is not the same in every process."""
+    if not isinstance(value, list | tuple):
+        raise PydanticKnownError("tuple_type")
+    return value
+
+
+T = TypeVar("T")
+Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
+Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
 MAX_FORK = 10_000
+MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
 MAX_WHEN = 1000  # characters of a condition
+
+
+def fork_bytes(values: Iterable[Scalar]) -> int:
+    """Bytes of JSON that the values of a fork take."""
+    return sum(len(json.dumps(value)) for value in values)
 
 
 STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one
@@ -49,20 +86,22 @@ class Strict(BaseModel):
 class RetryPolicy(Strict):
     """How failures of the user's code are met. Backoff is ``backoff * 2**n`` up to ``max_backoff``, with jitter."""
 
-    max: int = Field(default=3, ge=0, le=1000, description="retries after the first attempt")
+    max: int = Field(default=3, ge=0, le=1000, strict=True, description="retries after the first attempt")
     backoff: Seconds = 10.0
     max_backoff: Seconds = 300.0
-    jitter: float = Field(default=0.1, ge=0, le=1, description="share of the backoff that is random")
+    jitter: float = Field(default=0.1, ge=0, le=1, strict=True, description="share of the backoff that is random")
 
 
 class Step(Strict):
     """One Python function ``fn(spark, ctx, **params)``, or one SQL statement."""
 
     python: str | None = Field(
-        default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="module:function"
+        default=None, strict=True, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="module:function"
     )
-    sql: str | None = Field(default=None, min_length=1, description="one statement; parameters as :name")
-    sql_file: str | None = Field(default=None, description="a file with one statement, read at submit, beside the spec")
+    sql: str | None = Field(default=None, strict=True, min_length=1, description="one statement; parameters as :name")
+    sql_file: StrictStr | None = Field(
+        default=None, description="a file with one statement, read at submit, beside the spec"
+    )
     output: DatasetName | None = Field(default=None, description="where the returned frame, or the query's rows, go")
     params: dict[ParamName, Any] = Field(default_factory=dict)
     timeout: Timeout | None = Field(default=None, description="of this step alone; None: no end")
@@ -85,8 +124,10 @@ class Step(Strict):
 class ForkFrom(Strict):
     """A dynamic fork: the values of one column of an earlier output."""
 
-    source: str = Field(alias="from", pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[A-Za-z_]\w*$", description="output.column")
-    distinct: bool = False
+    source: str = Field(
+        alias="from", strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[A-Za-z_]\w*$", description="output.column"
+    )
+    distinct: StrictBool = False
 
     @property
     def output(self) -> str:
@@ -101,7 +142,7 @@ class JoinRule(Strict):
     """When a group may go, by the states of what it needs."""
 
     rule: Literal["all_succeeded", "all_done", "any_succeeded", "at_least", "none_failed"] = "all_succeeded"
-    count: int = Field(default=0, ge=0)
+    count: int = Field(default=0, ge=0, le=MAX_COUNT, strict=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -110,8 +151,8 @@ class JoinRule(Strict):
             return {"rule": value}
         if isinstance(value, dict) and set(value) == {"at_least"}:
             count = value["at_least"]
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError("at_least wants a whole number of 1 or more")
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_COUNT:
+                raise ValueError(f"at_least wants a whole number from 1 to {MAX_COUNT:,}")
             return {"rule": "at_least", "count": count}
         return value
 
@@ -128,33 +169,34 @@ class GroupSpec(Strict):
     """One task group of a job: what it needs, when it may go, what it runs and how its failures are met."""
 
     name: GroupName
-    needs: tuple[GroupName, ...] = ()
+    needs: Listed[GroupName] = ()
     join: JoinRule = JoinRule()
     when: str | None = Field(
         default=None,
+        strict=True,
         min_length=1,
         max_length=MAX_WHEN,
         description="a condition; false: the group is skipped once its join says that it may go",
     )
-    for_each: dict[ParamName, tuple[Scalar, ...] | ForkFrom] | None = Field(
+    for_each: dict[ParamName, Listed[Scalar] | ForkFrom] | None = Field(
         default=None, description="one parameter and its values: the group is forked, one member per value"
     )
     queue: QueueName | None = Field(default=None, description="None: 'spark', or 'light' for spark: false")
-    spark: bool = Field(default=True, description="false: plain Python, no JVM")
-    conf: dict[str, str] = Field(default_factory=dict, description="run-time Spark conf of this group")
+    spark: StrictBool = Field(default=True, description="false: plain Python, no JVM")
+    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="run-time Spark conf of this group")
     params: dict[ParamName, Any] = Field(default_factory=dict)
-    steps: tuple[Step, ...] = ()
+    steps: Listed[Step] = ()
     retry: RetryPolicy | None = None
     timeout: Timeout | None = Field(default=None, description="from the group's first step; None: no end")
     queue_timeout: Timeout | None = Field(
         default=None, description="QUEUED for longer than this without a claim: FAILED; None: it waits for ever"
     )
-    fresh: bool = Field(
+    fresh: StrictBool = Field(
         default=False, description="each attempt runs in a process that has run nothing else; it starts anew each time"
     )
-    optional: bool = Field(default=False, description="its failure does not fail the job")
+    optional: StrictBool = Field(default=False, description="its failure does not fail the job")
     worker_losses: int = Field(
-        default=3, ge=1, le=1000, description="losses in a row before the group counts as POISON"
+        default=3, ge=1, le=1000, strict=True, description="losses in a row before the group counts as POISON"
     )
 
     @field_validator("for_each")

@@ -3,7 +3,7 @@
 ====================================  ======  ===========================================================
 key                                   type    what it holds
 ====================================  ======  ===========================================================
-``P:{JOB}:job``                       hash    the job record: spec, intent, status, commit, reasons, times
+``P:{JOB}:job``                       hash    the job record: spec and its long texts, intent, status, commit, …
 ``P:{JOB}:plans``                     hash    group → GroupPlan; written at submit, read by runners
 ``P:{JOB}:forks``                     hash    dynamic fork → its values, once known
 ``P:{JOB}:groups``                    hash    group id → GroupRecord; absent means WAITING

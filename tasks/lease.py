@@ -23,6 +23,7 @@ from tasks.points import Point, reach
 from tasks.release import release_here
 from tasks.report import SCHEMA_VERSION, Outcome
 from tasks.settings import whoami
+from tasks.texts import FIELD, unpack
 from tasks.token import Hint, Token, split_member
 
 ANSWER_KEPT = 900  # seconds; whoever finishes goes on trying for less (run.FINISH_FOR, watchdog.LAST_WORD_FOR)
@@ -51,7 +52,11 @@ class FinishAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the store said to a claim. ``stored``: with CLAIMED plan, inputs, member and parameters, as JSON."""
+    """What the store said to a claim.
+
+    ``stored``: with CLAIMED plan, inputs, member and parameters, as JSON; then digest and text of each reference in the
+    plan.
+    """
 
     answer: ClaimAnswer
     stored: tuple[str, ...] = ()
@@ -69,12 +74,14 @@ class Claim:
         if self.answer is not ClaimAnswer.CLAIMED:
             return None
         try:
-            plan_text, inputs_text, member_text, params = self.stored
-            plan = GroupPlan.model_validate_json(plan_text, context=STORED)
+            plan_text, inputs_text, member_text, params, *texts = self.stored
+            stored = json.loads(plan_text)
+            group = unpack(stored["group"], dict(zip(texts[::2], texts[1::2], strict=True)))
+            plan = GroupPlan.model_validate({**stored, "group": group}, context=STORED)
             plan = plan.model_copy(update={"params": {**json.loads(params), **plan.params}})
             inputs = FrozenInputs.model_validate_json(inputs_text, context=STORED)
             member = FrozenInputs.model_validate_json(member_text, context=STORED)
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise OrderUnreadable(unreadable(error)) from error
         return WorkOrder(plan=plan, frozen=FrozenInputs(value=member.value, inputs=inputs.inputs or member.inputs))
 
@@ -129,6 +136,7 @@ class Lease:
                 event,
                 split_member(hint.group)[0],
                 SCHEMA_VERSION,
+                FIELD,
             ],
         )
         kind = ClaimAnswer(answer[0])

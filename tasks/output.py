@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 from tasks.columns import arrow_table, check_spark_schema, plain_table
 from tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from tasks.filesystem import Files
-from tasks.group import MAX_FORK, Collect
+from tasks.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
 from tasks.marker import DataFile, StagedOutput
 from tasks.spark import is_frame, spark_schema, write_parquet
 
@@ -134,8 +134,11 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
     return pa.concat_tables(tables, promote_options="default")
 
 
-def collect(files: Files, output: StagedOutput, wanted: Collect) -> list[Any]:
+def collect(files: Files, output: StagedOutput, wanted: Collect, room: int = MAX_JOB_BYTES) -> list[Any]:
     """The values of one column, for a dynamic fork: JSON scalars in the order of the files, without doubles.
+
+    Args:
+        room: bytes of JSON that they may take.
 
     Raises:
         ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
@@ -157,7 +160,14 @@ def collect(files: Files, output: StagedOutput, wanted: Collect) -> list[Any]:
             )
         if value in seen and not wanted.distinct:
             raise ForkValuesInvalid(f"{wanted.key} has the value {value!r} twice; drop one, or say distinct: true")
+        if value not in seen:
+            room -= fork_bytes((value,))
         seen[value] = None
+        if room < 0:
+            raise ForkValuesInvalid(
+                f"the values of {wanted.key}, and of what else this group's forks go over, take more than "
+                f"{MAX_JOB_BYTES // 2**20} MB; fork over a short name of each value"
+            )
         if len(seen) > MAX_FORK:
             raise ForkValuesInvalid(
                 f"{wanted.key} has more than {MAX_FORK} values; a fork has at most that many members"

@@ -41,7 +41,7 @@ from tasks.errors import (
 )
 from tasks.failure import MAX_TEXT, TEXT_WITHIN, Told, class_name, describe, outside_of_the_steps, shorten, tell
 from tasks.fresh import run_fresh, wants_fresh
-from tasks.group import Step, WorkOrder
+from tasks.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
 from tasks.inputs import read_inputs
 from tasks.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
 from tasks.marker import Marker, standing_marker, write_marker
@@ -343,19 +343,21 @@ class Attempt:
         )
 
     def _marker(self, work: Work) -> Marker:
-        forks = {}
+        forks: dict[str, list[Any]] = {}
+        room = MAX_JOB_BYTES
         for wanted in self._order.plan.collect:
             names = [wanted.output]
             if wanted.output == self._order.group.name and len(work.outputs) == 1:
                 names += work.outputs
             found = next((work.outputs[name] for name in names if name in work.outputs), None)
             if found is not None:
-                values = forks[wanted.key] = collect(self._files, found, wanted)
+                values = forks[wanted.key] = collect(self._files, found, wanted, room)
                 if secret := next(filter(None, map(self._secrets.named_in, values)), None):
                     raise ForkValuesInvalid(
                         f"a value of {wanted.key} holds the value of {secret}, and the values of a fork are stored and "
                         "shown. Fork over another column, which names what is meant"
                     )
+                room -= fork_bytes(values)
         return Marker(
             token=str(self._token),
             fingerprint=self._order.fingerprint,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from coordinator.cli.terminal import iso
@@ -40,6 +39,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "why": None if job.terminal else view.why_line(job.id) or None,
         "reason": _reason(job.reason),
         "halted": _reason(job.halted),
+        "damage": view.damage or None,
         "submitted_at": iso(job.submitted_at),
         "submitted_by": job.submitted_by,
         "started_at": iso(job.started_at),
@@ -47,7 +47,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "due_at": iso(view.due),
         "key": job.key or None,
         "retry_of": job.retry_of or None,
-        "params": json.loads(job.spec).get("params", {}),
+        "params": {} if view.damage else job.written().get("params", {}),
         "warehouse": job.warehouse,
         "version": job.version,
         "published": job.published,

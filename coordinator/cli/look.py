@@ -124,6 +124,7 @@ def _facts(view: JobView) -> Table:
         "intent": str(job.intent),
         "phase": job.phase,
         "reason": one_line(job.reason.text) if job.reason else "",
+        "damage": view.damage,
         "looked at": _due(view),
         "warehouse": job.warehouse,
         "published": ", ".join(f"{name} ({count_of(rows, 'row')})" for name, rows in sorted(job.published.items())),

@@ -10,8 +10,8 @@ import typer
 from coordinator.cli.exits import ExitCode
 from coordinator.cli.submit import params_of
 from coordinator.cli.terminal import count_of, emit, stdout
-from coordinator.plan import compile_plan
 from coordinator.problem import Problem, SpecError
+from coordinator.size import compile_to_store
 from coordinator.spec import JobSpec
 
 
@@ -35,7 +35,7 @@ def validate(
         raise typer.BadParameter("name a job spec, or give --schema", param_hint="SPEC")
     try:
         job = JobSpec.from_file(spec, params_of(param or []))
-        plan = compile_plan(job)
+        plan = compile_to_store(job).plan
     except SpecError as error:
         if not as_json:
             raise

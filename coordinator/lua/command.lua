@@ -9,6 +9,7 @@
 -- since.
 local change = cjson.decode(ARGV[2])
 local standing = redis.call('HMGET', KEYS[1], 'commit', 'commanded')
+standing[1] = standing[1] or (redis.call('EXISTS', KEYS[1]) == 1 and '')  -- as in commit
 if not standing[1] then return 'MISSING' end
 if standing[2] == change.id then return 'APPLIED' end
 if standing[1] ~= change.expect then return 'CONFLICT' end

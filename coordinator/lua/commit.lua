@@ -13,7 +13,8 @@
 -- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has hints to send.
 -- Validate first, write after: a refused commit leaves nothing behind, not even an event.
 local change = cjson.decode(ARGV[2])
-local standing = redis.call('HGET', KEYS[1], 'commit')
+-- A record that has lost its commit (it is damaged) can still be ended by force.
+local standing = redis.call('HGET', KEYS[1], 'commit') or (redis.call('EXISTS', KEYS[1]) == 1 and '')
 if not standing then return 'MISSING' end
 if standing == change.id then return 'APPLIED' end
 if standing ~= change.expect then return 'CONFLICT' end

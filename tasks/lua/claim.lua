@@ -2,10 +2,11 @@
 --
 -- KEYS  1 job  2 attempts  3 plans  4 inputs  5 reports  6 due
 -- ARGV  1 job id  2 group  3 epoch  4 nonce  5 claimant  6 worker  7 lease ttl (s)  8 event id
---       9 plan field (the group, without a member's ordinal)  10 schema version
--- Answers {CLAIMED, plan, inputs, member, params} | {HELD} | {STALE} | {UNKNOWN_JOB}
+--       9 plan field (the group, without a member's ordinal)  10 schema version  11 what comes before a digest in the
+--       field of a text
+-- Answers {CLAIMED, plan, inputs, member, params, digest, text, …} | {HELD} | {STALE} | {UNKNOWN_JOB}
 -- inputs: what the group reads, one entry for all members of a fork; member: the fork value, '{}' where there is none;
--- params: the job's
+-- params: the job's; digest, text: of each reference in the plan to a text that is stored once
 --
 -- The same claimant claiming again is CLAIMED (its first reply was lost): tests/guarantees/test_one_at_a_time.py
 local record = redis.call('HMGET', KEYS[1], 'status', 'intent', 'halted', 'params', 'revision')
@@ -23,6 +24,16 @@ local inputs = redis.call('HGET', KEYS[4], ARGV[9])
 local member = redis.call('HGET', KEYS[4], ARGV[2])
 if not plan or not (inputs or member) then return {'STALE'} end
 local answer = {'CLAIMED', plan, inputs or '{}', member or '{}', record[4] or '{}'}
+-- A reference in JSON (tasks/texts.py). One that a user's text only looks like finds nothing, and is nobody's.
+local given = {}
+for digest in string.gmatch(plan, '"\\u0000(%x+)"') do
+    local text = not given[digest] and redis.call('HGET', KEYS[1], ARGV[11] .. digest)
+    if text then
+        given[digest] = true
+        answer[#answer + 1] = digest
+        answer[#answer + 1] = text
+    end
+end
 if attempt.claimant then return answer end
 if record[2] ~= 'run' or (record[3] or '') ~= '' then return {'HELD'} end
 

@@ -113,6 +113,35 @@ def test_one_good_and_one_bad_field_change_nothing(head: Head) -> None:
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        *({"groups.bad.timeout": text} for text in ("99999999d", "9" * 400 + "d", "1h1h", "1e-07", 1e300, True)),
+        *({f"groups.bad.steps.{part}.timeout": 5} for part in ("²", "٣", "7" * 5000, "-1")),
+        {"groups.bad.retry.max": True},
+        {"publish.name.x": 1},
+        {"params.x": float("nan")},
+    ],
+    ids=lambda values: repr(values)[:50],
+)
+def test_what_could_not_be_read_back_is_refused_and_the_job_stays_as_it_was(head: Head, values: dict[str, Any]) -> None:
+    job, _ = retrying(head, publish=["named_o"])
+    before = head.show(job).job
+    with pytest.raises(SpecError):
+        head.client.alter(job, values)
+    assert head.show(job).job == before
+    assert head.client.cancel(job).answer == "DONE"
+    act(head, job)
+    assert head.status(job) is Status.CANCELING
+
+
+def test_a_number_that_becomes_a_truth_value_is_a_change(head: Head) -> None:
+    job, _ = retrying(head, params={"password": 1})
+    assert head.client.alter(job, {"params.password": True}).answer == "DONE"
+    assert head.show(job).job.alterations[-1].changes[0].new is True
+    assert head.client.alter(job, {"params.password": True}).answer == "ALREADY"
+
+
+@pytest.mark.parametrize(
     ("values", "answer"),
     [
         ({"params.password": "right"}, "REFUSED"),

@@ -161,6 +161,14 @@ def test_values_that_cannot_be_a_fork_are_refused(files: Files, values: list[Any
         collect(files, staged, Collect(output="x", column="v", distinct=distinct))
 
 
+def test_values_that_the_store_could_not_hold_are_refused(files: Files) -> None:
+    wanted = Collect(output="x", column="v", distinct=True)
+    staged = stage(files, "_staging/x", pa.table({"v": ["a" * 50, "b" * 50, "a" * 50]}))
+    assert collect(files, staged, wanted, room=104) == ["a" * 50, "b" * 50]
+    with pytest.raises(ForkValuesInvalid, match=r"the values of x\.v, .* take more than 16 MB"):
+        collect(files, staged, wanted, room=103)
+
+
 def test_distinct_values_keep_their_order_and_an_empty_output_has_none(files: Files) -> None:
     wanted = Collect(output="x", column="v", distinct=True)
     assert collect(files, stage(files, "_staging/x", pa.table({"v": ["b", "a", "b", None]})), wanted) == ["b", "a"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import date
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from specs import HEAD, A, minimal, told
 
 from coordinator.spec import JobSpec, SpecError
+from coordinator.spec_check import several_statements
 from tasks.group import GroupSpec
 
 
@@ -293,3 +296,91 @@ def test_references_and_texts_that_only_look_like_them_are_taken() -> None:
     assert JobSpec.model_validate(spec).params == params
     with pytest.raises(SpecError, match="expected a reference"):
         JobSpec.model_validate(spec).with_params({"a": "${env:A"})
+
+
+# --- nothing is taken for what it is not
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("retry: {max: true}", "8:18: groups[1].retry.max: expected a whole number, not true"),
+        ("retry: {max: '3'}", "8:18: groups[1].retry.max: expected a whole number, not '3'"),
+        ("retry: {jitter: false}", "8:21: groups[1].retry.jitter: expected a number, not false"),
+        ("worker_losses: true", "8:20: groups[1].worker_losses: expected a whole number, not true"),
+        ("spark: 1", "8:12: groups[1].spark: expected true or false, not the number 1"),
+        ("optional: 0", "8:15: groups[1].optional: expected true or false, not the number 0"),
+        ("optional: 'yes'", "8:15: groups[1].optional: expected true or false, not 'yes'"),
+        ("join: {rule: at_least, count: true}", "8:35: groups[1].join.count: expected a whole number, not true"),
+        (
+            "for_each: {m: {from: a.c, distinct: 1}}",
+            "8:41: groups[1].for_each.m.distinct: expected true or false, not the number 1",
+        ),
+    ],
+)
+def test_a_truth_value_is_no_number_and_a_number_no_truth_value(more: str, message: str) -> None:
+    text = HEAD + A + "  - name: b\n    needs: [a]\n    steps:\n    - python: m:f\n    " + more + "\n"
+    assert told(text) == [f"s.yaml:{message}"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([b"a"], r"for_each\.m\[0\]: expected text, a number or true or false, not a Python bytes"),
+        ([Decimal("1.5")], r"for_each\.m\[0\]: expected text, a number or true or false, not a Python Decimal"),
+        ([date(2013, 1, 1)], r"for_each\.m\[0\]: .* not a Python date"),
+        ([{1}], r"for_each\.m\[0\]: .* not a Python set"),
+        ({1, 2}, r"for_each\.m: expected a list of values, .*, not a Python set"),
+        (iter([1, 2]), r"for_each\.m: expected a list of values, .*, not a Python list_iterator"),
+    ],
+)
+def test_a_fork_value_that_json_cannot_say_is_refused(values: Any, message: str) -> None:
+    group = {"name": "a", "steps": [{"python": "m:f"}], "for_each": {"m": values}}
+    with pytest.raises(SpecError, match=message):
+        JobSpec.model_validate({"name": "x", "groups": [group]})
+
+
+def test_fork_values_keep_their_types() -> None:
+    group = {"name": "a", "steps": [{"python": "m:f"}], "for_each": {"m": [1, True, 1.0, "1"]}}
+    spec = JobSpec.model_validate({"name": "x", "groups": [group]})
+    for values in (spec.groups[0].fork_values, JobSpec.model_validate_json(spec.to_json()).groups[0].fork_values):
+        assert [(type(value), value) for value in values or ()] == [(int, 1), (bool, True), (float, 1.0), (str, "1")]
+
+
+# --- one step, one statement
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1; SELECT 2",
+        "SELECT 1;\nSELECT 2;",
+        "-- begin with one\nSELECT ';'; /* and */ DROP VIEW v",
+        "CREATE VIEW v AS SELECT 'a''b'; SELECT `;` FROM v",
+    ],
+)
+def test_several_statements_in_one_step_are_refused(sql: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"groups\[0\]\.steps\[0\]\.sql: several statements in one step"):
+        JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}]))
+    (tmp_path / "q.sql").write_text(sql)
+    spec = JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql", "output": "o"}]}]))
+    with pytest.raises(SpecError, match=r"groups\[0\]\.steps\[0\]\.sql_file: .*q\.sql': several statements"):
+        spec.with_sql_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        *("SELECT 1", "SELECT 1;", "SELECT 1;;\n", "SELECT 1; -- done; really", "SELECT 1 /* ; */ ; /* ; */"),
+        *("SELECT ';'", 'SELECT "a;b"', "SELECT 'a''b;c'", "SELECT 'a\\';b'", "SELECT `;` FROM t", "-- a; b\nSELECT 1"),
+        *(
+            "BEGIN SELECT 1; SELECT 2; END",
+            "SELECT 1 /* ; /* ; */ ; */",
+            r"SELECT r'a\', 'b;c'",
+            "SELECT $$a; b$$",
+            ";",
+        ),
+    ],
+)
+def test_one_statement_or_what_only_spark_can_tell_is_taken(sql: str) -> None:
+    assert not several_statements(sql)

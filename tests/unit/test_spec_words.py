@@ -69,7 +69,7 @@ groups:
         " at most 63 characters), not 'a b'",
         "s.yaml:18:5: groups[1]: 'name' is missing",
         "s.yaml:20:26: groups[2].for_each.m.from: expected output.column, such as clean.months, not 'x'",
-        "s.yaml:21:11: groups[2].join: at_least wants a whole number of 1 or more",
+        "s.yaml:21:11: groups[2].join: at_least wants a whole number from 1 to 1,000,000,000",
         "s.yaml:23:19: groups[3].for_each.m: expected a list of values, or from: output.column, not the number 3",
         's.yaml:24:14: groups[3].params["a b"]: expected a name (letters, digits and _, not beginning with a digit, at'
         " most 63 characters), not 'a b'",
