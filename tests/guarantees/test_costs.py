@@ -18,7 +18,7 @@ from guarantees.test_one_at_a_time import LosesReplies, lossy  # noqa: F401 - a 
 from head import SUCCEEDED, Head, group, join
 
 from coordinator import inbox
-from coordinator.plan import plan_of
+from coordinator.plan import _plan_of
 from coordinator.spec import JobSpec, SpecError
 
 
@@ -226,9 +226,9 @@ def test_more_live_jobs_than_the_plan_cache_holds_do_not_recompile_every_pass(ma
         return (time.perf_counter() - began) / len(jobs)
 
     cost()
-    before = plan_of.cache_info()
+    before = _plan_of.cache_info()
     per_job = cost()
-    after = plan_of.cache_info()
+    after = _plan_of.cache_info()
     assert after.misses == before.misses, (
         f"{after.misses - before.misses} recompiles in 100 passes, {per_job * 1e3:.1f} ms a pass"
     )

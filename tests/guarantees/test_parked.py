@@ -18,9 +18,9 @@ REPORT = {"v": "1", "id": "e1", "kind": "succeeded", "at": "1388534400"}
 
 
 def poisoned(head: Head) -> str:
-    """A job that no coordinator can decide, nor even halt: its status is a word that nobody knows."""
+    """A job that no coordinator can decide, nor even halt: the time of its submit is no number."""
     job = head.submit(group("only"), name="poisoned")
-    head.redis.hset(head.keys.of(job).job, "status", "SLEEPING")
+    head.redis.hset(head.keys.of(job).job, "submitted_at", "SLEEPING")
     return job
 
 
