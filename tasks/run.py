@@ -15,7 +15,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -164,7 +164,10 @@ class Attempt:
             if held is None:
                 raise  # the watchdog does not know of it: its lease lapses
             changed = f"; its steps had changed {self._changed}" if self._changed else ""
-            self._runner.leash.give_up(f"{self._token} could not be ended: {describe(error)}{changed}")
+            why = f"{self._token} could not be ended: {describe(error)}{changed}"
+            with suppress(Exception):  # that may be what is broken
+                why = self._secrets.clean(why)
+            self._runner.leash.give_up(why)
 
     # -- what the attempt does ---------------------------------------------------------------------------------
 
@@ -321,7 +324,7 @@ class Attempt:
             if before.changed:
                 self._changed = ", ".join(before.changed)
                 then = "this runner is replaced before it takes more work" if before.spoiled else "it was put back"
-                self._tell(logging.WARNING, "%s changed %s; %s", self._token, self._changed, then)
+                self._tell(logging.WARNING, "the steps of %s changed %s; %s", self._token, self._changed, then)
                 runner.leash.remark(f"its steps had changed {self._changed}")
             if before.spoiled:
                 runner.replace()

@@ -40,11 +40,13 @@ def _timer() -> None:
 
 
 def _recursion() -> None:
-    """Little more than the step itself has used."""
-    depth, frame = 0, sys._getframe()
-    while frame.f_back is not None:
-        depth, frame = depth + 1, frame.f_back
-    sys.setrecursionlimit(depth + 8)
+    """Little more than the step itself has used: C calls count, too, so the lowest that is taken is tried for."""
+    for limit in range(20, 500, 5):
+        try:
+            sys.setrecursionlimit(limit + 5)
+        except RecursionError:
+            continue
+        return
 
 
 def _redis_class() -> None:
