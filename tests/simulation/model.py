@@ -221,10 +221,14 @@ class ModelStore:
         if held != owner:
             if held:
                 job.dirty_until = now + 60.0
+                if self.watching:
+                    self.watching.met_busy(job_id)
                 return Begun(BeginAnswer.BUSY, now)
             job.lock = (owner, now + self.lock_ttl)
         job.dirty_until = 0.0
         job.begun_at = now
+        if self.watching:
+            self.watching.begun(job_id)
         self.due[job_id] = round(now + self.lock_ttl, 6)
         return Begun(BeginAnswer.LOCKED, now, f"{self.due[job_id]:.6f}", self.alive_at, self.grace_until)
 
