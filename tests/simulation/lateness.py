@@ -161,7 +161,7 @@ class Lateness:
 
     def _attempts(self, job: StoredJob) -> Iterator[Wait]:
         core, now, record = self._core, self._core.now, job.record
-        # A pass for the report of another group looks at that one alone, and leaves the rest to the sweep after the next.
+        # A pass for the report of another group looks at that one alone; the job is due a period later for the rest.
         report = self._settings.sweep_every + self.sweep
         for group, attempt in job.attempts.items():
             where = f"{record.id}/{group} attempt {attempt.epoch} {attempt.nonce}"

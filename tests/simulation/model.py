@@ -393,9 +393,8 @@ class ModelStore:
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         now = self.now
         gap = now - self.alive_at
-        if gap < 0 or self.alive_at == 0:
-            self.due = {job: min(at, now) for job, at in self.due.items()}
         if gap > 3 * period or gap < 0:
+            self.due = {job: min(at, now) for job, at in self.due.items()}
             self.grace_until = now + lease_ttl
         self.alive_at, self.period = now, period
         return now, gap

@@ -6,9 +6,7 @@ A simulator that finds nothing proves nothing until it has shown what it can fin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -33,47 +31,10 @@ from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
 from .depot import Depot
 from .fleet import Host
 from .hands import HandsAtHand
-from .history import Verdict as History
-from .history import simulate
 from .model import ModelStore
+from .planted_lines import LINES
+from .planting import Patches, Planted
 from .stored import StoredJob
-
-Patches = list[tuple[Any, str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Planted:
-    """A bug, the promise that it breaks, and within how many seeds it must be seen to break it.
-
-    ``start`` is near a seed that finds it, so that the suite does not play hundreds of histories for each bug;
-    ``python -m tests.simulation --planted`` begins at seed 0. A change of the code changes all histories; then the
-    search takes longer, and ``start`` can be set anew. ``commands``: the user does more than submit.
-    """
-
-    name: str
-    breaks: str
-    start: int
-    store: type[ModelStore] = ModelStore
-    patches: Callable[[], Patches] = list
-    commands: bool = False
-    within: int = 400
-
-    def search(self, start: int | None = None) -> History | None:
-        """The first history, from ``start`` on, in which it breaks its promise. It may break others before."""
-        first = self.start if start is None else start
-        with self.planted():
-            for seed in range(first, first + self.within):
-                history = simulate(seed, store=self.store, commands=self.commands)
-                if history.promise == self.breaks:
-                    return history
-        return None
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for target, name, value in self.patches():
-                stack.enter_context(patch.object(target, name, value))
-            yield
 
 
 class LocksForever(ModelStore):
@@ -324,7 +285,7 @@ def _outcome_before_the_marker() -> Patches:
     return [(Host, "marker_first", False)]
 
 
-PLANTED = (
+SYSTEMS = (
     Planted("commit without compare-and-set", SHOWN, 124, CommitsBlindly),
     Planted("join fired by a counter", SHOWN, 28, patches=_joins_by_counter),
     Planted("finish without a fence", ONE, 40, NoFence),
@@ -349,3 +310,4 @@ PLANTED = (
     Planted("a retry takes over what is not its work", WHOLE, 43, patches=_adopts_by_name, commands=True),
     Planted("a retry of a job that has not ended", WORD, 12, RetriesWhatRuns, patches=_retries_all, commands=True),
 )
+PLANTED = (*SYSTEMS, *LINES)

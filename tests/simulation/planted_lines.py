@@ -1,0 +1,227 @@
+"""Bugs of one line, each at a place where a promise depends on the line. Most make something late that is not lost.
+
+Each is the line of the product, or of the model of its scripts, with the change that a hasty hand could make to it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from coordinator import attempts, backoff, due, ending, intake, join, obeying, overtime, queueing
+from coordinator.act import Coordinator
+from coordinator.consumer import Consumer
+from coordinator.publisher import Publisher
+from coordinator.store import Begun
+from coordinator.sweep import Sweep
+
+from . import broken
+from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD
+from .model import ModelStore
+from .planting import Patches, Planted, edited
+
+
+def line(function: object, old: str, new: str) -> partial[Patches]:
+    return partial(edited, function, old, new)
+
+
+def _no_grace() -> Patches:
+    """Neither the pass nor the guard in the commit waits for the end of a grace."""
+    return [
+        *edited(Begun.takeover, "self.now > self.grace_until and ", ""),
+        *edited(ModelStore._stands, "now > self.grace_until and ", ""),
+    ]
+
+
+LINES = (
+    Planted(
+        "the count of hints goes on over attempts",
+        *(broken.LOST_HINT, 0),
+        patches=line(queueing.mint, "hints=1", "hints=record.hints + 1"),
+    ),
+    Planted(
+        "the first hint is sent again as late as the second",
+        *(broken.LOST_HINT, 0),
+        patches=line(due.resend_at, "record.hints - 1", "record.hints"),
+    ),
+    Planted(
+        "a hint that was sent again is noted as not sent",
+        *(broken.LOST_HINT, 0),
+        patches=line(queueing.resend_hints, "draft.decision.hints.append", "(lambda hint: None)"),
+    ),
+    Planted(
+        "no room to send hints again but on an empty queue",
+        *(broken.LOST_HINT, 0),
+        patches=line(Coordinator._world, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
+    ),
+    Planted(
+        "no due for the end of a lease",
+        *(broken.LOST_WORKER, 0),
+        patches=line(due.due_at, "times.append(max(held + 0.01, now + 0.5))", "times.append(later)"),
+    ),
+    Planted(
+        "a lease is believed for twice its term",
+        *(broken.LOST_WORKER, 0),
+        patches=line(attempts.lapsed, "not world.now <=", "not world.now - world.lease_ttl <="),
+    ),
+    Planted("a takeover without the grace after an outage", ONE, 0, patches=_no_grace),
+    Planted(
+        "no due for the end of a backoff",
+        *(broken.LATE_RETRY, 0),
+        patches=line(
+            due.due_at,
+            "state.planned(group_id).retry, world)\n        times.append(at if at > now else later)",
+            "state.planned(group_id).retry, world)",
+        ),
+    ),
+    Planted(
+        "a backoff grows tenfold",
+        *(broken.LONG_BACKOFF, 0),
+        patches=line(backoff.backoff, "exp_base=2", "exp_base=10"),
+    ),
+    Planted(
+        "a lost worker makes the backoff of a failure longer",
+        *(broken.LONG_BACKOFF, 0),
+        patches=line(attempts._failed, "backoff(policy, failures,", "backoff(policy, failures + record.losses,"),
+    ),
+    Planted(
+        "a failure does not set the count of lost workers back",
+        *(FORGOTTEN, 0),
+        patches=line(attempts._failed, "failures=failures, losses=0,", "failures=failures,"),
+    ),
+    Planted(
+        "a resume does not set the count of lost workers back",
+        *(WORD, 0),
+        patches=line(obeying.renew_budgets, "failures=0, losses=0)", "failures=0)"),
+        commands=True,
+    ),
+    Planted(
+        "no due for the deadline of a cancel",
+        *(broken.LATE_CANCEL, 0),
+        patches=line(due.due_at, "times.append(max(cancel_at(state.job, world), now))", "pass"),
+        commands=True,
+    ),
+    Planted(
+        "no due for the timeout of a job",
+        *(broken.LATE_TIMEOUT, 0),
+        patches=line(due.due_at, "times.append(given_up if given_up > now else later)\n    for", "pass\n    for"),
+    ),
+    Planted(
+        "the time of a pause counts against the timeout of a job",
+        *(WAIT, 0),
+        patches=line(overtime.keep_time, "counted_from += max(0.0, now - paused_at)", "pass"),
+        commands=True,
+    ),
+    Planted(
+        "a cancel that tells no runner",
+        *(broken.LATE_COMMAND, 0),
+        patches=line(obeying.cancel, 'draft.order(group_id, "CANCEL")', "pass"),
+        commands=True,
+    ),
+    Planted(
+        "a pause that does not wait tells no runner",
+        *(broken.LATE_COMMAND, 0),
+        patches=line(obeying.hold, 'draft.order(group_id, "DRAIN")', "pass"),
+        commands=True,
+    ),
+    Planted(
+        "a pause takes back what was claimed meanwhile",
+        *(WORD, 0),
+        patches=line(ModelStore._stands, "return not attempt.claimant", "return True"),
+        commands=True,
+    ),
+    Planted(
+        "a cancel leaves what waits for a retry",
+        *(broken.LATE_END, 0),
+        patches=line(ending.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
+    ),
+    Planted(
+        "a command does not make its job due",
+        *(broken.LATE_COMMAND, 0),
+        patches=line(ModelStore.command, "self.due[old.id] = min(now, self.due.get(old.id, now))", "pass"),
+        commands=True,
+    ),
+    Planted(
+        "a claim does not make its job due",
+        *(broken.LOST_REPORT, 0),
+        patches=line(ModelStore.claim, "self._due_earlier(hint.job, now)", "pass"),
+    ),
+    Planted(
+        "an outcome does not make its job due",
+        *(broken.LOST_REPORT, 0),
+        patches=line(ModelStore._finish, "self._due_earlier(token.job, now)", "pass"),
+    ),
+    Planted(
+        "a pass for one report forgets when all was looked at",
+        *(broken.LOST_REPORT, 0),
+        patches=line(
+            Coordinator._decide, "min(decision.due, state.looked_at + self._settings.sweep_every)", "decision.due"
+        ),
+    ),
+    Planted(
+        "a lock that was met busy is not noticed at its end",
+        *(broken.MISSED_LOCK, 0),
+        patches=line(ModelStore.end, "if job.dirty_until > now:", "if job.dirty_until > now and anyway:"),
+    ),
+    Planted(
+        "a lock that is let go of anyway does not make its job due",
+        *(broken.MISSED_LOCK, 0),
+        patches=line(ModelStore.end, "self._due_earlier(job_id, now)", "pass"),
+    ),
+    Planted(
+        "reports of a lost coordinator are taken over much later",
+        *(broken.LOST_CONSUMER, 0),
+        patches=line(Consumer.step, "self._settings.report_idle / 5", "self._settings.report_idle * 5"),
+    ),
+    Planted(
+        "a report that met a busy lock waits for half a minute",
+        *(broken.LOST_CONSUMER, 0),
+        patches=line(Consumer._hand_over, "random_wait(BUSY_WAIT, tries))", "30.0)"),
+    ),
+    Planted(
+        "without beat nobody sweeps for twenty periods",
+        *(broken.LOST_BEAT, 0),
+        patches=line(Sweep.run_if_overdue, "<= 2 * self", "<= 20 * self"),
+    ),
+    Planted(
+        "a quorum needs one more",
+        *(broken.LATE_START, 0),
+        patches=line(join.judge, "succeeded >= wanted", "succeeded > wanted"),
+    ),
+    Planted(
+        "a quorum is given up while it can be reached",
+        *(SHOWN, 0),
+        patches=line(join.judge, "succeeded + left < wanted", "succeeded + left <= wanted"),
+    ),
+    Planted(
+        "what a pause took back is not queued by the resume",
+        *(broken.LATE_START, 0),
+        patches=line(queueing.queue_ready, "for g in state.by_state[S.WAITING]", "for g in ()"),
+        commands=True,
+    ),
+    Planted(
+        "what is queued counts twice in max_parallel",
+        *(broken.LATE_START, 0),
+        patches=line(queueing.Room.__init__, "self._parallel += 1", "self._parallel += 0"),
+    ),
+    Planted(
+        "what came of publishing is dropped when the lock is busy",
+        *(broken.LATE_ANSWER, 0),
+        patches=line(Publisher._try, "if self._tell(job, result):", "if self._tell(job, result) or True:"),
+    ),
+    Planted(
+        "what came of publishing is dropped when its commit conflicts and the lock is busy then",
+        *(broken.LATE_ANSWER, 0),
+        patches=line(Coordinator._pass, "if reports or published else", "if reports else"),
+    ),
+    Planted(
+        "the first trouble of a warehouse costs a minute",
+        *(broken.LATE_PUBLISH, 0),
+        patches=line(ending.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
+    ),
+    Planted(
+        "a failure in a group that is canceled is tried again",
+        *(SHOWN, 0),
+        patches=line(intake.look_at, "interrupted=interrupted", "interrupted=True"),
+        commands=True,
+    ),
+)
