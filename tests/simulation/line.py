@@ -11,6 +11,7 @@ from .stage import Killed, Stage, Turn
 from .trouble import Fault, Trouble
 
 T = TypeVar("T")
+SLOW = 0.15  # seconds that a slow call takes at most
 LONGEST_WAIT = 2.0  # seconds that a consumer waits at most before it asks a store again that was away
 
 
@@ -44,8 +45,11 @@ class Line:
             raise lost("the store is away")
         fault = self.trouble.of_call()
         if fault is Fault.NONE:
-            if rng.random() < 0.4:
+            drawn = rng.random()
+            if drawn < 0.4:
                 actor.pause(rng.uniform(0.0, 0.004))
+            elif drawn < 0.43:
+                actor.pause(rng.uniform(0.0, SLOW))  # no fault; others act meanwhile
             return effect()
         self.stage.log(actor.name, f"{fault.upper()}: {what}")
         if fault is Fault.DIE_BEFORE:

@@ -32,7 +32,7 @@ from .depot import Depot
 from .fleet import Host
 from .hands import HandsAtHand
 from .model import ModelStore
-from .planted_lines import LINES
+from .mutants import MUTANTS
 from .planting import Patches, Planted
 from .stored import StoredJob
 
@@ -310,4 +310,4 @@ SYSTEMS = (
     Planted("a retry takes over what is not its work", WHOLE, 43, patches=_adopts_by_name, commands=True),
     Planted("a retry of a job that has not ended", WORD, 12, RetriesWhatRuns, patches=_retries_all, commands=True),
 )
-PLANTED = (*SYSTEMS, *LINES)
+PLANTED = (*SYSTEMS, *MUTANTS)

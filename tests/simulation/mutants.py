@@ -11,6 +11,7 @@ from coordinator import attempts, backoff, due, ending, intake, join, obeying, o
 from coordinator.act import Coordinator
 from coordinator.consumer import Consumer
 from coordinator.publisher import Publisher
+from coordinator.state import JobState
 from coordinator.store import Begun
 from coordinator.sweep import Sweep
 
@@ -32,7 +33,7 @@ def _no_grace() -> Patches:
     ]
 
 
-LINES = (
+MUTANTS = (
     Planted(
         "the count of hints goes on over attempts",
         *(broken.LOST_HINT, 0),
@@ -124,19 +125,13 @@ LINES = (
         commands=True,
     ),
     Planted(
-        "a pause takes back what was claimed meanwhile",
-        *(WORD, 0),
-        patches=line(ModelStore._stands, "return not attempt.claimant", "return True"),
-        commands=True,
-    ),
-    Planted(
         "a cancel leaves what waits for a retry",
         *(broken.LATE_END, 0),
         patches=line(ending.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
     ),
     Planted(
         "a command does not make its job due",
-        *(broken.LATE_COMMAND, 0),
+        *(broken.LATE_START, 0),
         patches=line(ModelStore.command, "self.due[old.id] = min(now, self.due.get(old.id, now))", "pass"),
         commands=True,
     ),
@@ -152,7 +147,7 @@ LINES = (
     ),
     Planted(
         "a pass for one report forgets when all was looked at",
-        *(broken.LOST_REPORT, 0),
+        *(FORGOTTEN, 0),
         patches=line(
             Coordinator._decide, "min(decision.due, state.looked_at + self._settings.sweep_every)", "decision.due"
         ),
@@ -209,11 +204,6 @@ LINES = (
         patches=line(Publisher._try, "if self._tell(job, result):", "if self._tell(job, result) or True:"),
     ),
     Planted(
-        "what came of publishing is dropped when its commit conflicts and the lock is busy then",
-        *(broken.LATE_ANSWER, 0),
-        patches=line(Coordinator._pass, "if reports or published else", "if reports else"),
-    ),
-    Planted(
         "the first trouble of a warehouse costs a minute",
         *(broken.LATE_PUBLISH, 0),
         patches=line(ending.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
@@ -222,6 +212,61 @@ LINES = (
         "a failure in a group that is canceled is tried again",
         *(SHOWN, 0),
         patches=line(intake.look_at, "interrupted=interrupted", "interrupted=True"),
+        commands=True,
+    ),
+    Planted(
+        "a sweep decides what was due five seconds ago",
+        *(broken.MISSED_DUE, 0),
+        patches=line(Sweep.run, "self._store.due(now, ", "self._store.due(now - 5.0, "),
+    ),
+    Planted(
+        "a takeover that the commit does not look at again",
+        *(ONE, 0),
+        patches=line(
+            intake.look_at, "draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))", "pass"
+        ),
+    ),
+    Planted(
+        "a backoff is over as soon as anybody looks",
+        *(SHOWN, 0),
+        patches=line(queueing.queue_ready, "<= draft.world.now", "<= draft.world.now + 5.0"),
+    ),
+    Planted(
+        "a due is moved later after its term has run out",
+        *(FORGOTTEN, 0),
+        patches=line(ModelStore._set_due, " and now < float(due_seen)", ""),
+    ),
+    Planted(
+        "a fork that is half queued counts as done",
+        *(SHOWN, 0),
+        patches=line(JobState.done, "ended == count", "ended == census.total()"),
+    ),
+    Planted(
+        "a coordinator that starts waits before it takes reports over",
+        *(broken.LOST_CONSUMER, 0),
+        patches=line(Consumer.__init__, "self._next_claim = 0.0", "self._next_claim = clock() + 30.0"),
+    ),
+    Planted(
+        "a report that was doubled is acked and its twin forgotten",
+        *(broken.LOST_CONSUMER, 0),
+        patches=line(Consumer.apply, "waiting.entries.extend(batch)", "pass"),
+    ),
+    Planted(
+        "a cancel has its deadline from when it was obeyed",
+        *(broken.LATE_CANCEL, 0),
+        patches=line(due.cancel_at, "+ world.cancel_deadline\n", "+ 2 * world.cancel_deadline\n"),
+        commands=True,
+    ),
+    Planted(
+        "a time that lies ahead since the clock was set back is waited for",
+        *(broken.LATE_CANCEL, 0),
+        patches=line(due._come_if_beyond, "return at if at <= limit + CLOCK_SLACK else 0.0", "return at"),
+        commands=True,
+    ),
+    Planted(
+        "after an outage nobody looks at what is due later",
+        *(broken.LATE_START, 0),
+        patches=line(ModelStore.tick, "self.due = {job: min(at, now) for job, at in self.due.items()}", "pass"),
         commands=True,
     ),
 )
