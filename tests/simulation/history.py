@@ -31,7 +31,7 @@ from .wishes import random_demands, random_retries, random_wishes
 
 SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
 # Virtual seconds from the end of all trouble by which every job has ended. A storm leaves at most a lease, a grace and
-# a publish to wait for; the rest is the jobs' own work, with all its retries. Each wait has a bound of its own (lateness).
+# a publish to wait for; the rest is the jobs' own work, with all its retries. For each kind of wait, see ``lateness``.
 BOUND = 400.0
 
 

@@ -271,8 +271,6 @@ class Promises:
         if self.commits % 4 == 0:
             self.told_why(job.id)
         self._hold(LATE_PUBLISH, ends.next_try(job, after))
-        if any(event["kind"] == S.QUEUED for event in decision.events):
-            self.happened("queued", job.id)
         if after.record.phase and not job.phase:
             self._packages.publishing(self._state(after))
             self.happened("publishing", job.id)

@@ -11,7 +11,7 @@ from .planted import PLANTED, Planted
 from .short import explained, shortened
 
 SEEDS = 60  # CI runs 2000 by `make simulate`
-FULL_OF_EVENTS = (168, 273, 210, 414, 84, 0, 13, 66, 187)
+FULL_OF_EVENTS = (58, 69, 94, 0, 10, 247, 24)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))

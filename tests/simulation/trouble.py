@@ -69,7 +69,7 @@ class Trouble:
         self.publisher_freezes = self._more.choice((0.3, 0.6, 0.9)) if more else 0.0  # before each slot
         if more is not None and more.random() < 0.25:
             # Nothing befalls any call: what messages and workers cost can be measured while they are lost.
-            self._table, self._total, self.publisher_freezes = [], 0.0, 0.0
+            self._table, self._total = [], 0.0
         self.away_until = 0.0  # until when the store is not there
         self.quiet_since = 0.0  # since when nothing befalls a coordinator, its connections or the store
         self.lost_since = 0.0  # the same for what makes a coordinator lose what it knows: not for a freeze

@@ -12,8 +12,8 @@ from coordinator.plan import Plan
 
 from .jobs import QUEUES, WHEN, SimulatedJob
 
-# Instead of a time, a moment: an attempt of the job is on offer, was claimed, or has ended; or it begins to publish.
-MOMENTS = ("queued", "queued", "claimed", "claimed", "ended", "publishing", "publishing")
+# Instead of a time, a moment: an attempt of the job was claimed, or has ended; or the job begins to publish.
+MOMENTS = ("claimed", "claimed", "ended", "publishing", "publishing")
 # Of what is asked of single groups, also: a group begins to recover.
 ASK_MOMENTS = ("claimed", "ended", "recovering", "recovering", "recovering")
 # Of a retry: the job has ended, and is not FINISHED.
