@@ -5,6 +5,7 @@ Each is the line of the product, or of the model of its scripts, with the change
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from coordinator import attempts, backoff, due, ending, intake, join, obeying, overtime, queueing
@@ -25,6 +26,10 @@ def line(function: object, old: str, new: str) -> partial[Patches]:
     return partial(edited, function, old, new)
 
 
+def mutant(name: str, breaks: str, start: int, patches: Callable[[], Patches], *, commands: bool = False) -> Planted:
+    return Planted(name, breaks, start, patches=patches, commands=commands)
+
+
 def _no_grace() -> Patches:
     """Neither the pass nor the guard in the commit waits for the end of a grace."""
     return [
@@ -34,228 +39,253 @@ def _no_grace() -> Patches:
 
 
 MUTANTS = (
-    Planted(
+    mutant(
         "the count of hints goes on over attempts",
-        *(broken.LOST_HINT, 14),
-        patches=line(queueing.mint, "hints=1", "hints=record.hints + 1"),
+        broken.LOST_HINT,
+        14,
+        line(queueing.mint, "hints=1", "hints=record.hints + 1"),
     ),
-    Planted(
+    mutant(
         "the first hint is sent again as late as the second",
-        *(broken.LOST_HINT, 14),
-        patches=line(due.resend_at, "record.hints - 1", "record.hints"),
+        broken.LOST_HINT,
+        14,
+        line(due.resend_at, "record.hints - 1", "record.hints"),
     ),
-    Planted(
+    mutant(
         "a hint that was sent again is noted as not sent",
-        *(broken.LOST_HINT, 0),
-        patches=line(queueing.resend_hints, "draft.decision.hints.append", "(lambda hint: None)"),
+        broken.LOST_HINT,
+        0,
+        line(queueing.resend_hints, "draft.decision.hints.append", "(lambda hint: None)"),
     ),
-    Planted(
+    mutant(
         "no room to send hints again but on an empty queue",
-        *(broken.LOST_HINT, 0),
-        patches=line(Coordinator._world, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
+        broken.LOST_HINT,
+        0,
+        line(Coordinator._world, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
     ),
-    Planted(
+    mutant(
         "no due for the end of a lease",
-        *(broken.LOST_WORKER, 0),
-        patches=line(due.due_at, "times.append(max(held + 0.01, now + 0.5))", "times.append(later)"),
+        broken.LOST_WORKER,
+        0,
+        line(due.due_at, "times.append(max(held + 0.01, now + 0.5))", "times.append(later)"),
     ),
-    Planted(
+    mutant(
         "a lease is believed for twice its term",
-        *(broken.LOST_WORKER, 6),
-        patches=line(attempts.lapsed, "not world.now <=", "not world.now - world.lease_ttl <="),
+        broken.LOST_WORKER,
+        6,
+        line(attempts.lapsed, "not world.now <=", "not world.now - world.lease_ttl <="),
     ),
-    Planted("a takeover without the grace after an outage", ONE, 1, patches=_no_grace),
-    Planted(
+    mutant("a takeover without the grace after an outage", ONE, 1, _no_grace),
+    mutant(
         "no due for the end of a backoff",
-        *(broken.LATE_RETRY, 18),
-        patches=line(
+        broken.LATE_RETRY,
+        18,
+        line(
             due.due_at,
             "state.planned(group_id).retry, world)\n        times.append(at if at > now else later)",
             "state.planned(group_id).retry, world)",
         ),
     ),
-    Planted(
-        "a backoff grows tenfold",
-        *(broken.LONG_BACKOFF, 8),
-        patches=line(backoff.backoff, "exp_base=2", "exp_base=10"),
-    ),
-    Planted(
+    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(backoff.backoff, "exp_base=2", "exp_base=10")),
+    mutant(
         "a lost worker makes the backoff of a failure longer",
-        *(broken.LONG_BACKOFF, 72),
-        patches=line(attempts._failed, "backoff(policy, failures,", "backoff(policy, failures + record.losses,"),
+        broken.LONG_BACKOFF,
+        72,
+        line(attempts._failed, "backoff(policy, failures,", "backoff(policy, failures + record.losses,"),
     ),
-    Planted(
+    mutant(
         "a failure does not set the count of lost workers back",
-        *(broken.LONG_BACKOFF, 192),
-        patches=line(attempts._failed, "failures=failures, losses=0,", "failures=failures,"),
+        broken.LONG_BACKOFF,
+        192,
+        line(attempts._failed, "failures=failures, losses=0,", "failures=failures,"),
     ),
-    Planted(
+    mutant(
         "a resume does not set the count of lost workers back",
-        *(WORD, 0),
-        patches=line(obeying.renew_budgets, "failures=0, losses=0)", "failures=0)"),
+        WORD,
+        0,
+        line(obeying.renew_budgets, "failures=0, losses=0)", "failures=0)"),
         commands=True,
     ),
-    Planted(
+    mutant(
         "no due for the deadline of a cancel",
-        *(broken.LATE_CANCEL, 74),
-        patches=line(due.due_at, "times.append(max(cancel_at(state.job, world), now))", "pass"),
+        broken.LATE_CANCEL,
+        74,
+        line(due.due_at, "times.append(max(cancel_at(state.job, world), now))", "pass"),
         commands=True,
     ),
-    Planted(
+    mutant(
         "no due for the timeout of a job",
-        *(broken.LATE_TIMEOUT, 18),
-        patches=line(due.due_at, "times.append(given_up if given_up > now else later)\n    for", "pass\n    for"),
+        broken.LATE_TIMEOUT,
+        18,
+        line(due.due_at, "times.append(given_up if given_up > now else later)\n    for", "pass\n    for"),
     ),
-    Planted(
+    mutant(
         "the time of a pause counts against the timeout of a job",
-        *(WAIT, 45),
-        patches=line(overtime.keep_time, "counted_from += max(0.0, now - paused_at)", "pass"),
+        WAIT,
+        45,
+        line(overtime.keep_time, "counted_from += max(0.0, now - paused_at)", "pass"),
         commands=True,
     ),
-    Planted(
+    mutant(
         "a cancel that tells no runner",
-        *(broken.LATE_COMMAND, 25),
-        patches=line(obeying.cancel, 'draft.order(group_id, "CANCEL")', "pass"),
+        broken.LATE_COMMAND,
+        25,
+        line(obeying.cancel, 'draft.order(group_id, "CANCEL")', "pass"),
         commands=True,
     ),
-    Planted(
+    mutant(
         "a pause that does not wait tells no runner",
-        *(broken.LATE_COMMAND, 64),
-        patches=line(obeying.hold, 'draft.order(group_id, "DRAIN")', "pass"),
+        broken.LATE_COMMAND,
+        64,
+        line(obeying.hold, 'draft.order(group_id, "DRAIN")', "pass"),
         commands=True,
     ),
-    Planted(
+    mutant(
         "a cancel leaves what waits for a retry",
-        *(broken.LATE_END, 16),
-        patches=line(ending.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
+        broken.LATE_END,
+        16,
+        line(ending.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
     ),
-    Planted(
+    mutant(
         "a command does not make its job due",
-        *(broken.LATE_COMMAND, 12),
-        patches=line(ModelStore.command, "self.due[old.id] = min(now, self.due.get(old.id, now))", "pass"),
+        broken.LATE_COMMAND,
+        12,
+        line(ModelStore.command, "self.due[old.id] = min(now, self.due.get(old.id, now))", "pass"),
         commands=True,
     ),
-    Planted(
+    mutant(
         "a claim does not make its job due",
-        *(broken.LOST_REPORT, 10),
-        patches=line(ModelStore.claim, "self._due_earlier(hint.job, now)", "pass"),
+        broken.LOST_REPORT,
+        10,
+        line(ModelStore.claim, "self._due_earlier(hint.job, now)", "pass"),
     ),
-    Planted(
+    mutant(
         "an outcome does not make its job due",
-        *(broken.LOST_REPORT, 10),
-        patches=line(ModelStore._finish, "self._due_earlier(token.job, now)", "pass"),
+        broken.LOST_REPORT,
+        10,
+        line(ModelStore._finish, "self._due_earlier(token.job, now)", "pass"),
     ),
-    Planted(
+    mutant(
         "a pass for one report forgets when all was looked at",
-        *(FORGOTTEN, 25),
-        patches=line(
-            Coordinator._decide, "min(decision.due, state.looked_at + self._settings.sweep_every)", "decision.due"
-        ),
+        FORGOTTEN,
+        25,
+        line(Coordinator._decide, "min(decision.due, state.looked_at + self._settings.sweep_every)", "decision.due"),
     ),
-    Planted(
+    mutant(
         "a lock that was met busy is not noticed at its end",
-        *(broken.MISSED_LOCK, 221),
-        patches=line(ModelStore.end, "if job.dirty_until > now:", "if job.dirty_until > now and anyway:"),
+        broken.MISSED_LOCK,
+        221,
+        line(ModelStore.end, "if job.dirty_until > now:", "if job.dirty_until > now and anyway:"),
     ),
-    Planted(
+    mutant(
         "reports of a lost coordinator are taken over much later",
-        *(broken.LOST_CONSUMER, 6),
-        patches=line(Consumer.step, "self._settings.report_idle / 5", "self._settings.report_idle * 5"),
+        broken.LOST_CONSUMER,
+        6,
+        line(Consumer.step, "self._settings.report_idle / 5", "self._settings.report_idle * 5"),
     ),
-    Planted(
+    mutant(
         "a report that met a busy lock waits for half a minute",
-        *(broken.LOST_CONSUMER, 14),
-        patches=line(Consumer._hand_over, "random_wait(BUSY_WAIT, tries))", "30.0)"),
+        broken.LOST_CONSUMER,
+        14,
+        line(Consumer._hand_over, "random_wait(BUSY_WAIT, tries))", "30.0)"),
     ),
-    Planted(
+    mutant(
         "without beat nobody sweeps for twenty periods",
-        *(broken.LOST_BEAT, 0),
-        patches=line(Sweep.run_if_overdue, "<= 2 * self", "<= 20 * self"),
+        broken.LOST_BEAT,
+        0,
+        line(Sweep.run_if_overdue, "<= 2 * self", "<= 20 * self"),
     ),
-    Planted(
-        "a quorum needs one more",
-        *(broken.LATE_START, 0),
-        patches=line(join.judge, "succeeded >= wanted", "succeeded > wanted"),
+    mutant(
+        "a quorum needs one more", broken.LATE_START, 0, line(join.judge, "succeeded >= wanted", "succeeded > wanted")
     ),
-    Planted(
+    mutant(
         "a quorum is given up while it can be reached",
-        *(SHOWN, 0),
-        patches=line(join.judge, "succeeded + left < wanted", "succeeded + left <= wanted"),
+        SHOWN,
+        0,
+        line(join.judge, "succeeded + left < wanted", "succeeded + left <= wanted"),
     ),
-    Planted(
+    mutant(
         "what a pause took back is not queued by the resume",
-        *(broken.LATE_START, 4),
-        patches=line(queueing.queue_ready, "for g in state.by_state[S.WAITING]", "for g in ()"),
+        broken.LATE_START,
+        4,
+        line(queueing.queue_ready, "for g in state.by_state[S.WAITING]", "for g in ()"),
         commands=True,
     ),
-    Planted(
+    mutant(
         "what is queued counts twice in max_parallel",
-        *(broken.LATE_START, 13),
-        patches=line(queueing.Room.__init__, "self._parallel += 1", "self._parallel += 0"),
+        broken.LATE_START,
+        13,
+        line(queueing.Room.__init__, "self._parallel += 1", "self._parallel += 0"),
     ),
-    Planted(
+    mutant(
         "what came of publishing is dropped when the lock is busy",
-        *(broken.LATE_ANSWER, 0),
-        patches=line(Publisher._try, "if self._tell(job, result):", "if self._tell(job, result) or True:"),
+        broken.LATE_ANSWER,
+        949,
+        line(Publisher._try, "if self._tell(job, result):", "if self._tell(job, result) or True:"),
+        commands=True,
     ),
-    Planted(
+    mutant(
         "the first trouble of a warehouse costs a minute",
-        *(broken.LATE_PUBLISH, 23),
-        patches=line(ending.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
+        broken.LATE_PUBLISH,
+        23,
+        line(ending.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
     ),
-    Planted(
+    mutant(
         "a sweep decides what was due five seconds ago",
-        *(broken.MISSED_DUE, 2),
-        patches=line(Sweep.run, "self._store.due(now, ", "self._store.due(now - 5.0, "),
+        broken.MISSED_DUE,
+        2,
+        line(Sweep.run, "self._store.due(now, ", "self._store.due(now - 5.0, "),
     ),
-    Planted(
+    mutant(
         "a takeover that the commit does not look at again",
-        *(ONE, 0),
-        patches=line(
-            intake.look_at, "draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))", "pass"
-        ),
+        ONE,
+        175,
+        line(intake.look_at, "draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))", "pass"),
+        commands=True,
     ),
-    Planted(
+    mutant(
         "a backoff is over as soon as anybody looks",
-        *(SHOWN, 24),
-        patches=line(queueing.queue_ready, "<= draft.world.now", "<= draft.world.now + 5.0"),
+        SHOWN,
+        24,
+        line(queueing.queue_ready, "<= draft.world.now", "<= draft.world.now + 5.0"),
     ),
-    Planted(
-        "a due is moved later after its term has run out",
-        *(FORGOTTEN, 0),
-        patches=line(ModelStore._set_due, " and now < float(due_seen)", ""),
-    ),
-    Planted(
+    mutant(
         "a fork that is half queued counts as done",
-        *(SHOWN, 13),
-        patches=line(JobState.done, "ended == count", "ended == census.total()"),
+        SHOWN,
+        13,
+        line(JobState.done, "ended == count", "ended == census.total()"),
     ),
-    Planted(
+    mutant(
         "a coordinator that starts waits before it takes reports over",
-        *(broken.LOST_CONSUMER, 6),
-        patches=line(Consumer.__init__, "self._next_claim = 0.0", "self._next_claim = clock() + 30.0"),
+        broken.LOST_CONSUMER,
+        6,
+        line(Consumer.__init__, "self._next_claim = 0.0", "self._next_claim = clock() + 30.0"),
     ),
-    Planted(
+    mutant(
         "a report that was doubled is acked and its twin forgotten",
-        *(broken.LOST_CONSUMER, 0),
-        patches=line(Consumer.apply, "waiting.entries.extend(batch)", "pass"),
+        broken.LOST_CONSUMER,
+        65,
+        line(Consumer.apply, "waiting.entries.extend(batch)", "pass"),
     ),
-    Planted(
+    mutant(
         "a cancel has its deadline from when it was obeyed",
-        *(broken.LATE_CANCEL, 0),
-        patches=line(due.cancel_at, "+ world.cancel_deadline\n", "+ 2 * world.cancel_deadline\n"),
+        broken.LATE_CANCEL,
+        25,
+        line(due.cancel_at, "+ world.cancel_deadline\n", "+ 2 * world.cancel_deadline\n"),
         commands=True,
     ),
-    Planted(
+    mutant(
         "a time that lies ahead since the clock was set back is waited for",
-        *(broken.LATE_CANCEL, 0),
-        patches=line(due._come_if_beyond, "return at if at <= limit + CLOCK_SLACK else 0.0", "return at"),
+        broken.LOST_HINT,
+        138,
+        line(due._come_if_beyond, "return at if at <= limit + CLOCK_SLACK else 0.0", "return at"),
         commands=True,
     ),
-    Planted(
+    mutant(
         "after an outage nobody looks at what is due later",
-        *(broken.LATE_START, 0),
-        patches=line(ModelStore.tick, "self.due = {job: min(at, now) for job, at in self.due.items()}", "pass"),
+        broken.LATE_START,
+        139,
+        line(ModelStore.tick, "self.due = {job: min(at, now) for job, at in self.due.items()}", "pass"),
         commands=True,
     ),
 )
