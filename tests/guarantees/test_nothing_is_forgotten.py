@@ -94,6 +94,21 @@ def test_when_the_locks_holder_dies_the_job_goes_on_at_the_end_of_its_term(make_
     assert head.events(job, "only") == ["QUEUED"]
 
 
+def test_when_the_locks_holder_dies_a_job_that_was_due_much_later_goes_on_at_the_end_of_its_term_too(
+    make_head: Callable[..., Head],
+) -> None:
+    """What began the pass (what came of publishing, a late report) may have moved no due: the pass itself does."""
+    head = make_head(lock_ttl=0.5)
+    job = head.submit(group("only"))
+    head.redis.xtrim(head.keys.reports, maxlen=0, approximate=False)  # the wake-up of the submit is lost
+    head.redis.zadd(head.keys.due, {job: head.show(job).at + 3600})
+    begun = head.store.begin(job, "a coordinator that dies now")
+
+    assert head.show(job).due == pytest.approx(begun.now + 0.5, abs=0.01)
+    wait_until(lambda: head.sweep.run() and bool(head.sent), 20, "the job to go on")
+    assert head.events(job, "only") == ["QUEUED"]
+
+
 def test_a_busy_lock_is_decided_once_more_by_its_holder(head: Head) -> None:
     """Rule 5: whoever meets the lock busy leaves a flag, and the holder answers it before it lets go."""
     job = head.submit(group("only"))

@@ -19,6 +19,8 @@ from redis.retry import Retry
 from servers import RedisServer
 from trap import Once, armed
 
+from coordinator.commands import Command
+from coordinator.job import Reason
 from coordinator.status import GroupState, Status
 from coordinator.store import Acks, CommitAnswer
 from tasks.connect import connect
@@ -243,6 +245,35 @@ def test_a_renewal_between_load_and_commit_refuses_the_takeover(head: Head) -> N
     assert head.events(job, "only") == ["QUEUED", "RUNNING"]
 
 
+@pytest.mark.parametrize(
+    ("field", "seconds"),
+    [("at", -4.0), ("at", 60.0), ("grace_until", 60.0)],
+    ids=["the sweep has died", "the clock was set back", "a grace has begun"],
+)
+def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
+    head: Head, field: str, seconds: float
+) -> None:
+    """Rule 2: a pass that saw the sweep alive, and stood still before its commit, must not use what it saw then."""
+    job, hint = queued(head)
+    head.claim(hint)  # type: ignore[arg-type]
+    head.read()
+    lapse(head, job)
+    commit = head.store.commit
+    answers: list[CommitAnswer] = []
+
+    def commit_late(*args: object) -> CommitAnswer:
+        head.redis.hset(head.keys.alive, field, str(head.show(job).at + seconds))
+        answers.append(commit(*args))  # type: ignore[arg-type]
+        return answers[-1]
+
+    head.store.commit = commit_late  # type: ignore[method-assign, assignment]
+    head.coordinator.handle(job)
+
+    assert answers == [CommitAnswer.GUARDED]
+    assert head.events(job, "only") == ["QUEUED", "RUNNING"], "nothing was taken over"
+    assert head.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+
+
 def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_head: Callable[..., Head]) -> None:
     """Rule 7: a gap in the ticks gives every lease one more term, in the script that stamps the tick."""
     head = make_head(lease_ttl=0.6, sweep_every=0.1)
@@ -436,6 +467,18 @@ def test_a_claim_is_held_while_the_user_wants_something_else_than_running(head: 
     head.redis.hset(head.keys.of(job).job, "intent", "pause")
     assert head.claim(hint).answer == "HELD"  # type: ignore[arg-type]
     head.redis.hset(head.keys.of(job).job, "intent", "run")
+    assert head.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
+
+
+def test_a_hint_of_a_halted_job_can_be_claimed_after_the_resume_and_not_before(head: Head) -> None:
+    """Rule 4: a job that could not be decided is shown as PAUSED, so nothing of it starts."""
+    job, hint = queued(head)
+    head.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", head.show(job).at)
+    assert head.status(job) is Status.PAUSED
+    assert head.claim(hint).answer == "HELD"  # type: ignore[arg-type]
+    assert head.events(job, "only") == ["QUEUED"]
+
+    head.client.command(job, Command.RESUME)
     assert head.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
 
 

@@ -100,6 +100,23 @@ def test_a_lost_hint_is_found_although_the_clock_was_set_back_before_anybody_had
     wait_until(lambda: head.sweep.run() >= 0 and head.sent, 20, "the hint to be sent again", every=0.05)
 
 
+def test_a_job_submitted_in_an_outage_is_found_although_the_clock_was_set_back_by_less_than_the_outage(
+    head: Head,
+) -> None:
+    """Found by the simulator: the ticks do not tell, since the clock did not go back behind the last one."""
+    head.sweep.run()
+    job = head.submit(group("only"))
+    head.redis.xtrim(head.keys.reports, maxlen=0, approximate=False)  # the wake-up is lost
+    now = head.show(job).at
+    head.redis.hset(
+        head.keys.alive, "at", str(now - 7200)
+    )  # nobody has swept for two hours; then an hour was taken back
+    head.redis.zadd(head.keys.due, {job: now + 3600})  # and the clock was set back by one
+
+    head.sweep.run()
+    assert head.events(job, "only") == ["QUEUED"]
+
+
 def test_a_dead_worker_is_found_although_the_clock_was_set_back(make_head: Callable[..., Head]) -> None:
     """Rule 7: a lease never reads as longer than TIME + ttl, so one term after the jump it has lapsed."""
     head = make_head(dispatch_timeout=0.3, sweep_every=0.1, lease_ttl=0.6)

@@ -31,6 +31,7 @@ worst moments. After every step the promises are checked. What is left paused in
 ``jobs``        random job specs, and how their steps will behave
 ``promises``    what is checked after every step
 ``broken``      their names, and what is raised
+``lateness``    of these: how late each kind of wait may be, from the table of what a loss costs
 ``ends``        of these: how a job is shown, and how it ended
 ``packages``    of these: what is written to the warehouse log
 ``adopted``     of these: retries, and whose work counts as theirs
@@ -44,6 +45,8 @@ worst moments. After every step the promises are checked. What is left paused in
 ``history``     one run from seed to verdict
 ``mirror``      the model and, call by call, the real store and scripts on a real Valkey
 ``short``       a history that breaks a promise, made short
-``planted``     bugs put in on purpose, which must be found
+``planted``     bugs put in on purpose, which must be found: those that real systems had
+``mutants``     and those of one line, most of which make something late
+``planting``    how they are put in, and searched for
 ==============  ==================================================================
 """

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from coordinator.job import Attempt, GroupRecord
 from coordinator.plan import PlannedGroup
 from coordinator.status import GroupState
 from tasks.report import OutcomeKind
 
-from .broken import FORGOTTEN, ONE, WORD, Broken
+from .broken import FORGOTTEN, LONG_BACKOFF, ONE, WORD, Broken
 from .model import ModelStore
 from .stored import StoredJob
 
@@ -48,6 +49,25 @@ class Budgets:
                 raise Broken(WORD, f"{job_id}/{group} had {said} since the resume; its record says {record}")
             if old.state is record.state is S.BACKOFF and old.epoch == record.epoch and record.next_at > self._core.now:
                 raise Broken(WORD, f"{job_id}/{group} waits out a backoff although the job was resumed")
+
+    def backoff(
+        self, key: Key, attempt: Attempt | None, planned: PlannedGroup, event: Mapping[str, Any], now: float
+    ) -> None:
+        """The next attempt waits as the policy says, less its share of jitter; after lost workers for 0, 2, 10 s."""
+        if event["kind"] != S.BACKOFF:
+            return
+        kind, policy = attempt.outcome.kind if attempt and attempt.outcome else OutcomeKind.LOST, planned.retry
+        least = most = 0.0
+        if kind is OutcomeKind.FAILED:
+            most = min(policy.max_backoff, policy.backoff * 2.0 ** (self._failures[key] - 1))
+            least = most * (1 - policy.jitter)
+        elif kind is OutcomeKind.LOST:
+            least = most = (0.0, 2.0, 10.0)[min(self._losses[key], 3) - 1]
+        waits = event["next_at"] - now
+        if not least - 0.001 <= waits <= most + 0.001:
+            charged = f"{self._failures[key]} failures and {self._losses[key]} losses"
+            said = f"{key[0]}/{key[1]} waits {waits:.1f}s after {charged}"
+            raise Broken(LONG_BACKOFF, f"{said}; its policy says {least:.1f}s to {most:.1f}s")
 
     def charge(self, key: Key, attempt: Attempt | None, planned: PlannedGroup, target: GroupState) -> None:
         """An attempt ended in BACKOFF or FAILED: was that so, and was it charged to the right budget?"""

@@ -6,6 +6,8 @@ Each function answers what is wrong, in words; empty if nothing is.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from coordinator.decision import Decision
 from coordinator.job import JobRecord
 from coordinator.plan import plan_of
@@ -79,6 +81,18 @@ class Clocks:
             f"{job.id}/{group} FAILED ({code}) in its queue after {waited:.1f}s of {timeout}, under {job.intent}, "
             f"its attempt is {attempt}"
         )
+
+    def over(self, job: StoredJob, now: float) -> Iterator[tuple[str, bool]]:
+        """The timeouts of a job that have come, each with whether it waits for the end of a grace."""
+        record, plan = job.record, plan_of(job.record.spec)
+        ran, asked_at = self._ran_until(record, now), self._asked_at.get(record.id, 0.0)
+        if record.status is not Status.PAUSED and plan.timeout is not None and ran > plan.timeout:
+            yield f"{record.id} is {record.status}, and its timeout of {plan.timeout}s is over", False
+        for group, attempt in job.attempts.items():
+            limit = plan.groups[split_member(group)[0]].spec.queue_timeout
+            since = max(self._queued_at.get((record.id, group), now), asked_at)
+            if limit is not None and not attempt.claimant and now - since > limit:
+                yield f"{record.id}/{group} has been in its queue since {since:.3f}, for more than {limit}s", True
 
     def overdue(self, job: StoredJob, now: float, calm_since: float) -> str:
         """Without trouble, whose time is over has been given up soon."""

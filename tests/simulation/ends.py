@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from coordinator.decision import Decision
+from coordinator.job import JobRecord
 from coordinator.plan import plan_of
 from coordinator.state import JobState
 from coordinator.status import GroupState, Intent, Status, derive
@@ -46,6 +47,16 @@ def limits(after: StoredJob, decision: Decision) -> Iterator[Lie]:
     active = sum(1 for record in after.groups.values() if record.state in ACTIVE)
     if plan.max_parallel is not None and active > plan.max_parallel:
         yield WORD, f"{after.record.id}: {active} groups are active, max_parallel is {plan.max_parallel}"
+
+
+def next_try(before: JobRecord, after: StoredJob) -> str:
+    """Publishing is looked after half a minute later; after trouble it is tried again in 2, 4, 8 … 60 seconds."""
+    job, tries = after.record, after.record.publish_tries
+    wait = min(60.0, 2.0 ** min(tries, 6)) if tries > before.publish_tries else 30.0
+    late = job.publish_next - after.decided_at > wait + 0.01
+    if job.phase and job.publish_next != before.publish_next and late:
+        return f"{job.id} is to be published {job.publish_next - after.decided_at:.1f}s later, after {tries} tries"
+    return ""
 
 
 def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) -> Iterator[Lie]:

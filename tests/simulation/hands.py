@@ -22,8 +22,20 @@ T = TypeVar("T")
 class HandsAtHand:
     """Hints into the broker, packages into the warehouse log: as in ``outside`` and ``publish``, call by call."""
 
-    def __init__(self, line: Line, broker: Broker, depot: Depot, wrote: Callable[[LogEntry], None]) -> None:
-        self._line, self._broker, self._depot, self._wrote = line, broker, depot, wrote
+    def __init__(
+        self,
+        line: Line,
+        broker: Broker,
+        depot: Depot,
+        wrote: Callable[[LogEntry], None],
+        answered: Callable[[str], None] = lambda job: None,
+    ) -> None:
+        """
+        Args:
+            wrote: is told of every entry of the log.
+            answered: is told of every job of which a publisher knows for good whether it is published.
+        """
+        self._line, self._broker, self._depot, self._wrote, self._answered = line, broker, depot, wrote, answered
 
     def _io(self, what: str, effect: Callable[[], T]) -> T:
         return self._line.call(what, effect, lost=OSError, of_store=False)
@@ -39,9 +51,11 @@ class HandsAtHand:
         if self._line.trouble.chance(self._line.trouble.blind):
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
         try:
-            return self._publish(state, answered)
+            result = self._publish(state, answered)
         except OSError as error:
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", str(error)))
+        self._answered(state.job.id)
+        return result
 
     def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
         if self._line.trouble.chance(self._line.trouble.blind):
@@ -51,6 +65,7 @@ class HandsAtHand:
         except OSError as error:
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", str(error)))
         entry = self._depot.log[slot - 1]
+        self._answered(state.job.id)
         return PublishResult(failed=why) if entry.kind == "abort" else PublishResult(slot, entry.outputs)
 
     def _publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:

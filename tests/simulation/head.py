@@ -250,6 +250,7 @@ class Office:
         settings: Settings,
         slots: Callable[[], dict[str, int]],
         wrote: Callable[[LogEntry], None],
+        answered: Callable[[str], None],
         name: str,
         *,
         beaten: bool,
@@ -260,7 +261,8 @@ class Office:
         self._knows, self._behind = knows, behind
         self._stage, self._settings, self._beaten = stage, settings, beaten
         self._stream, self._broker, self._depot = stream, broker, depot
-        self._core, self._slots, self._wrote, self._trouble = core, slots, wrote, trouble
+        self._core, self._slots, self._trouble = core, slots, trouble
+        self._wrote, self._answered = wrote, answered
         self.name = name
         self._lives = 0
         self._threads: list[Turn] = []
@@ -270,7 +272,7 @@ class Office:
         self._lives += 1
         line = Line(self._stage, self._trouble, self._die)
         store = StoreAtHand(line, self._core, self._broker, self._slots, self._knows)
-        hands = HandsAtHand(line, self._broker, self._depot, self._wrote)
+        hands = HandsAtHand(line, self._broker, self._depot, self._wrote, self._answered)
         coordinator = Coordinator(
             *(store, hands, self._settings, self._stage.mint, lambda seconds: Turn.current().pause(seconds)),
             background=Behind(self._publish) if self._behind else None,
@@ -311,4 +313,5 @@ class Office:
                 thread.ready_at = self._stage.now  # to unwind
         delay = self._stage.rng.uniform(0.2, 8.0)
         self._stage.log(self.name, f"DIES; another starts in {delay:.1f}s")
+        self._trouble.disturb(self._stage.now + delay)
         self._start(delay)

@@ -12,10 +12,13 @@ from tasks.settings import Settings
 
 from .broken import FORGOTTEN, WORD, Broken
 from .broker import Broker
+from .clocks import Clocks
 from .depot import Depot
 from .fleet import Host
 from .head import Office
 from .jobs import QUEUES, SimulatedJob, random_job
+from .lateness import Lateness
+from .locks import Locks
 from .model import ModelStore
 from .promises import Promises
 from .retries import Retries
@@ -28,7 +31,7 @@ from .wishes import random_demands, random_retries, random_wishes
 
 SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
 # Virtual seconds from the end of all trouble by which every job has ended. A storm leaves at most a lease, a grace and
-# a publish to wait for; the rest is the jobs' own work, with all its retries.
+# a publish to wait for; the rest is the jobs' own work, with all its retries. For each kind of wait, see ``lateness``.
 BOUND = 400.0
 
 
@@ -114,7 +117,10 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     def slots() -> dict[str, int]:
         return {queue: sum(host.listening and queue in host.queues for host in hosts) for queue in QUEUES}
 
-    promises = Promises(stage, core, depot, settings, slots)
+    def lateness(clocks: Clocks, locks: Locks) -> Lateness:
+        return Lateness(stage, trouble, core, stream, broker, settings, clocks, locks)
+
+    promises = Promises(stage, core, depot, settings, slots, lateness)
     core.watching = promises
     more = None if plain else random.Random(f"more {seed}")  # of its own, as what is asked: the rest is as it would be
     jobs = {job.record.id: job for job in (random_job(rng, n, more) for n in range(1, rng.randint(1, 3) + 1))}
@@ -133,13 +139,17 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     beat = rng.choice((0, 0, 1, 2))  # which coordinators beat reaches; 0: none, the consumers sweep by themselves
     offices = [
         Office(
-            *(stage, trouble, core, stream, broker, depot, settings, slots, promises.wrote, f"head{n}"),
+            *(stage, trouble, core, stream, broker, depot, settings, slots),
+            *(promises.wrote, promises.lateness.answered, f"head{n}"),
             beaten=n < beat,
             knows=weather.knows(stage, f"head{n}"),
             behind=weather.behind,
         )
         for n in range(rng.randint(1, 2))
     ]
+
+    promises.lateness.beaten = beat > 0
+    promises.lateness.undecidable = weather.undecidable(stage)
 
     def pushed(queue: str, at: float) -> None:
         for host in hosts:
@@ -205,6 +215,7 @@ def _run(
 
     def done() -> bool:
         promises.every_job_is_due()
+        promises.lateness.look()
         if stage.now > calm:
             promises.nothing_lies_about()
         if not trouble.on:

@@ -221,10 +221,14 @@ class ModelStore:
         if held != owner:
             if held:
                 job.dirty_until = now + 60.0
+                if self.watching:
+                    self.watching.met_busy(job_id)
                 return Begun(BeginAnswer.BUSY, now)
             job.lock = (owner, now + self.lock_ttl)
         job.dirty_until = 0.0
         job.begun_at = now
+        if self.watching:
+            self.watching.begun(job_id)
         self.due[job_id] = round(now + self.lock_ttl, 6)
         return Begun(BeginAnswer.LOCKED, now, f"{self.due[job_id]:.6f}", self.alive_at, self.grace_until)
 
@@ -389,9 +393,8 @@ class ModelStore:
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         now = self.now
         gap = now - self.alive_at
-        if gap < 0 or self.alive_at == 0:
-            self.due = {job: min(at, now) for job, at in self.due.items()}
         if gap > 3 * period or gap < 0:
+            self.due = {job: min(at, now) for job, at in self.due.items()}
             self.grace_until = now + lease_ttl
         self.alive_at, self.period = now, period
         return now, gap

@@ -6,9 +6,7 @@ A simulator that finds nothing proves nothing until it has shown what it can fin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -29,51 +27,14 @@ from coordinator.store import BeginAnswer, Begun
 from tasks.group import WorkOrder
 from tasks.token import Token, split_member
 
-from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
+from .broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ONE, SHOWN, WHOLE, WORD
 from .depot import Depot
 from .fleet import Host
 from .hands import HandsAtHand
-from .history import Verdict as History
-from .history import simulate
 from .model import ModelStore
+from .mutants import MUTANTS
+from .planting import Patches, Planted
 from .stored import StoredJob
-
-Patches = list[tuple[Any, str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Planted:
-    """A bug, the promise that it breaks, and within how many seeds it must be seen to break it.
-
-    ``start`` is near a seed that finds it, so that the suite does not play hundreds of histories for each bug;
-    ``python -m tests.simulation --planted`` begins at seed 0. A change of the code changes all histories; then the
-    search takes longer, and ``start`` can be set anew. ``commands``: the user does more than submit.
-    """
-
-    name: str
-    breaks: str
-    start: int
-    store: type[ModelStore] = ModelStore
-    patches: Callable[[], Patches] = list
-    commands: bool = False
-    within: int = 400
-
-    def search(self, start: int | None = None) -> History | None:
-        """The first history, from ``start`` on, in which it breaks its promise. It may break others before."""
-        first = self.start if start is None else start
-        with self.planted():
-            for seed in range(first, first + self.within):
-                history = simulate(seed, store=self.store, commands=self.commands)
-                if history.promise == self.breaks:
-                    return history
-        return None
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for target, name, value in self.patches():
-                stack.enter_context(patch.object(target, name, value))
-            yield
 
 
 class LocksForever(ModelStore):
@@ -324,28 +285,37 @@ def _outcome_before_the_marker() -> Patches:
     return [(Host, "marker_first", False)]
 
 
-PLANTED = (
-    Planted("commit without compare-and-set", SHOWN, 124, CommitsBlindly),
-    Planted("join fired by a counter", SHOWN, 28, patches=_joins_by_counter),
-    Planted("finish without a fence", ONE, 40, NoFence),
-    Planted("takeover without guard or grace", ONE, 0, NoGuards, _takes_over_on_sight),
-    Planted("due moved later blindly", FORGOTTEN, 34, DueBlindly),
-    Planted("report acked on a busy lock, and nothing else wakes", FORGOTTEN, 4, ReportIsAll, _acked_when_busy),
-    Planted("publish without reading the log first", WHOLE, 28, patches=_publishes_without_looking),
+SYSTEMS = (
+    Planted("commit without compare-and-set", SHOWN, 1, CommitsBlindly),
+    Planted("join fired by a counter", SHOWN, 51, patches=_joins_by_counter),
+    Planted("finish without a fence", ONE, 219, NoFence),
+    Planted("takeover without guard or grace", ONE, 1, NoGuards, _takes_over_on_sight),
+    Planted("due moved later blindly", FORGOTTEN, 14, DueBlindly),
+    Planted("report acked on a busy lock, and nothing else wakes", FORGOTTEN, 0, ReportIsAll, _acked_when_busy),
+    Planted("publish without reading the log first", WHOLE, 7, patches=_publishes_without_looking),
     Planted("a late failure writes the intent", WORD, 0, patches=_failure_writes_the_intent, commands=True),
     Planted("a retry is queued under a pause", WORD, 0, patches=_retries_under_a_pause, commands=True),
-    Planted("claim ignores what the user wants", WORD, 31, ClaimsWhateverIsWanted, commands=True),
-    Planted("canceling until a worker that is gone confirms", WAIT, 25, patches=_waits_for_confirmation, commands=True),
-    Planted("no deadline for a worker that never lets go", WAIT, 30, patches=_never_past_the_deadline, commands=True),
-    Planted("abort without asking the slot", WHOLE, 103, patches=_aborts_without_the_slot, commands=True),
-    Planted("an alter restarts healthy attempts", SHOWN, 40, patches=_restarts_what_runs_well, commands=True),
-    Planted("a rerun keeps frozen inputs of what comes after", WORD, 46, patches=_keeps_what_was_frozen, commands=True),
-    Planted("passes that look only at what reports speak of", FORGOTTEN, 108, patches=_looks_only_at_reports),
+    Planted("claim ignores what the user wants", WORD, 20, ClaimsWhateverIsWanted, commands=True),
+    Planted(
+        "canceling until a worker that is gone confirms",
+        LATE_CANCEL,
+        25,
+        patches=_waits_for_confirmation,
+        commands=True,
+    ),
+    Planted(
+        "no deadline for a worker that never lets go", LATE_CANCEL, 25, patches=_never_past_the_deadline, commands=True
+    ),
+    Planted("abort without asking the slot", WHOLE, 158, patches=_aborts_without_the_slot, commands=True),
+    Planted("an alter restarts healthy attempts", SHOWN, 24, patches=_restarts_what_runs_well, commands=True),
+    Planted("a rerun keeps frozen inputs of what comes after", WORD, 24, patches=_keeps_what_was_frozen, commands=True),
+    Planted("passes that look only at what reports speak of", FORGOTTEN, 25, patches=_looks_only_at_reports),
     Planted("not found is taken for success", FORGOTTEN, 0, patches=_not_found_is_success),
     Planted("the outcome before the marker", WHOLE, 0, patches=_outcome_before_the_marker),
-    Planted("a retry starts twice", ONE, 1, ClaimedTwice),
-    Planted("a lock that outlives a clock set back", FORGOTTEN, 79, LocksForever, commands=True),
-    Planted("a job that is retried twice becomes two", WORD, 12, KeysForgotten, commands=True),
-    Planted("a retry takes over what is not its work", WHOLE, 43, patches=_adopts_by_name, commands=True),
-    Planted("a retry of a job that has not ended", WORD, 12, RetriesWhatRuns, patches=_retries_all, commands=True),
+    Planted("a retry starts twice", ONE, 0, ClaimedTwice),
+    Planted("a lock that outlives a clock set back", MISSED_DUE, 259, LocksForever, commands=True),
+    Planted("a job that is retried twice becomes two", WORD, 9, KeysForgotten, commands=True),
+    Planted("a retry takes over what is not its work", WHOLE, 60, patches=_adopts_by_name, commands=True),
+    Planted("a retry of a job that has not ended", WORD, 9, RetriesWhatRuns, patches=_retries_all, commands=True),
 )
+PLANTED = (*SYSTEMS, *MUTANTS)

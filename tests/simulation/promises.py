@@ -25,10 +25,11 @@ from tasks.token import Token, split_member
 from . import ends, word
 from .adopted import Adopted
 from .asked import RERUN, Asked, asked_for
-from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD, Broken
+from .broken import FORGOTTEN, LATE_PUBLISH, ONE, SHOWN, WAIT, WHOLE, WORD, Broken
 from .budgets import Budgets
 from .clocks import Clocks
 from .depot import Depot, LogEntry
+from .lateness import Lateness
 from .locks import Locks
 from .model import ModelStore
 from .packages import Packages
@@ -52,12 +53,14 @@ class Promises:
         depot: Depot,
         settings: Settings,
         slots: Callable[[], dict[str, int]],
+        lateness: Callable[[Clocks, Locks], Lateness],
     ) -> None:
         self._stage, self._core, self._depot, self._settings, self._slots = stage, core, depot, settings, slots
         self._events: set[tuple[str, str, int, str]] = set()
         self._nonces: dict[tuple[str, str, str], str] = {}  # and the commit that each came with
         self._budgets, self._asked, self._clocks = Budgets(core), Asked(core, depot), Clocks()
         self._locks = Locks(core)
+        self.lateness = lateness(self._clocks, self._locks)
         self._packages = Packages(depot)
         self._adopted = Adopted(core, depot)
         self._said = Said()
@@ -144,6 +147,7 @@ class Promises:
 
     def set_back(self, now: float) -> None:
         self._clocks.set_back(now)
+        self.lateness.set_back()
 
     # ---- the user's writes ---------------------------------------------------------------------------
 
@@ -210,6 +214,14 @@ class Promises:
         for staging in entry.stagings if entry.publish_id not in self._packages.outlasted else ():
             self._hold(WORD, self._asked.counts(job.record.id, staging))
 
+    # ---- the lock of a job ---------------------------------------------------------------------------
+
+    def met_busy(self, job: str) -> None:
+        self.lateness.met_busy(job)
+
+    def begun(self, job: str) -> None:
+        self.lateness.begun(job)
+
     # ---- commits -------------------------------------------------------------------------------------
 
     def halted(self, before: StoredJob, reason: Reason) -> None:
@@ -233,6 +245,7 @@ class Promises:
 
     def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
         self.commits += 1
+        self.lateness.committed(after, decision)
         job = before.record
         if job.terminal:
             self.broken(SHOWN, f"{job.id} was {job.status}, and was changed: {[e['kind'] for e in decision.events]}")
@@ -257,6 +270,7 @@ class Promises:
                 self.happened("over", job.id)
         if self.commits % 4 == 0:
             self.told_why(job.id)
+        self._hold(LATE_PUBLISH, ends.next_try(job, after))
         if after.record.phase and not job.phase:
             self._packages.publishing(self._state(after))
             self.happened("publishing", job.id)
@@ -353,6 +367,7 @@ class Promises:
             self._may_be_canceled(where, group, before, attempt, target)
         elif target in (S.BACKOFF, S.FAILED):
             self._budgets.charge(key, attempt, planned, target)
+            self._budgets.backoff(key, attempt, planned, event, self._core.jobs[key[0]].decided_at)
 
     def _may_be_canceled(
         self, where: str, group: str, before: StoredJob, attempt: Attempt | None, target: GroupState

@@ -16,6 +16,7 @@ class _Pending:
     entry: Entry
     consumer: str
     since: float
+    first_read: float  # for the promises
 
 
 class ReportStream:
@@ -63,7 +64,7 @@ class ReportStream:
         ids = {entry.id for entry in taken}
         self._waiting = [item for item in self._waiting if item[1].id not in ids]
         for entry in taken:
-            self.pending[entry.id] = _Pending(entry, consumer, now)
+            self.pending[entry.id] = _Pending(entry, consumer, now, now)
         return taken
 
     def next_at(self) -> float | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from .__main__ import play, total
-from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
+from .broken import COSTS, FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
 from .history import simulate
 from .planted import PLANTED, Planted
 from .short import explained, shortened
 
 SEEDS = 60  # CI runs 2000 by `make simulate`
-FULL_OF_EVENTS = (168, 273, 210, 414, 84, 0, 13, 66, 187)
+FULL_OF_EVENTS = (58, 69, 94, 0, 10, 247, 24)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
@@ -20,8 +20,8 @@ def test_every_promise_is_kept_whatever_is_lost_killed_or_frozen(first: int) -> 
     assert not broken, "\n".join(explained(history) for history in broken)
 
 
-def test_every_promise_is_broken_by_some_bug() -> None:
-    assert {bug.breaks for bug in PLANTED} == {FORGOTTEN, ONE, WORD, WAIT, SHOWN, WHOLE}
+def test_every_promise_and_every_bound_of_a_wait_is_broken_by_some_bug() -> None:
+    assert {bug.breaks for bug in PLANTED} == {FORGOTTEN, ONE, WORD, WAIT, SHOWN, WHOLE, *COSTS}
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
@@ -42,7 +42,7 @@ def test_the_same_seed_is_the_same_history() -> None:
 def test_a_history_that_breaks_a_promise_is_made_short() -> None:
     """What is left breaks the same promise, with less in it, and the dead wood of the rest is gone from its trace."""
     bug = next(bug for bug in PLANTED if bug.name == "a late failure writes the intent")
-    found = bug.search()
+    found = bug.search(20)  # with commands and faults that have nothing to do with it
     assert found is not None
     with bug.planted():
         whole = simulate(found.seed, store=bug.store, commands=bug.commands, keep_all=True)

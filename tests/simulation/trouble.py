@@ -67,7 +67,12 @@ class Trouble:
         self._more = more or random.Random(0)
         self.watchdog_dies = self._more.choice((0.0, 0.05, 0.2)) if more else 0.0  # at each renewal
         self.publisher_freezes = self._more.choice((0.3, 0.6, 0.9)) if more else 0.0  # before each slot
+        if more is not None and more.random() < 0.25:
+            # Nothing befalls any call: what messages and workers cost can be measured while they are lost.
+            self._table, self._total = [], 0.0
         self.away_until = 0.0  # until when the store is not there
+        self.quiet_since = 0.0  # since when nothing befalls a coordinator, its connections or the store
+        self.lost_since = 0.0  # the same for what makes a coordinator lose what it knows: not for a freeze
         self._only = only
         self.faults = 0  # things that went wrong, or would have
 
@@ -84,6 +89,16 @@ class Trouble:
         """Something is about to go wrong: whether it does (a history that is made short leaves out most of it)."""
         self.faults += 1
         return self._only is None or self.faults in self._only
+
+    def disturb(self, until: float, *, loses: bool = True) -> None:
+        """A fault of a coordinator, of its connections or of the store begins; until then it delays what they do.
+
+        Args:
+            loses: a coordinator may have lost what it knew, as with an answer that did not come.
+        """
+        self.quiet_since = max(self.quiet_since, until)
+        if loses:
+            self.lost_since = max(self.lost_since, until)
 
     def chance(self, share: float) -> bool:
         return share > 0 and self.on and self._rng.random() < share and self.happens()

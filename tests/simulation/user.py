@@ -144,6 +144,7 @@ class User:
     ) -> None:
         self._stage, self._trouble, self._core, self._retries = stage, trouble, core, retries
         line = Line(stage, trouble, self._killed)
+        line.of_coordinator = False
         self._warehouse = _WarehouseAtHand(line, depot)
         self._client = _ClientAtHand(settings, line, core, broker, stage, knows, retries)
         self._wishes = sorted((wish for wish in wishes if not wish.moment), key=lambda wish: wish.at)

@@ -12,6 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from coordinator.act import NEWER_LOOK
+from coordinator.job import JobRecord
+
+from .line import LONGEST_WAIT
 from .model import ModelStore
 from .stage import Life, Stage
 from .trouble import Trouble
@@ -58,6 +62,11 @@ class Weather:
     def knows(self, stage: Stage, who: str) -> Callable[[int], bool]:
         """Whether ``who`` can read what has this schema, at the time it is asked."""
         return lambda schema: schema < NEWER or who in self.newer_heads or stage.elapsed >= self.upgraded_at
+
+    def undecidable(self, stage: Stage) -> Callable[[JobRecord], bool]:
+        """Whether a job may wait for a newer coordinator: an older one that meets it leaves it for a moment."""
+        until = self.upgraded_at + NEWER_LOOK + 1.0
+        return lambda job: self.upgraded_at > 0 and job.schema >= NEWER and stage.elapsed < until
 
 
 CALM = Weather()
@@ -142,10 +151,12 @@ class Sky:
             return
         if blow.kind == "jump":
             core.set_clock(blow.by)
+            self._trouble.disturb(stage.now)
             stage.log("store", f"its CLOCK is set {'forward' if blow.by > 0 else 'back'} by {abs(blow.by):.1f}s")
             return
         away = blow.by if blow.kind == "restart" else 0.3
         self._trouble.away_until = min(self._trouble.ends, stage.now + away)
+        self._trouble.disturb(self._trouble.away_until + 1.0 + LONGEST_WAIT)
         if blow.kind == "restart":
             stage.log("store", f"RESTARTS, and is away for {self._trouble.away_until - stage.now:.1f}s")
             return
