@@ -63,6 +63,7 @@ class Lateness:
         self._since: dict[tuple[str, str], float] = {}
         self._next_look = 0.0
         self._hints: dict[tuple[str, str], tuple[Hint, int, float]] = {}  # group → hint, how often sent, when last
+        self._used_up: dict[str, float] = {}  # queue → when the allowance for sending again was last seen used up
         self._busy: dict[str, float] = {}  # job → since when somebody who met its lock busy waits for a pass
         self._answers: dict[str, float] = {}  # job → since when a publisher knows what came of it
         self._startable: dict[str, tuple[str, list[str]]] = {}  # job → the commit by which it was derived
@@ -182,7 +183,8 @@ class Lateness:
     def _hint(self, job: StoredJob, group: str) -> Iterator[Wait]:
         """Nobody has claimed it. The first hint is sent again after the dispatch timeout, later ones less often.
 
-        Those are looked at once in a dispatch timeout, as is a queue on which nothing waits any more.
+        Those are looked at once in a dispatch timeout, as are a queue on which nothing waits any more, and one whose
+        allowance was used up.
         """
         hint, sent, at = self._hints.get((job.record.id, group), (None, 0, 0.0))
         if hint is None or hint != job.groups[group].hint(job.record.id, group):
@@ -191,9 +193,10 @@ class Lateness:
         queue = plan.groups[split_member(group)[0]].spec.queue_name
         empty = not self._broker.length(queue)
         if not empty and self._core.resend_used(queue) >= 8:
+            self._used_up[queue] = self._stage.now
             return
         text = f"{hint} was sent {sent} times and is QUEUED"
-        later = 0.0 if sent == 1 else timeout
+        later = 0.0 if sent == 1 and self._used_up.get(queue, 0.0) < at else timeout
         if waited > timeout * 2.0 ** min(sent - 1, 4):
             yield broken.LOST_HINT, text, later + self.sweep
         elif empty and waited > timeout:

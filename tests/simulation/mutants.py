@@ -26,8 +26,10 @@ def line(function: object, old: str, new: str) -> partial[Patches]:
     return partial(edited, function, old, new)
 
 
-def mutant(name: str, breaks: str, start: int, patches: Callable[[], Patches], *, commands: bool = False) -> Planted:
-    return Planted(name, breaks, start, patches=patches, commands=commands)
+def mutant(
+    name: str, breaks: str, start: int, patches: Callable[[], Patches], *, commands: bool = False, within: int = 400
+) -> Planted:
+    return Planted(name, breaks, start, patches=patches, commands=commands, within=within)
 
 
 def _no_grace() -> Patches:
@@ -223,6 +225,7 @@ MUTANTS = (
         949,
         line(Publisher._try, "if self._tell(job, result):", "if self._tell(job, result) or True:"),
         commands=True,
+        within=1000,
     ),
     mutant(
         "the first trouble of a warehouse costs a minute",
