@@ -201,7 +201,7 @@ class Faults:
 
     def _broker_keys(self) -> Blow:
         """Everything that belongs to Celery, in the middle of it."""
-        mine = [key for key in self._fleet.eye.scan_iter("*", count=1000) if not key.startswith("unstuck:")]
+        mine = list(self._fleet.eye.scan_iter("unstuck:celery:*", count=1000))
         if mine:
             self._fleet.eye.delete(*mine)
         self._back("broker keys")
