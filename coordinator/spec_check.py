@@ -32,8 +32,8 @@ MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of 
 CONTROL_QUEUE = "control"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
-# Where `;` may be no end of a statement: what ends otherwise than we think, and the statements of a script.
-_SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b""", re.IGNORECASE)
+# Where `;` may be no end of a statement: what ends otherwise than we think, a script's statements, the value of a SET.
+_SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b|^\s*set\b""", re.IGNORECASE)
 
 
 def problems_in(spec: JobSpec) -> list[Problem]:
@@ -339,10 +339,14 @@ def _params_at(params: dict[str, Any], loc: Loc) -> Iterator[Problem]:
 
 
 def _references(spec: JobSpec) -> Iterator[Problem]:
-    """What is wrong with ``${env:NAME}`` outside of parameters."""
-    yield from _references_in(spec.defaults.conf, ("defaults", "conf"))
+    """What is wrong with ``${env:NAME}`` outside of parameters, and with the texts of ``conf``."""
+    for conf, loc in (
+        (spec.defaults.conf, ("defaults", "conf")),
+        *((group.conf, ("groups", i, "conf")) for i, group in enumerate(spec.groups)),
+    ):
+        yield from _json_problems(conf, loc)
+        yield from _references_in(conf, loc)
     for i, group in enumerate(spec.groups):
-        yield from _references_in(group.conf, ("groups", i, "conf"))
         for j, value in enumerate(group.fork_values or ()):
             if isinstance(value, str) and (found := reference_in(value)) is not None:
                 message = "the values of a fork are stored and shown, so no reference is resolved in them; put it under"

@@ -39,16 +39,16 @@ class Told:
 def tell(error: BaseException, clean: Callable[[str], str] = str) -> Told:
     """What to tell people of ``error``, after ``TEXT_WITHIN`` seconds at most. Raises nothing of its own.
 
-    ``clean`` takes the secrets out of the failure.
+    ``clean`` takes the secrets out of all that is told.
     """
     said: list[Told] = []
-    in_time = aside(lambda: said.append(Told(failure_of(error, clean), _whole(error))), TEXT_WITHIN)
+    in_time = aside(lambda: said.append(Told(failure_of(error, clean), clean(_whole(error)))), TEXT_WITHIN)
     if said:
         return said[0]
     why = "could not be made" if in_time else f"could not be made within {TEXT_WITHIN:g}s"
     text, frames = f"{class_name(error)}: its text {why}", _bare(error)
     failure = Failure("STEP_FAILED", text, not issubclass(type(error), Unrecoverable), _trimmed(frames, text, clean))
-    return Told(failure, "".join(traceback.format_list(frames)) + text, hangs=True)
+    return Told(failure, clean("".join(traceback.format_list(frames)) + text), hangs=True)
 
 
 def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failure:

@@ -18,9 +18,11 @@ from typing import Any, TypeGuard
 from billiard.common import reset_signals
 
 from tasks import fuse
+from tasks.app import START_WITHIN
 from tasks.errors import NotBegun
 from tasks.lease import Claim, ClaimAnswer
 from tasks.runner import Runner, start_runner
+from tasks.settings import settings
 from tasks.stop_sign import StopSign
 from tasks.token import Token
 
@@ -105,6 +107,7 @@ def main() -> None:
         stream=sys.stderr, level=logging.INFO, format="[%(asctime)s: %(levelname)s/fresh-%(process)d] %(message)s"
     )
     sign = None if told["sign"] is None else StopSign(told["sign"])
+    fuse.lay(START_WITHIN + settings().dispatch_timeout)  # as in a child of the pool: no end of this process may hang
     runner = start_runner(queues=told["queues"], slots=told["slots"], sign=sign)
     os.write(told["begun"], b"1")
     os.close(told["begun"])

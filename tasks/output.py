@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import IO, Any, cast
 
 from tasks.columns import arrow_table, check_spark_schema, plain_table
@@ -49,6 +50,7 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
         wrote = write_parquet(frame, files.uri(folder))
         files.check()
         staged = describe(files, folder)
+        staged = replace(staged, schema=_untyped(staged.schema, json.loads(frame.schema.json())))
         if wrote is not None and wrote != staged.rows:
             # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
             # Spark commits what it finds there, without an error.
@@ -76,6 +78,16 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
     files.remove_tree(folder)
     files.write_durable(f"{folder}/part-00000.parquet", data.getvalue())
     return describe(files, folder)
+
+
+def _untyped(schema: str, written: dict[str, Any]) -> str:
+    """``schema`` of the files of a Spark frame, in which columns without a type, stored as text, have none again."""
+    fields = json.loads(schema)
+    without = {field["name"] for field in written["fields"] if field["type"] == "void"}
+    for field in fields["fields"]:
+        if field["name"] in without:
+            field["type"] = "void"
+    return json.dumps(fields) if without else schema
 
 
 def describe(files: Files, folder: str) -> StagedOutput:
@@ -122,15 +134,20 @@ def open_file(files: Files, path: str) -> Iterator[IO[bytes]]:
 
 
 def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | None = None) -> Any:
-    """The rows of ``outputs`` as one Arrow table; a column that some of them lack is null there."""
+    """The rows of ``outputs`` as one Arrow table; a column is null where one of them lacks it, or gives it no type."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     tables = []
     for output in outputs:
+        without = {field["name"] for field in json.loads(output.schema)["fields"] if field["type"] == "void"}
         for data_file in output.files:
             with open_file(files, data_file.path) as file:
-                tables.append(pq.ParquetFile(file).read(columns=columns))
+                table = pq.ParquetFile(file).read(columns=columns)
+            for name in without.intersection(table.column_names):
+                at = table.column_names.index(name)
+                table = table.set_column(at, name, pa.nulls(len(table)))
+            tables.append(table)
     return pa.concat_tables(tables, promote_options="default")
 
 
@@ -182,4 +199,7 @@ def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
         with open_file(files, data_file.path) as file:
             for batch in pq.ParquetFile(file).iter_batches(columns=[column]):
                 files.answered()
-                yield from batch.column(0).to_pylist()
+                try:
+                    yield from batch.column(0).to_pylist()
+                except (ValueError, OverflowError) as error:  # a date of the year 12000, text that is no UTF-8
+                    raise ForkValuesInvalid(f"a value of the column {column} cannot be read: {error}") from error

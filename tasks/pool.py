@@ -26,7 +26,7 @@ from celery.concurrency import asynpool, prefork
 
 from tasks import fuse, stopping
 from tasks.app import START_WITHIN
-from tasks.proctree import WATCHDOG, adopt_orphans, end_strays, exit_status, name_of
+from tasks.proctree import adopt_orphans, end_strays, is_watchdog
 from tasks.seats import Seats
 from tasks.settings import settings
 from tasks.stop_sign import Word
@@ -109,9 +109,9 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
         try:
             if pid in {worker.pid for worker in self._pool} or os.getpgid(pid) == os.getpgrp():
                 return True
-            return name_of(pid) == WATCHDOG and exit_status(pid) is None
         except OSError:
             return False  # dead: it is reaped
+        return is_watchdog(pid)
 
 
 class TaskPool(prefork.TaskPool):  # type: ignore[misc]

@@ -103,7 +103,7 @@ def adopt_orphans() -> None:
 
 
 def set_name(name: str) -> None:
-    """Name this process, for ``name_of`` and for people. Up to 15 characters count.
+    """Name this process, for ``is_watchdog`` and for people. Up to 15 characters count.
 
     Raises:
         OSError: the kernel refuses.
@@ -111,13 +111,21 @@ def set_name(name: str) -> None:
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
-def name_of(pid: int) -> str:
-    """The name of a process. The command line says more, but reading it may hang where the process hangs.
+def is_watchdog(pid: int) -> bool:
+    """True for a living watchdog, also for one that is still starting and has not set its name.
 
-    Raises:
-        OSError: there is no such process.
+    The command line is read only then: to read it may hang where the process hangs.
     """
-    return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    place = Path(f"/proc/{pid}")
+    try:
+        name = (place / "comm").read_text().rstrip("\n")
+        if name != WATCHDOG and (
+            not name.startswith("python") or b"tasks.watchdog" not in (place / "cmdline").read_bytes()
+        ):
+            return False
+    except OSError:
+        return False
+    return exit_status(pid) is None
 
 
 def _prctl(option: int, value: ctypes.c_ulong | ctypes.c_char_p) -> None:

@@ -104,6 +104,7 @@ def run(runner: Runner, hint_text: str) -> str:
             try:
                 return run_fresh(runner, token, claim)
             except NotBegun as error:
+                runner.replace()  # its host may lack what the next one needs as well
                 claim = error
         return Attempt(runner, token, claim).run()
     except BaseException:
@@ -322,7 +323,7 @@ class Attempt:
         finally:
             before.put_back()
             if before.changed:
-                self._changed = ", ".join(before.changed)
+                self._changed = self._secrets.clean(", ".join(before.changed))
                 then = "this runner is replaced before it takes more work" if before.spoiled else "it was put back"
                 self._tell(logging.WARNING, "the steps of %s changed %s; %s", self._token, self._changed, then)
                 runner.leash.remark(f"its steps had changed {self._changed}")
@@ -439,7 +440,7 @@ class Attempt:
         except WarehouseMismatch as away:
             text = self._secrets.clean(shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT))
             return replace(failure, code=away.code, text=text, recoverable=True)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever its file system raises, the step's own failure counts
             said = "%s: the warehouse could not be asked whether it is there: %s"
             self._tell(logging.WARNING, said, self._token, error)
         return failure

@@ -31,7 +31,7 @@ from tasks.keys import Keys
 from tasks.lease import Lease
 from tasks.leash import Leash
 from tasks.leftovers import Surroundings
-from tasks.proctree import WATCHDOG, adopt_orphans, children, end_strays, exit_status, name_of
+from tasks.proctree import adopt_orphans, children, end_strays, is_watchdog
 from tasks.report import Failure
 from tasks.settings import Settings, settings, whoami
 from tasks.snapshot import Code, Snapshot
@@ -100,7 +100,10 @@ class Runner:
     @property
     def unfit(self) -> bool:
         """True once Java is gone from this host, and no session is up that needs it no more."""
-        return java_is_gone(self.settings, self._queues) and not self.driver.running
+        if self.driver.running:
+            return False
+        with self._idle:  # it may start a shell, which is no stray
+            return java_is_gone(self.settings, self._queues)
 
     @contextmanager
     def holding(self, token: Token) -> Iterator[Held]:
@@ -200,11 +203,8 @@ class Runner:
             return True
         if pid == self.leash.watchdog_pid or pid in self.driver.pids:
             return True
-        try:
-            # The watchdog of a fresh runner that was killed reports this, and ends by itself.
-            return name_of(pid) == WATCHDOG and exit_status(pid) is None
-        except OSError:
-            return False  # dead: it is reaped
+        # The watchdog of a fresh runner that was killed reports this, and ends by itself.
+        return is_watchdog(pid)
 
     def _prewarm(self) -> None:
         try:

@@ -18,7 +18,7 @@ from tasks.errors import Unrecoverable
 
 # ``$${`` stands for the text ``${``. The last group is what was meant as a reference and is none.
 _REFERENCE = re.compile(
-    r"(?P<escaped>\$\$\{)|\$\{env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}|(?P<wrong>\$\{\s*(?:(?i:env)\b|[\w.-]*:)[^}\s]*\}?)"
+    r"(?P<escaped>\$\$\{)|\$\{env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}|(?P<wrong>\$\{\s*[\w.-]*:[^}\s]*\}?)"
 )
 _SHORTEST = 4  # characters; shorter values would blot out ordinary text, so they are no secrets
 _PIECE = 256  # characters; a longer line of a secret is looked for in pieces, so that a stream is held back little
@@ -38,9 +38,8 @@ _URL_SAFE = ("", "/", "*", "!'()*", "!$&'()*+,;=", "!#$%&'()*+,/:;=?@[]~")
 
 
 def reference_in(text: str, *, wrong: bool = False) -> str | None:
-    """The first reference in ``text``, or what is meant as one and is none; if ``wrong``, only the latter counts."""
-    every = _REFERENCE.finditer(text)
-    return next((found[0] for found in every if found["wrong"] or (found["name"] and not wrong)), None)
+    """The first reference in ``text``; if ``wrong``, the first that was meant as one and is none."""
+    return next((found[0] for found in _REFERENCE.finditer(text) if found["wrong" if wrong else "name"]), None)
 
 
 class Secrets:

@@ -48,7 +48,7 @@ class Code:
         classes = [
             _Part(f"{name}.{made.__qualname__}", vars(made), dict(vars(made)), made)
             for name, module in used
-            for made in {id(held): held for held in vars(module).values() if _can_be_set(held, name)}.values()
+            for made in {id(held): held for held in list(vars(module).values()) if _can_be_set(held, name)}.values()
         ]
         self._parts = [*modules, _Part("sys.modules", sys.modules, dict(used)), *classes]
 

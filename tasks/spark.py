@@ -86,10 +86,13 @@ class Driver:
     @property
     def application(self) -> dict[str, str]:
         """``app`` and ``ui`` of the running session, for people; empty where there is none."""
-        if self._base is None or self.remote:
+        if self.remote or not self.running:
             return {}
-        context = self._base.sparkContext
-        return {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
+        try:
+            context = self._base.sparkContext
+            return {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
+        except Exception:  # noqa: BLE001 - as in running: the JVM died in between, or a step stops the session
+            return {}
 
     def start(self) -> None:
         """Start the session, unless one is running. A session whose JVM has died is made anew.
@@ -363,16 +366,24 @@ def read_parquet(session: Any, groups: Sequence[tuple[str, Sequence[str]]]) -> A
 
     Spark is told the schema. What it would infer depends on its conf, and is an integer for a column of nulls.
     """
-    from pyspark.sql.types import StructType
-
-    frames = [
-        session.read.schema(StructType.fromJson(json.loads(schema))).parquet(*map(hadoop_uri, uris))
-        for schema, uris in groups
-    ]
+    frames = [_read(session, schema, uris) for schema, uris in groups]
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame, allowMissingColumns=True)
     return whole
+
+
+def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
+    from pyspark.sql.types import NullType, StructType
+
+    fields = StructType.fromJson(json.loads(schema))
+    # A column without a type stands as another one in the file. It goes with a column of any type of other members.
+    known = StructType([field for field in fields if field.dataType != NullType()])
+    frame = session.read.schema(known).parquet(*map(hadoop_uri, uris))
+    if len(known) == len(fields):
+        return frame
+    names = [(field, "`" + field.name.replace("`", "``") + "`") for field in fields]
+    return frame.selectExpr(*(f"NULL AS {name}" if field not in known else name for field, name in names))
 
 
 def sql_error(error: BaseException) -> str | None:

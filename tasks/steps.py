@@ -12,8 +12,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tasks.context import StepContext, Work
@@ -60,10 +60,11 @@ def run_step(
         StepNotFound, BadStepCall, SqlInvalid, OutputInvalid: a retry cannot help.
         BaseException: whatever the step raised.
     """
-    if step.python is not None:
-        _run_python(step, work, ctx, allowed, imported)
-    else:
-        _run_sql(step, work, ctx)
+    with _ending_forks():
+        if step.python is not None:
+            _run_python(step, work, ctx, allowed, imported)
+        else:
+            _run_sql(step, work, ctx)
 
 
 # -- Python ----------------------------------------------------------------------------------------------------
@@ -74,8 +75,7 @@ def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]
     function = find(step.python, allowed)
     imported()
     arguments = fit(step.python, function, ctx.params, own=set(step.params))
-    with _ending_forks():
-        value = function(work.session, ctx, **arguments)
+    value = function(work.session, ctx, **arguments)
     if step.output is not None:
         if value is not None:
             work.write(step.output, value)
@@ -88,17 +88,16 @@ def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]
         raise OutputInvalid(f"{step.python} returned a frame that goes nowhere: say output: NAME on the step")
 
 
-@contextmanager
-def _ending_forks() -> Iterator[None]:
+class _ending_forks:
     """A process that the block forks ends where it leaves the block: only this process goes on with the attempt."""
-    pid, code = os.getpid(), os.EX_OK
-    try:
-        yield
-    except BaseException as error:
-        if os.getpid() == pid:
-            raise
-        code = _exit_code(error)
-    if os.getpid() != pid:
+
+    def __enter__(self) -> None:
+        self._pid = os.getpid()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if os.getpid() == self._pid:
+            return
+        code = os.EX_OK if error is None else _exit_code(error)
         try:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -148,8 +148,8 @@ def order(client: redis.Redis, hint: Hint, what: str) -> None:
 
 
 def reports(client: redis.Redis) -> list[dict[str, str]]:
-    """All reports of workers so far, oldest first; not the wake-ups that travel in the same stream."""
-    return [fields for _, fields in client.xrange(KEYS.reports) if fields["kind"] != "due"]
+    """All reports of workers so far, oldest first; neither wake-ups nor what cannot be read."""
+    return [fields for _, fields in client.xrange(KEYS.reports) if fields.get("kind", "due") != "due"]
 
 
 class FleetWorker:

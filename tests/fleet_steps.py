@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 import resource
@@ -171,6 +172,22 @@ def hoard(spark: Any, ctx: Any) -> None:
 def leave_a_thread(spark: Any, ctx: Any) -> None:
     threading.Thread(target=time.sleep, args=(600,), daemon=False).start()
     ctx.result("pid", os.getpid())
+
+
+def die_at_once(spark: Any, ctx: Any) -> None:
+    os._exit(3)
+
+
+def a_log_that_cannot_be_closed(spark: Any, ctx: Any) -> None:
+    class Blocks(logging.Handler):
+        def flush(self) -> None:
+            signal.pause()
+
+    logging.getLogger("blocks").addHandler(Blocks())
+
+
+def stop_the_session(spark: Any, ctx: Any) -> None:
+    spark.stop()
 
 
 def my_pid(spark: Any, ctx: Any) -> None:

@@ -65,6 +65,28 @@ def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_a
         assert pid(client, offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid
 
 
+def test_a_fresh_runner_that_dies_while_its_watchdog_starts_is_reported_lost_at_once(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    environ = {"UNSTUCK_LEASE_TTL": "60s", "UNSTUCK_LEASE_RENEW": "100ms"}
+    with fleet.worker(redis_server.url, tmp_path, environ=environ) as worker:
+        (runner,) = worker.runners
+        assert pid(client, offer(client, tmp_path, "first", "my_pid", fresh=False)) == runner.pid
+        hint = offer(client, tmp_path, "job", "die_at_once", fresh=True)
+        assert fleet.outcome(client, hint, 30).kind is OutcomeKind.LOST
+        assert pid(client, offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid, worker.story()
+
+
+def test_a_fresh_runner_that_hangs_in_its_end_is_ended_and_the_runner_above_goes_on(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, environ={"UNSTUCK_SESSION_TIMEOUT": "2s"}) as worker:
+        (runner,) = worker.runners
+        hint = offer(client, tmp_path, "job", "a_log_that_cannot_be_closed", fresh=True)
+        assert fleet.outcome(client, hint, 30).kind is OutcomeKind.SUCCEEDED
+        assert pid(client, offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid, worker.story()
+
+
 def test_a_fresh_runner_that_cannot_be_started_is_charged_to_nobody_else(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -118,6 +118,28 @@ def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
     assert f"left the process {daemon.name}; this runner is replaced" in runner.log.read_text()
 
 
+def test_a_fork_while_the_module_of_a_step_is_imported_becomes_no_second_runner(
+    store: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    steps = ("forks_at_import:done", "fleet_steps:my_pid", "fleet_steps:my_pid")
+    hints = [
+        fleet.offer(
+            store,
+            tmp_path / "w",
+            f"job-{os.urandom(4).hex()}",
+            {"name": "g", "spark": False, "steps": [{"python": step}]},
+            send=False,
+        )
+        for step in steps
+    ]
+    with lone_runner(redis_server.url, tmp_path, *hints) as runner:
+        assert runner.said() == ["succeeded APPLIED"] * 3
+    assert len({fleet.outcome(store, hint).results["pid"] for hint in hints}) == 1
+    said = [(report["token"].rpartition("/")[0], report["kind"]) for report in fleet.reports(store)]
+    for hint in hints:
+        assert [kind for token, kind in said if token == str(hint)] == ["claimed", "succeeded"]
+
+
 def test_a_fork_that_comes_back_from_its_step_ends_with_the_code_of_a_program(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:

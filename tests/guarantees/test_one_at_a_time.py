@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,11 +21,11 @@ from coordinator.commands import Command
 from coordinator.job import Reason
 from coordinator.status import GroupState, Status
 from coordinator.store import Acks, CommitAnswer
+from tasks import watchdog
 from tasks.connect import connect
 from tasks.lease import Lease
 from tasks.points import Point
 from tasks.report import Failure, Outcome, OutcomeKind
-from tasks.watchdog import Watchdog
 
 LOST = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "the runner was killed"))
 
@@ -163,16 +161,12 @@ def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(head: Head) -> N
     """The watchdog says it again until it is answered, with the same event: the first time was heard already."""
     job, hint = queued(head, worker_losses=1)
     head.claim(hint)  # type: ignore[arg-type]
-    with subprocess.Popen(["sleep", "600"], process_group=0) as runner:
-        hello = {"runner": "r", "worker": "host:runner1", "worker_pid": os.getpid(), "queues": [], "pid": runner.pid}
-        watchdog = Watchdog(hello, head.settings)
-        runner.kill()
 
     def lose_the_reply() -> None:
         raise redis.ConnectionError("the reply was lost")
 
     with armed(loss := Once(lose_the_reply, [Point.AFTER_FINISH])):
-        watchdog._finish(hint.held_by("runner1"), LOST)  # type: ignore[attr-defined]
+        watchdog._report(Lease(head.redis, head.keys, 15), hint.held_by("runner1"), LOST)  # type: ignore[attr-defined]
     assert loss.at is Point.AFTER_FINISH
     head.read()
     assert head.status(job) is Status.FAILED

@@ -37,11 +37,11 @@ def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_c
             return fleet.offer(store, tmp_path / "w", job, group)
 
         runner = fleet.runner_of(store, offer("first", "wait_for_cancel"))
+        (log,) = wait_until(lambda: list((tmp_path / "w").glob("_staging/first/g/*.log")), 20, "the log of the attempt")
         (watchdog,) = worker.watchdogs
         python.rename(python.with_name("away"))
         watchdog.kill()
         wait_until(lambda: fleet.gone(runner.pid), 5, "the runner to end")
-        (log,) = (tmp_path / "w").glob("_staging/first/g/*.log")
         for said in (worker.text(), log.read_text()):
             assert "no other can be started: FileNotFoundError" in said
         # Neither can the one that follows it start one. It says so, and takes nothing.

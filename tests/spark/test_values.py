@@ -362,6 +362,21 @@ def test_a_dataset_of_which_one_part_holds_only_nulls_keeps_the_values_of_the_ot
         assert sorted(table["v"].to_pylist(), key=str) == [None, "text"]
 
 
+@pytest.mark.parametrize(
+    "typed", ["1L", "0.5D", "date'2013-01-01'", "true", "'text'", "array(1)", "named_struct('n', 1)"]
+)
+def test_a_column_without_a_type_goes_with_a_column_of_any_type_of_another_part(place: Place, typed: str) -> None:
+    """As of a fork over months, one of which has no data: ``SELECT NULL AS v``."""
+    texts = [f"select {typed} as v, 1 as n", "select null as v, 2 as n"]
+    parts = [place.write(f"typed{n}-{abs(hash(typed))}", place.session.sql(text)) for n, text in enumerate(texts)]
+    for session in (place.session, None):
+        work = Work(place.files, Token("j", "reader", 1, "n", "c"), session, {"all": Dataset("all", tuple(parts))})
+        table = work.read("all") if session is None else work.read("all").toArrow()
+        rows = sorted(table.to_pylist(), key=lambda row: row["n"])
+        assert rows[0]["v"] is not None
+        assert rows[1]["v"] is None
+
+
 NAMES = ["a.b", "a b,;{}()\n\t=`\"'", "Ünï", "select", "void", "a/b:c%20", "_", "1"]
 
 

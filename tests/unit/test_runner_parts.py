@@ -161,6 +161,12 @@ def test_values_that_cannot_be_a_fork_are_refused(files: Files, values: list[Any
         collect(files, staged, Collect(output="x", column="v", distinct=distinct))
 
 
+def test_values_that_python_cannot_hold_are_refused(files: Files) -> None:
+    staged = stage(files, "_staging/x", pa.table({"v": pa.array([5_000_000], pa.date32())}))  # in the year 15,659
+    with pytest.raises(ForkValuesInvalid, match="a value of the column v cannot be read"):
+        collect(files, staged, Collect(output="x", column="v"))
+
+
 def test_values_that_the_store_could_not_hold_are_refused(files: Files) -> None:
     wanted = Collect(output="x", column="v", distinct=True)
     staged = stage(files, "_staging/x", pa.table({"v": ["a" * 50, "b" * 50, "a" * 50]}))

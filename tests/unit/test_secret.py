@@ -60,7 +60,6 @@ def test_what_a_variable_holds_is_not_resolved_again_and_a_doubled_dollar_stands
     [
         ("x ${env:HOME and more", "${env:HOME"),
         ("${env:}", "${env:}"),
-        ("${env}", "${env}"),
         ("${env:1A}", "${env:1A}"),
         ("${env: HOME}", "${env:"),
         ("${ENV:HOME}", "${ENV:HOME}"),

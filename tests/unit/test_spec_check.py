@@ -290,10 +290,12 @@ def test_references_and_texts_that_only_look_like_them_are_taken() -> None:
     params = {
         "a": "${env:A}${env:B_2}",
         "b": "$${env:A} and $${vault:x",
-        "c": ["${name}", "$5 {x: y}", {"d": "${env_a}"}],
+        "c": ["${name}", "$5 {x: y}", {"d": "${env_a}", "e": "${env}/${ENV}"}],
     }
     spec = minimal(params=params)
     assert JobSpec.model_validate(spec).params == params
+    fork = {"name": "f", "for_each": {"v": ["${x:-1}", "s3://b/${env}/x"]}, "steps": [{"python": "m:f"}]}
+    assert JobSpec.model_validate(minimal(groups=[fork])).groups[0].fork_values == ("${x:-1}", "s3://b/${env}/x")
     with pytest.raises(SpecError, match="expected a reference"):
         JobSpec.model_validate(spec).with_params({"a": "${env:A"})
 
@@ -378,6 +380,7 @@ def test_several_statements_in_one_step_are_refused(sql: str, tmp_path: Path) ->
             "SELECT 1 /* ; /* ; */ ; */",
             r"SELECT r'a\', 'b;c'",
             "SELECT $$a; b$$",
+            "SET spark.my.list=a;b",
             ";",
         ),
     ],
