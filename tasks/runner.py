@@ -181,9 +181,10 @@ class Runner:
             time.sleep(self.settings.lease_renew)
             with self._idle:
                 strays = self._end_strays() if self.held is None else []
-            if strays:  # not said under the lock: the log may hang
+            if strays:
+                said = "started by a thread that an attempt left, and ended: %s; this runner is replaced"
+                aside(partial(log.warning, said, ", ".join(strays)))  # the log may hang
                 self.replace()
-                log.warning("started by a thread that an attempt left, and ended: %s", ", ".join(strays))
 
     def _end_strays(self) -> list[str]:
         """End all processes below this one that an attempt left. Returns their names.

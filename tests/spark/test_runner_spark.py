@@ -312,7 +312,7 @@ def test_a_step_that_stops_the_session_is_charged_to_its_group_and_costs_no_runn
 ) -> None:
     """What comes next in the group finds a session that is stopped; the next group has a new one."""
     found = failure(store, offer("g", python("stop_the_session"), python("spark_numbers", "numbers")))
-    assert found.failure.code == "STEP_FAILED"
+    assert found.code == "STEP_FAILED"
     assert done(store, offer("h", python("stop_the_session"), python("my_pid"))).results["pid"]
     assert done(store, offer("i", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
 
