@@ -299,17 +299,14 @@ def test_the_record_carries_progress_with_the_application_and_its_ui(
 def test_a_jvm_that_died_between_attempts_is_made_anew(
     store: redis.Redis, offer: Offer, worker: fleet.FleetWorker
 ) -> None:
+    """By the same runner, or by the next one, if Python workers of that JVM were still there and had to be killed."""
     done(store, offer("g", python("spark_numbers", "numbers")))
     (jvm,) = [c for r in worker.runners for c in r.children() if "java" in command_line(c)]
     jvm.kill()
-    before = [runner.pid for runner in worker.runners]
     assert done(store, offer("h", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
-    assert [runner.pid for runner in worker.runners] == before
 
 
-def test_a_step_that_stops_the_session_is_charged_to_its_group_and_costs_no_runner(
-    store: redis.Redis, offer: Offer
-) -> None:
+def test_a_step_that_stops_the_session_is_charged_to_its_group(store: redis.Redis, offer: Offer) -> None:
     """What comes next in the group finds a session that is stopped; the next group has a new one."""
     found = failure(store, offer("g", python("stop_the_session"), python("spark_numbers", "numbers")))
     assert found.code == "STEP_FAILED"
@@ -320,10 +317,8 @@ def test_a_step_that_stops_the_session_is_charged_to_its_group_and_costs_no_runn
 def test_a_jvm_that_dies_while_the_session_is_left_is_made_anew(
     store: redis.Redis, offer: Offer, worker: fleet.FleetWorker
 ) -> None:
-    before = [runner.pid for runner in worker.runners]
     done(store, offer("g", python("jvm_dies_when_left")))
     assert done(store, offer("h", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
-    assert [runner.pid for runner in worker.runners] == before
     assert "could not be cleaned after an attempt and is ended" in worker.text()
 
 
