@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from importlib import import_module
 from typing import Any
 
 from celery import signals
@@ -33,16 +32,14 @@ WITHOUT_JAVA = (
 app.steps["consumer"].add(Acknowledging)
 
 
-def _worker_half(module: str) -> Any:
-    """A module that only a worker has the packages for. Imported when needed: a coordinator has no Spark."""
-    return import_module(f"tasks.{module}")
-
-
 @app.task(name="tasks.run")  # type: ignore[untyped-decorator]
 def run(hint: str) -> str:
     """Run the attempt that ``hint`` offers, if it can be claimed; answers what became of it, for Celery's log."""
-    answer: str = _worker_half("run").run(_worker_half("runner").this_runner(), hint)
-    return answer
+    # Imported when needed: a coordinator's own worker imports this module too, and has no Spark.
+    from tasks.run import run as run_attempt
+    from tasks.runner import this_runner
+
+    return run_attempt(this_runner(), hint)
 
 
 app.steps["consumer"].add(Ears)
@@ -81,9 +78,9 @@ def _start_runner(**_: Any) -> None:
     if _slots is None:
         return
     try:
-        _worker_half("runner").start_runner(
-            queues=sorted(app.amqp.queues.consume_from), slots=_slots, sign=sign_of_this_worker()
-        )
+        from tasks.runner import start_runner
+
+        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, sign=sign_of_this_worker())
     except Exception as error:  # noqa: BLE001 - whatever it is, this child must take no hint
         # Celery would log it, and give this child hints, each of which would be lost in it
         # (test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_cannot_be_one_takes_no_hint).
@@ -99,4 +96,6 @@ def _start_runner(**_: Any) -> None:
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]
 def _end_runner(**_: Any) -> None:
     if _slots is not None:
-        _worker_half("runner").end_runner()
+        from tasks.runner import end_runner
+
+        end_runner()
