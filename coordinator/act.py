@@ -14,20 +14,20 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
-from coordinator.background import Runs
-from coordinator.decide import decide
-from coordinator.decision import Decision, PublishResult, World
-from coordinator.job import NewerJob, Reason
-from coordinator.publisher import Publisher, Warehouses
-from coordinator.receipt import Delivered, receipt
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent
-from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
-from coordinator.summary import summary_of
-from tasks.connect import unavailable
-from tasks.points import Point, reach
-from tasks.settings import Settings
-from tasks.token import Hint, split_member
+from unstuck.coordinator.background import Runs
+from unstuck.coordinator.decide import decide
+from unstuck.coordinator.decision import Decision, PublishResult, World
+from unstuck.coordinator.job import NewerJob, Reason
+from unstuck.coordinator.publisher import Publisher, Warehouses
+from unstuck.coordinator.receipt import Delivered, receipt
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent
+from unstuck.coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
+from unstuck.coordinator.summary import summary_of
+from unstuck.tasks.connect import unavailable
+from unstuck.tasks.points import Point, reach
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Hint, split_member
 
 log = logging.getLogger(__name__)
 MAX_ROUNDS = 25

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.commands import Answer, Commanded
-from coordinator.job import Alteration, Ask, Change
-from coordinator.problem import Problem, SpecError, listed, suggestion
-from coordinator.size import compile_to_store
-from coordinator.spec import JobSpec, override
-from coordinator.state import JobState
-from coordinator.status import GroupState, Status
-from tasks.token import split_member
+from unstuck.coordinator.commands import Answer, Commanded
+from unstuck.coordinator.job import Alteration, Ask, Change
+from unstuck.coordinator.problem import Problem, SpecError, listed, suggestion
+from unstuck.coordinator.size import compile_to_store
+from unstuck.coordinator.spec import JobSpec, override
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.token import split_member
 
 S = GroupState
 _GROUP = r"(groups\.[^.]+|defaults)\."

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from coordinator.commands import Answer, Commanded
-from coordinator.draft import Draft
-from coordinator.due import PUBLISHING
-from coordinator.intake import start
-from coordinator.job import Ask, GroupRecord, Reason
-from coordinator.problem import listed, suggestion
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent, Status
-from tasks.errors import UnstuckError
-from tasks.token import split_member
+from unstuck.coordinator.commands import Answer, Commanded
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.due import PUBLISHING
+from unstuck.coordinator.intake import start
+from unstuck.coordinator.job import Ask, GroupRecord, Reason
+from unstuck.coordinator.problem import listed, suggestion
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.token import split_member
 
 S = GroupState
 SKIPPED = Reason("USER_SKIPPED", "the user skipped it")

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 import redis
 
-from coordinator.act import Coordinator
-from coordinator.background import Background
-from coordinator.consumer import Consumer
-from coordinator.inbox import Inbox
-from coordinator.outside import Hands
-from coordinator.presence import Presence
-from coordinator.store import Store
-from coordinator.sweep import Sweep
-from coordinator.sweepable import Sweepable
-from coordinator.vacuum import Vacuum
-from tasks.app import app as fleet
-from tasks.arming import arm_this_process
-from tasks.connect import connect
-from tasks.keys import Keys
-from tasks.lookout import Lookout
-from tasks.settings import Settings
+from unstuck.coordinator.act import Coordinator
+from unstuck.coordinator.background import Background
+from unstuck.coordinator.consumer import Consumer
+from unstuck.coordinator.inbox import Inbox
+from unstuck.coordinator.outside import Hands
+from unstuck.coordinator.presence import Presence
+from unstuck.coordinator.store import Store
+from unstuck.coordinator.sweep import Sweep
+from unstuck.coordinator.sweepable import Sweepable
+from unstuck.coordinator.vacuum import Vacuum
+from unstuck.tasks.app import app as fleet
+from unstuck.tasks.arming import arm_this_process
+from unstuck.tasks.connect import connect
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lookout import Lookout
+from unstuck.tasks.settings import Settings
 
 PUBLISHERS = 8  # jobs that one coordinator publishes at a time, in each warehouse
 VACUUM_TERM = 3600.0  # seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again

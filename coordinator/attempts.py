@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coordinator.backoff import backoff, loss_backoff
-from coordinator.decision import World
-from coordinator.job import Attempt, GroupRecord, Reason
-from coordinator.plan import PlannedGroup
-from coordinator.status import GroupState
-from tasks.duration import format_duration
-from tasks.group import Scalar
-from tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.coordinator.backoff import backoff, loss_backoff
+from unstuck.coordinator.decision import World
+from unstuck.coordinator.job import Attempt, GroupRecord, Reason
+from unstuck.coordinator.plan import PlannedGroup
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.group import Scalar
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
 
 MAX_RELEASES = 50
 CLOCK_SLACK = 1.0  # seconds; as in commit.lua

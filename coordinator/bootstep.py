@@ -15,9 +15,9 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
-from coordinator.consumer import Consumer
-from tasks.aside import aside
-from tasks.ears import Ears
+from unstuck.coordinator.consumer import Consumer
+from unstuck.tasks.aside import aside
+from unstuck.tasks.ears import Ears
 
 log = logging.getLogger(__name__)
 EXIT_CODE = 70  # EX_SOFTWARE
@@ -40,7 +40,7 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, parent: Any) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        from coordinator.celery import parts
+        from unstuck.coordinator.celery import parts
 
         self._consumer = parts().consumer
         self._consumer.stopping.clear()

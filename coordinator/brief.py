@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinator.decision import World
-from coordinator.due import PUBLISHING
-from coordinator.explanation import Explanation, Idle
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent
-from tasks.duration import format_duration
+from unstuck.coordinator.decision import World
+from unstuck.coordinator.due import PUBLISHING
+from unstuck.coordinator.explanation import Explanation, Idle
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent
+from unstuck.tasks.duration import format_duration
 
 S = GroupState
 LONELY = 5.0  # seconds after which a job or a hint that nobody has taken is worth a word

@@ -1,4 +1,4 @@
-"""The Celery app of the coordinator: ``celery -A coordinator worker -P threads`` and ``celery -A coordinator beat``.
+"""The Celery app of the coordinator: ``celery -A unstuck.coordinator worker -P threads`` and ``celery -A unstuck.coordinator beat``.
 
 Its worker consumes the ``control`` queue (sweeps, submits, commands) and carries the report consumer as a bootstep.
 """
@@ -11,15 +11,15 @@ from typing import Any
 
 from celery import Task
 
-from coordinator.assemble import Parts, assemble
-from coordinator.bootstep import CoordinatorEars, ReportConsumer
-from coordinator.client import Client
-from coordinator.commands import Command
-from coordinator.quiet import hush
-from coordinator.spec_check import CONTROL_QUEUE
-from tasks.acking import Acknowledging
-from tasks.app import celery_app, refuse_other_pools
-from tasks.settings import settings
+from unstuck.coordinator.assemble import Parts, assemble
+from unstuck.coordinator.bootstep import CoordinatorEars, ReportConsumer
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.commands import Command
+from unstuck.coordinator.quiet import hush
+from unstuck.coordinator.spec_check import CONTROL_QUEUE
+from unstuck.tasks.acking import Acknowledging
+from unstuck.tasks.app import celery_app, refuse_other_pools
+from unstuck.tasks.settings import settings
 
 _settings = settings()
 app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings)
@@ -35,7 +35,7 @@ app.conf.update(
     redbeat_lock_timeout=max(5.0, 5 * _settings.sweep_every),
     beat_schedule={
         "sweep": {
-            "task": "coordinator.sweep",
+            "task": "unstuck.sweep",
             "schedule": _settings.sweep_every,
             # Sweeps that nobody took in time are not worth doing one after the other.
             "options": {"queue": "control", "expires": max(1.0, 3 * _settings.sweep_every)},
@@ -45,10 +45,10 @@ app.conf.update(
 app.steps["consumer"].add(ReportConsumer)
 app.steps["consumer"].add(Acknowledging)
 app.steps["consumer"].add(CoordinatorEars)
-hush("coordinator.sweep")
+hush("unstuck.sweep")
 refuse_other_pools(
     app,
-    "celery -A coordinator worker reads reports in a thread, beside which no process may fork, and needs the threads "
+    "celery -A unstuck.coordinator worker reads reports in a thread, beside which no process may fork, and needs the threads "
     "pool: leave out -P/--pool, or give -P threads.",
 )
 
@@ -66,7 +66,7 @@ def parts() -> Parts:
         return _assembled()
 
 
-@app.task(name="coordinator.sweep")  # type: ignore[untyped-decorator]
+@app.task(name="unstuck.sweep")  # type: ignore[untyped-decorator]
 def sweep() -> int:
     """Decide every job that is due."""
     return parts().sweep.run()
@@ -78,7 +78,7 @@ def _asker(task: Task, by: str | None) -> str:
     return by or (f"a Celery task from {origin}" if origin else "a Celery task")
 
 
-@app.task(name="coordinator.submit", bind=True)  # type: ignore[untyped-decorator]
+@app.task(name="unstuck.submit", bind=True)  # type: ignore[untyped-decorator]
 def submit(
     self: Task,
     spec: dict[str, Any],
@@ -91,7 +91,7 @@ def submit(
         return client.submit(spec, key=key, params=params, by=_asker(self, by)).id
 
 
-@app.task(name="coordinator.pause", bind=True)  # type: ignore[untyped-decorator]
+@app.task(name="unstuck.pause", bind=True)  # type: ignore[untyped-decorator]
 def pause(self: Task, job: str, reason: str = "", by: str | None = None, now: bool = False) -> str:
     """Pause a job; ``now``: interrupt what runs. At most once, like every Celery message."""
     with Client(settings()) as client:
@@ -99,7 +99,7 @@ def pause(self: Task, job: str, reason: str = "", by: str | None = None, now: bo
 
 
 def _command_task(given: Command) -> None:
-    """``coordinator.resume`` … for apps that have nothing of ours installed. At most once, like all of Celery."""
+    """``unstuck.resume`` … for apps that have nothing of ours installed. At most once, like all of Celery."""
 
     def give(self: Task, job: str, reason: str = "", by: str | None = None) -> str:
         with Client(settings()) as client:
@@ -112,28 +112,28 @@ for _given in (Command.RESUME, Command.STOP, Command.CANCEL, Command.FORCE_STOP)
     _command_task(_given)
 
 
-@app.task(name="coordinator.alter", bind=True)  # type: ignore[untyped-decorator]
+@app.task(name="unstuck.alter", bind=True)  # type: ignore[untyped-decorator]
 def alter(self: Task, job: str, values: dict[str, Any], reason: str = "", by: str | None = None) -> str:
     """Change values of a job's spec, by path. At most once, like every Celery message."""
     with Client(settings()) as client:
         return str(client.alter(job, values, reason=reason, by=_asker(self, by)).answer)
 
 
-@app.task(name="coordinator.skip", bind=True)  # type: ignore[untyped-decorator]
+@app.task(name="unstuck.skip", bind=True)  # type: ignore[untyped-decorator]
 def skip(self: Task, job: str, group: str, reason: str = "", by: str | None = None) -> str:
     """Skip a group. At most once, like every Celery message."""
     with Client(settings()) as client:
         return str(client.skip(job, group, reason=reason, by=_asker(self, by)).answer)
 
 
-@app.task(name="coordinator.rerun", bind=True)  # type: ignore[untyped-decorator]
+@app.task(name="unstuck.rerun", bind=True)  # type: ignore[untyped-decorator]
 def rerun(self: Task, job: str, group: str, reason: str = "", by: str | None = None) -> str:
     """Run a group again, and what comes after it. At most once, like every Celery message."""
     with Client(settings()) as client:
         return str(client.rerun(job, group, reason=reason, by=_asker(self, by)).answer)
 
 
-@app.task(name="coordinator.retry", bind=True)  # type: ignore[untyped-decorator]
+@app.task(name="unstuck.retry", bind=True)  # type: ignore[untyped-decorator]
 def retry(self: Task, job: str, params: dict[str, Any] | None = None, reason: str = "", by: str | None = None) -> str:
     """The id of a new job that runs what ``job`` did not finish. At most once, like every Celery message."""
     with Client(settings()) as client:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from coordinator.bounded import LOG_LIMIT, keep_small
-from coordinator.guard import Guard, Session, end, members
+from unstuck.coordinator.bounded import LOG_LIMIT, keep_small
+from unstuck.coordinator.guard import Guard, Session, end, members
 
 STEADY = 30.0  # seconds; a child that lived this long has started well, and its next death counts as the first
 SETTLED = 1.0  # seconds

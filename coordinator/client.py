@@ -17,31 +17,31 @@ from typing import Any
 
 import redis
 
-from coordinator.alter import alter
-from coordinator.asking import rerun, skip
-from coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_damage, against_retry, command
-from coordinator.decision import World
-from coordinator.explain import SHOWN, explain
-from coordinator.explanation import Explanation
-from coordinator.fleet import FleetView, fleet_of
-from coordinator.fleet_health import all_at_work, left_lying
-from coordinator.giving import Giving, Judge
-from coordinator.job import JobRecord
-from coordinator.parked import Parked, Treated
-from coordinator.patience import LISTING, Patience
-from coordinator.queries import JobView, ListedJob, Queries, view_of
-from coordinator.size import compile_to_store
-from coordinator.spec import JobSpec
-from coordinator.state import JobState
-from coordinator.store import KeyTaken, NotEnded, Store, Submission
-from coordinator.submit_key import check_key
-from coordinator.summary import summary_of
-from tasks.connect import connect
-from tasks.errors import UnstuckError
-from tasks.keys import Keys
-from tasks.settings import Settings
-from tasks.settings import settings as default_settings
-from tasks.warehouse import Warehouse
+from unstuck.coordinator.alter import alter
+from unstuck.coordinator.asking import rerun, skip
+from unstuck.coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_damage, against_retry, command
+from unstuck.coordinator.decision import World
+from unstuck.coordinator.explain import SHOWN, explain
+from unstuck.coordinator.explanation import Explanation
+from unstuck.coordinator.fleet import FleetView, fleet_of
+from unstuck.coordinator.fleet_health import all_at_work, left_lying
+from unstuck.coordinator.giving import Giving, Judge
+from unstuck.coordinator.job import JobRecord
+from unstuck.coordinator.parked import Parked, Treated
+from unstuck.coordinator.patience import LISTING, Patience
+from unstuck.coordinator.queries import JobView, ListedJob, Queries, view_of
+from unstuck.coordinator.size import compile_to_store
+from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.store import KeyTaken, NotEnded, Store, Submission
+from unstuck.coordinator.submit_key import check_key
+from unstuck.coordinator.summary import summary_of
+from unstuck.tasks.connect import connect
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.settings import settings as default_settings
+from unstuck.tasks.warehouse import Warehouse
 
 _PATIENCE = Patience()  # of this process: what hangs in a warehouse outlives the client that asked
 
@@ -357,7 +357,7 @@ class Client:
         return self._give(job, given, judge, said, who)
 
     def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
-        """Change values of a job's spec, all or none. See `command`, and `coordinator.alter` for what may change when.
+        """Change values of a job's spec, all or none. See `command`, and `unstuck.coordinator.alter` for what may change when.
 
         Args:
             values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a value out.

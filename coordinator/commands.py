@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from coordinator.job import JobRecord
-from coordinator.status import Intent, Status
+from unstuck.coordinator.job import JobRecord
+from unstuck.coordinator.status import Intent, Status
 
 
 class Command(StrEnum):

@@ -19,10 +19,10 @@ from typing import Any
 
 from simpleeval import EvalWithCompoundTypes, InvalidExpression
 
-from coordinator.operators import OPERATORS, Impossible
-from coordinator.problem import describe, listed, shorten, suggestion
-from tasks.errors import UnstuckError
-from tasks.group import MAX_WHEN, GroupSpec
+from unstuck.coordinator.operators import OPERATORS, Impossible
+from unstuck.coordinator.problem import describe, listed, shorten, suggestion
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.group import MAX_WHEN, GroupSpec
 
 MAX_DEPTH = 50  # levels of nesting; far below what Python's own stack allows
 SHOWN_TEXT = 200  # characters of the expression in a sentence

@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 
 import redis
 
-from coordinator.act import Coordinator, Handled
-from coordinator.backoff import AWAY_WAIT, BUSY_WAIT, random_wait
-from coordinator.inbox import Entry, Inbox
-from coordinator.presence import EVERY, Presence
-from coordinator.receipt import Delivered
-from coordinator.sweep import Sweep
-from tasks.connect import unavailable
-from tasks.errors import Malformed
-from tasks.points import Point, reach
-from tasks.report import NewerSchema, Report
-from tasks.settings import Settings
+from unstuck.coordinator.act import Coordinator, Handled
+from unstuck.coordinator.backoff import AWAY_WAIT, BUSY_WAIT, random_wait
+from unstuck.coordinator.inbox import Entry, Inbox
+from unstuck.coordinator.presence import EVERY, Presence
+from unstuck.coordinator.receipt import Delivered
+from unstuck.coordinator.sweep import Sweep
+from unstuck.tasks.connect import unavailable
+from unstuck.tasks.errors import Malformed
+from unstuck.tasks.points import Point, reach
+from unstuck.tasks.report import NewerSchema, Report
+from unstuck.tasks.settings import Settings
 
 log = logging.getLogger(__name__)
 BATCH = 500

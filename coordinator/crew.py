@@ -8,9 +8,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.child import Command
-from coordinator.home import FleetFailed
-from tasks.settings import Settings
+from unstuck.coordinator.child import Command
+from unstuck.coordinator.home import FleetFailed
+from unstuck.tasks.settings import Settings
 
 CELERY = (sys.executable, "-m", "celery")
 
@@ -60,14 +60,17 @@ def crew(size: Size, url: str, settings: Settings, suffix: str = "", cores: int 
         return Command(name, (*CELERY, "-A", app, "worker", "-n", address, *options, *quiet), env, address)
 
     return [
-        *(node("coordinator", f"coordinator-{i}", env, "-P", "threads") for i in range(1, size.coordinators + 1)),
-        Command("beat", (*CELERY, "-A", "coordinator", "beat", "-l", "INFO"), env),
         *(
-            node("tasks", f"spark-{i}", spark_env, "-Q", ",".join(size.queues), "-c", str(size.slots))
+            node("unstuck.coordinator", f"coordinator-{i}", env, "-P", "threads")
+            for i in range(1, size.coordinators + 1)
+        ),
+        Command("beat", (*CELERY, "-A", "unstuck.coordinator", "beat", "-l", "INFO"), env),
+        *(
+            node("unstuck.tasks", f"spark-{i}", spark_env, "-Q", ",".join(size.queues), "-c", str(size.slots))
             for i in range(1, size.workers + 1)
         ),
         *(
-            node("tasks", f"light-{i}", env, "-Q", "light", "-c", str(size.light_slots))
+            node("unstuck.tasks", f"light-{i}", env, "-Q", "light", "-c", str(size.light_slots))
             for i in range(1, size.light + 1)
         ),
     ]

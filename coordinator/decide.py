@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from coordinator.asking import bring_about
-from coordinator.decision import Decision, World
-from coordinator.draft import Draft
-from coordinator.due import PUBLISHING, due_at
-from coordinator.ending import cancel_all, cancel_rest, end
-from coordinator.intake import look_at
-from coordinator.joining import judge_joins
-from coordinator.moves import check_status
-from coordinator.obeying import OUT_OF_TIME, obey, renew_budgets
-from coordinator.overtime import call_time, give_up_queued, keep_time
-from coordinator.queueing import queue_ready, resend_hints
-from coordinator.state import JobState
-from coordinator.status import Intent, derive
+from unstuck.coordinator.asking import bring_about
+from unstuck.coordinator.decision import Decision, World
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.due import PUBLISHING, due_at
+from unstuck.coordinator.ending import cancel_all, cancel_rest, end
+from unstuck.coordinator.intake import look_at
+from unstuck.coordinator.joining import judge_joins
+from unstuck.coordinator.moves import check_status
+from unstuck.coordinator.obeying import OUT_OF_TIME, obey, renew_budgets
+from unstuck.coordinator.overtime import call_time, give_up_queued, keep_time
+from unstuck.coordinator.queueing import queue_ready, resend_hints
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import Intent, derive
 
 
 def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Decision:

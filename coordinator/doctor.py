@@ -7,16 +7,16 @@ Every code has its cure in docs/troubleshooting.md.
 
 from __future__ import annotations
 
-from coordinator.explanation import longest_gap
-from coordinator.finding import Finding, count_of, ok, problem, some, warning
-from coordinator.fleet import CoordinatorView, FleetView, RunnerView, SeenThere
-from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen
-from coordinator.spec_check import CONTROL_QUEUE
-from coordinator.tested import TESTED_JAVA, TESTED_SERVER
-from coordinator.vitals import JobPlace, Records, Server
-from tasks.duration import format_duration
-from tasks.keys import Keys
-from tasks.settings import LAST_STEPS, Settings
+from unstuck.coordinator.explanation import longest_gap
+from unstuck.coordinator.finding import Finding, count_of, ok, problem, some, warning
+from unstuck.coordinator.fleet import CoordinatorView, FleetView, RunnerView, SeenThere
+from unstuck.coordinator.premises import JavaSeen, PackageSeen, PlaceSeen
+from unstuck.coordinator.spec_check import CONTROL_QUEUE
+from unstuck.coordinator.tested import TESTED_JAVA, TESTED_SERVER
+from unstuck.coordinator.vitals import JobPlace, Records, Server
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import LAST_STEPS, Settings
 
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (8, 0)
@@ -171,7 +171,7 @@ def _overdue(seen: Records, settings: Settings) -> Finding:
 
 
 def _sweep(seen: Records, settings: Settings) -> Finding:
-    cure = "Start a coordinator (celery -A coordinator worker -P threads) and a beat (celery -A coordinator beat)."
+    cure = "Start a coordinator (celery -A unstuck.coordinator worker -P threads) and a beat (celery -A unstuck.coordinator beat)."
     if seen.swept_age is None:
         return (problem if seen.open else warning)("SWEEP", "nobody has ever swept here", cure)
     ago = f"{format_duration(max(0.0, seen.swept_age))} ago"
@@ -179,7 +179,7 @@ def _sweep(seen: Records, settings: Settings) -> Finding:
         return (problem if seen.open else warning)("SWEEP", f"the last sweep was {ago}", cure)
     if not seen.beat:
         text = f"the last sweep was {ago}; no beat is there, so coordinators sweep by themselves, half as often"
-        return warning("SWEEP", text, "Start a beat: celery -A coordinator beat")
+        return warning("SWEEP", text, "Start a beat: celery -A unstuck.coordinator beat")
     return ok("SWEEP", f"the last sweep was {ago}, and a beat is there")
 
 

@@ -9,13 +9,13 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-from coordinator.decision import Decision, World
-from coordinator.job import Attempt, GroupRecord
-from coordinator.moves import check_move
-from coordinator.plan import PlannedGroup
-from coordinator.state import JobState
-from coordinator.status import GroupState
-from tasks.token import split_member
+from unstuck.coordinator.decision import Decision, World
+from unstuck.coordinator.job import Attempt, GroupRecord
+from unstuck.coordinator.moves import check_move
+from unstuck.coordinator.plan import PlannedGroup
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.token import split_member
 
 
 class Draft:

@@ -5,13 +5,13 @@ A time in the record that lies further ahead than it can was written before the 
 
 from __future__ import annotations
 
-from coordinator.attempts import CLOCK_SLACK, held_until
-from coordinator.backoff import LOSS_BACKOFF
-from coordinator.decision import EMPTY, World
-from coordinator.job import GroupRecord, JobRecord
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent
-from tasks.group import RetryPolicy
+from unstuck.coordinator.attempts import CLOCK_SLACK, held_until
+from unstuck.coordinator.backoff import LOSS_BACKOFF
+from unstuck.coordinator.decision import EMPTY, World
+from unstuck.coordinator.job import GroupRecord, JobRecord
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent
+from unstuck.tasks.group import RetryPolicy
 
 S = GroupState
 PUBLISHING = "publishing"

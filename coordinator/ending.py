@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.decision import PublishResult
-from coordinator.draft import Draft
-from coordinator.due import MAX_PUBLISH_WAIT, PUBLISHING, publish_at, publish_hangs_at, publish_silent
-from coordinator.job import GroupRecord, Reason
-from coordinator.status import GroupState, Intent, Status
-from tasks.duration import format_duration
-from tasks.token import fork_member
+from unstuck.coordinator.decision import PublishResult
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.due import MAX_PUBLISH_WAIT, PUBLISHING, publish_at, publish_hangs_at, publish_silent
+from unstuck.coordinator.job import GroupRecord, Reason
+from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.token import fork_member
 
 S = GroupState
 _WANTED = {

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from coordinator.attempts import held_until
-from coordinator.brief import job_brief, nobody_looks
-from coordinator.condition import quoted
-from coordinator.decision import World
-from coordinator.draft import Draft
-from coordinator.due import (
+from unstuck.coordinator.attempts import held_until
+from unstuck.coordinator.brief import job_brief, nobody_looks
+from unstuck.coordinator.condition import quoted
+from unstuck.coordinator.decision import World
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.due import (
     PUBLISHING,
     cancel_at,
     job_timeout_at,
@@ -24,7 +24,7 @@ from coordinator.due import (
     resend_at,
     retry_at,
 )
-from coordinator.explanation import (
+from unstuck.coordinator.explanation import (
     AT_WORK,
     Explanation,
     Idle,
@@ -37,12 +37,12 @@ from coordinator.explanation import (
     tried_so_far,
     ways_to_end,
 )
-from coordinator.job import GroupRecord, JobRecord
-from coordinator.join import Verdict, judge
-from coordinator.plan import PlannedGroup
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent, Status
-from tasks.duration import format_duration
+from unstuck.coordinator.job import GroupRecord, JobRecord
+from unstuck.coordinator.join import Verdict, judge
+from unstuck.coordinator.plan import PlannedGroup
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.tasks.duration import format_duration
 
 S = GroupState
 SHOWN = 20  # groups of one planned group that are explained one by one
@@ -83,7 +83,7 @@ def explain(
     alone = nobody_looks(world, due, idle)
     brief = job_brief(state, world, alone, found)
     if alone:
-        helps = ("celery -A coordinator worker -P threads", *job.help)
+        helps = ("celery -A unstuck.coordinator worker -P threads", *job.help)
         told = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
         return [_without_a_coordinator(each) for each in (told, *found)]
     timed = state.job.phase == PUBLISHING and state.job.publish_tries > 0 and state.job.halted is None
@@ -276,7 +276,7 @@ def _no_room(seen: Seen, queue: str) -> str:
 
 
 def _worker(queue: str) -> str:
-    return f"celery -A tasks worker -Q {queue}"
+    return f"celery -A unstuck.tasks worker -Q {queue}"
 
 
 def _canceled(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.decision import World
-from coordinator.draft import Draft
-from coordinator.due import job_timeout_at
-from coordinator.job import Attempt, GroupRecord, JobRecord
-from coordinator.plan import PlannedGroup
-from coordinator.queueing import Room
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent
-from tasks.duration import format_duration
-from tasks.token import split_member
+from unstuck.coordinator.decision import World
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.due import job_timeout_at
+from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord
+from unstuck.coordinator.plan import PlannedGroup
+from unstuck.coordinator.queueing import Room
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.token import split_member
 
 PATIENCE = 10.0  # seconds for which nobody may look at a job, however often the fleet sweeps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tasks.duration import format_duration
+from unstuck.tasks.duration import format_duration
 
 SHOWN = 6  # names in one sentence
 

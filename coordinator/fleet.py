@@ -1,6 +1,6 @@
 """The fleet as people see it: runners, coordinators, and the queues between them. Read-only; it decides nothing.
 
-Runners are described by their watchdogs (``tasks.watchdog``), coordinators by themselves (``coordinator.presence``).
+Runners are described by their watchdogs (``unstuck.tasks.watchdog``), coordinators by themselves (``unstuck.coordinator.presence``).
 Who died without a goodbye is shown as silent for an hour, since that is what a person looks for.
 """
 
@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import redis
 
-from coordinator.job import NewerJob
-from coordinator.loading import bare_state
-from coordinator.spec_check import CONTROL_QUEUE
-from coordinator.status import GroupState, Status
-from tasks.keys import Keys
+from unstuck.coordinator.job import NewerJob
+from unstuck.coordinator.loading import bare_state
+from unstuck.coordinator.spec_check import CONTROL_QUEUE
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.keys import Keys
 
 COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
 JOBS_LOOKED_AT = 1000  # open jobs, the newest, in which queues are looked for that nobody may listen to
@@ -27,7 +27,7 @@ JOBS_LOOKED_AT = 1000  # open jobs, the newest, in which queues are looked for t
 
 @dataclass(frozen=True, slots=True)
 class SeenThere:
-    """The warehouse that a process of the fleet was set to, as it saw it last (``tasks.lookout``).
+    """The warehouse that a process of the fleet was set to, as it saw it last (``unstuck.tasks.lookout``).
 
     Attributes:
         uri: its address; None if the process was set to none, or is of an older release.

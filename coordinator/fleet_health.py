@@ -5,10 +5,10 @@ The facts are read in ``fleet``. Every code has its cure in docs/troubleshooting
 
 from __future__ import annotations
 
-from coordinator.finding import Finding, ago, count_of, ok, problem, some, warning
-from coordinator.fleet import CoordinatorView, FleetView, QueueView, RunnerView, RunsOn
-from coordinator.spec_check import CONTROL_QUEUE
-from tasks.duration import format_duration
+from unstuck.coordinator.finding import Finding, ago, count_of, ok, problem, some, warning
+from unstuck.coordinator.fleet import CoordinatorView, FleetView, QueueView, RunnerView, RunsOn
+from unstuck.coordinator.spec_check import CONTROL_QUEUE
+from unstuck.tasks.duration import format_duration
 
 DEAF = 60.0  # seconds for which a message may lie before idle runners, where UNSTUCK_DEAF_AFTER says none
 
@@ -28,13 +28,13 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DE
         told = [f"{one.host}:{one.pid} (last report {ago(one.read_at, view.at)})" for one in heads]
         found.append(ok("COORDINATORS", some(told)))
     else:
-        cure = "Start one: celery -A coordinator worker -P threads (run two)"
+        cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
         found.append(problem("COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure))
     if hands:
         told = [f"{one.host}:{one.pid} (last hint {ago(one.taken_at, view.at)})" for one in hands]
         found.append(ok("WORKERS", some(told)))
     else:
-        cure = "Start one: celery -A tasks worker. If some run, they use another UNSTUCK_REDIS_URL or UNSTUCK_PREFIX."
+        cure = "Start one: celery -A unstuck.tasks worker. If some run, they use another UNSTUCK_REDIS_URL or UNSTUCK_PREFIX."
         found.append(
             (problem if open_jobs else warning)("WORKERS", f"no worker is heard of at {place}, so nothing runs", cure)
         )
@@ -49,9 +49,9 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DE
     idle = [queue for queue in view.queues if queue.length and not queue.listeners]
     for queue in idle:
         start = (
-            "celery -A coordinator worker -P threads"
+            "celery -A unstuck.coordinator worker -P threads"
             if queue.name == CONTROL_QUEUE
-            else f"celery -A tasks worker -Q {queue.name}"
+            else f"celery -A unstuck.tasks worker -Q {queue.name}"
         )
         text = f"{count_of(queue.length, 'message')} on queue {queue.name}, and nobody listens to it"
         found.append(problem("QUEUES", text, f"Start a process for it: {start}"))

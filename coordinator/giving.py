@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from coordinator.commands import Answer, Commanded, taken_in
-from coordinator.job import JobRecord
-from coordinator.state import JobState
-from coordinator.store import CommitAnswer
+from unstuck.coordinator.commands import Answer, Commanded, taken_in
+from unstuck.coordinator.job import JobRecord
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.store import CommitAnswer
 
 TAKEN_IN = 3.0  # seconds that a command is given to be taken in before the next one is refused because of it
 TRY_EVERY = 0.02

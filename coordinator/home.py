@@ -18,8 +18,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tasks.errors import UnstuckError
-from tasks.settings import Settings
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.settings import Settings
 
 DEFAULT_HOME = Path(".unstuck")
 _PORTS = range(20_000, 32_000)

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import redis
 
-from coordinator.store import REPORT_GROUP
-from tasks import report
-from tasks.keys import Keys
-from tasks.lease import script
+from unstuck.coordinator.store import REPORT_GROUP
+from unstuck.tasks import report
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import script
 
 Fields = dict[str, str]
 CONSUMER_SILENCE = 3600.0  # seconds; one that is alive asks at least once a second
@@ -62,8 +62,8 @@ class Inbox:
         self._redis = client
         self._keys = keys
         self._consumer = consumer
-        self._park = script(client, "coordinator", "park")
-        self._readmit = script(client, "coordinator", "readmit")
+        self._park = script(client, "unstuck.coordinator", "park")
+        self._readmit = script(client, "unstuck.coordinator", "readmit")
 
     def open(self) -> None:
         """Make the stream and its consumer group if they are not there (also after a store came back empty).

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from coordinator.attempts import Folded, fold, held_until, lapsed
-from coordinator.decision import MAX_TRANSITIONS, Guard
-from coordinator.draft import Draft
-from coordinator.job import Attempt, GroupRecord, Reason
-from coordinator.size import megabytes
-from coordinator.spec_check import MAX_GROUPS, MAX_MEMBERS
-from coordinator.status import GroupState
-from tasks.group import MAX_JOB_BYTES, Scalar, fork_bytes
-from tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.coordinator.attempts import Folded, fold, held_until, lapsed
+from unstuck.coordinator.decision import MAX_TRANSITIONS, Guard
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.job import Attempt, GroupRecord, Reason
+from unstuck.coordinator.size import megabytes
+from unstuck.coordinator.spec_check import MAX_GROUPS, MAX_MEMBERS
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.group import MAX_JOB_BYTES, Scalar, fork_bytes
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
 
 S = GroupState
 

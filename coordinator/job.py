@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
-from coordinator.status import GroupState, Intent, Status
-from tasks.errors import Malformed, UnstuckError
-from tasks.report import Failure, Outcome
-from tasks.texts import FIELD, unpack
-from tasks.token import Hint
+from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.tasks.errors import Malformed, UnstuckError
+from unstuck.tasks.report import Failure, Outcome
+from unstuck.tasks.texts import FIELD, unpack
+from unstuck.tasks.token import Hint
 
 
 def _compact(value: Any) -> str:
@@ -143,7 +143,7 @@ class Attempt:
             parsed = None if outcome is None else Outcome.from_json(outcome)
         except Malformed as error:
             # An outcome nobody can read must still end the attempt, or its group would wait for ever.
-            from tasks.report import OutcomeKind
+            from unstuck.tasks.report import OutcomeKind
 
             parsed = Outcome(OutcomeKind.FAILED, failure=Failure("OUTCOME_UNREADABLE", str(error)))
         return cls(
@@ -247,7 +247,7 @@ class JobRecord:
     Attributes:
         commit: uuid of the last commit; the compare-and-set of every commit.
         spec: as JSON, with references in place of long texts; see `written`.
-        texts: the long texts of the spec, by digest (``tasks.texts``). One that an ``alter`` took out stays.
+        texts: the long texts of the spec, by digest (``unstuck.tasks.texts``). One that an ``alter`` took out stays.
         phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
         aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
         publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.

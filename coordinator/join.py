@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinator.job import Reason
-from coordinator.state import UNEXPANDED, Census
-from coordinator.status import GroupState
-from tasks.group import JoinRule
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.state import UNEXPANDED, Census
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.group import JoinRule
 
 
 class Verdict(StrEnum):

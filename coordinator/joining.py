@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.condition import evaluate
-from coordinator.draft import Draft
-from coordinator.job import GroupRecord, Reason
-from coordinator.join import Verdict, judge
-from coordinator.queueing import freeze_group
-from coordinator.status import GroupState
+from unstuck.coordinator.condition import evaluate
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.job import GroupRecord, Reason
+from unstuck.coordinator.join import Verdict, judge
+from unstuck.coordinator.queueing import freeze_group
+from unstuck.coordinator.status import GroupState
 
 S = GroupState
 

@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from coordinator.job import Attempt, GroupRecord, JobRecord, NewerJob
-from coordinator.plan import NO_GROUPS, Plan, plan_of
-from coordinator.problem import SpecError
-from coordinator.state import JobState
-from coordinator.status import Intent
-from tasks.errors import UnstuckError
+from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, NewerJob
+from unstuck.coordinator.plan import NO_GROUPS, Plan, plan_of
+from unstuck.coordinator.problem import SpecError
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import Intent
+from unstuck.tasks.errors import UnstuckError
 
 
 class Damaged(UnstuckError):

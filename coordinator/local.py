@@ -21,15 +21,15 @@ import psutil
 from kombu.utils.url import maybe_sanitize_url
 from redis import RedisError
 
-from coordinator.bounded import LOG_LIMIT
-from coordinator.child import Child, Command
-from coordinator.crew import Size, crew, valkey
-from coordinator.guard import Guard
-from coordinator.home import Answer, FleetFailed, FleetRunning, Home, ask, discover_redis_url
-from coordinator.voice import Voice, to_stdout
-from tasks.connect import broker_url
-from tasks.keys import Keys
-from tasks.settings import Settings
+from unstuck.coordinator.bounded import LOG_LIMIT
+from unstuck.coordinator.child import Child, Command
+from unstuck.coordinator.crew import Size, crew, valkey
+from unstuck.coordinator.guard import Guard
+from unstuck.coordinator.home import Answer, FleetFailed, FleetRunning, Home, ask, discover_redis_url
+from unstuck.coordinator.voice import Voice, to_stdout
+from unstuck.tasks.connect import broker_url
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import Settings
 
 __all__ = ["FleetFailed", "FleetRunning", "LocalFleet", "Size", "crew", "discover_redis_url", "valkey"]
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from coordinator.status import GroupState, Status
+from unstuck.coordinator.status import GroupState, Status
 
 _S = GroupState
 _J = Status

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.decision import Guard
-from coordinator.draft import Draft
-from coordinator.due import cancel_at
-from coordinator.ending import cancel_waiting
-from coordinator.job import Reason
-from coordinator.status import GroupState, Intent
-from tasks.duration import format_duration
+from unstuck.coordinator.decision import Guard
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.due import cancel_at
+from unstuck.coordinator.ending import cancel_waiting
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.status import GroupState, Intent
+from unstuck.tasks.duration import format_duration
 
 S = GroupState
 PAUSED = Reason("USER_PAUSED", "the user paused the job; it waits for a resume")

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.problem import describe, listed, shorten
+from unstuck.coordinator.problem import describe, listed, shorten
 
 MAX_BITS = 1024  # of a whole number that a condition computes
 MAX_JOINED = 10_000  # characters, or values, of what + puts together

@@ -13,13 +13,13 @@ from typing import Any
 
 from kombu.exceptions import BatchPublishError, OperationalError
 
-from coordinator.decision import PublishResult
-from coordinator.job import Reason
-from coordinator.publish import Aborted, PublishFailed, abort, publish
-from coordinator.state import JobState
-from coordinator.status import GroupState
-from tasks.errors import UnstuckError, WarehouseMismatch
-from tasks.token import Hint
+from unstuck.coordinator.decision import PublishResult
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.publish import Aborted, PublishFailed, abort, publish
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
+from unstuck.tasks.token import Hint
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Hands:
     """Sends hints through one Celery app and publishes through the job's warehouse."""
 
     def __init__(self, app: Any) -> None:
-        """``app``: the Celery app of the fleet (``tasks.app.app``)."""
+        """``app``: the Celery app of the fleet (``unstuck.tasks.app.app``)."""
         self._app = app
 
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
@@ -37,7 +37,7 @@ class Hands:
             with self._app.producer_pool.acquire(block=True) as producer, producer.batch():
                 for queue, hint in hints:
                     self._app.send_task(
-                        "tasks.run", args=[str(hint)], task_id=str(hint), queue=queue, producer=producer, retry=False
+                        "unstuck.run", args=[str(hint)], task_id=str(hint), queue=queue, producer=producer, retry=False
                     )
         except (BatchPublishError, OperationalError, OSError) as error:
             log.warning("%d hints could not be sent (they will be again): %s", len(hints), error)

@@ -1,21 +1,21 @@
 """Overtime: what waits in a queue, or takes as a whole, longer than its spec allows, is given up.
 
 The user's word stands above every timeout: nothing is given up under a pause, a cancel or a force-stop. The time of a
-step and of a group's steps is held by the watchdog beside the runner (``tasks.vigil``), not here.
+step and of a group's steps is held by the watchdog beside the runner (``unstuck.tasks.vigil``), not here.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.attempts import CLOCK_SLACK
-from coordinator.decision import Guard
-from coordinator.draft import Draft
-from coordinator.due import job_timeout_at, queue_timeout_at
-from coordinator.job import JobRecord, Reason
-from coordinator.obeying import unclaimed
-from coordinator.status import GroupState, Intent, Status
-from tasks.duration import format_duration
+from unstuck.coordinator.attempts import CLOCK_SLACK
+from unstuck.coordinator.decision import Guard
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.due import job_timeout_at, queue_timeout_at
+from unstuck.coordinator.job import JobRecord, Reason
+from unstuck.coordinator.obeying import unclaimed
+from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.tasks.duration import format_duration
 
 S = GroupState
 
@@ -53,7 +53,7 @@ def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
         what = "they were busy: start more workers, or raise queue_timeout:"
     else:
         who = f"no runner listens on queue {queue}"
-        what = f"start one (celery -A tasks worker -Q {queue}) and submit the job again"
+        what = f"start one (celery -A unstuck.tasks worker -Q {queue}) and submit the job again"
     text = f"nobody took it within its queue_timeout of {format_duration(seconds)}; {who}; {what} (not worth a retry)"
     return Reason("QUEUE_TIMEOUT", text)
 

@@ -13,12 +13,12 @@ from typing import cast
 
 import redis
 
-from coordinator.inbox import DeadReport, Fields, dead_report
-from tasks.errors import Malformed, UnstuckError
-from tasks.keys import Keys
-from tasks.lease import script
-from tasks.report import Report
-from tasks.token import Token
+from unstuck.coordinator.inbox import DeadReport, Fields, dead_report
+from unstuck.tasks.errors import Malformed, UnstuckError
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import script
+from unstuck.tasks.report import Report
+from unstuck.tasks.token import Token
 
 REMEMBERED = 86400  # seconds for which it is known what became of a parked report
 
@@ -54,8 +54,8 @@ class Parked:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
         self._keys = keys
-        self._replay = script(client, "coordinator", "replay")
-        self._drop = script(client, "coordinator", "drop")
+        self._replay = script(client, "unstuck.coordinator", "replay")
+        self._drop = script(client, "unstuck.coordinator", "drop")
 
     def all(self) -> list[DeadReport]:
         """Every parked report, the oldest first."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tasks.errors import UnstuckError
+from unstuck.tasks.errors import UnstuckError
 
 LIMIT = 10.0  # seconds, for a read or a write of one small file
 # Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names a page, one page after the

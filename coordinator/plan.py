@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from coordinator.spec import JobSpec
-from tasks.group import Collect, GroupPlan, GroupSpec, RetryPolicy, Scalar
-from tasks.texts import Packer, unpack
+from unstuck.coordinator.spec import JobSpec
+from unstuck.tasks.group import Collect, GroupPlan, GroupSpec, RetryPolicy, Scalar
+from unstuck.tasks.texts import Packer, unpack
 
 
 @dataclass(frozen=True, slots=True)

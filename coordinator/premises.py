@@ -14,8 +14,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tasks.errors import UnstuckError
-from tasks.warehouse import ID_FILE, Warehouse
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.warehouse import ID_FILE, Warehouse
 
 WORKER = "worker"  # the extra that brings Spark
 

@@ -12,11 +12,11 @@ import logging
 
 import redis
 
-from coordinator.spec_check import CONTROL_QUEUE
-from coordinator.standing import Standing
-from tasks.keys import Keys
-from tasks.lookout import Lookout
-from tasks.release import release_here
+from unstuck.coordinator.spec_check import CONTROL_QUEUE
+from unstuck.coordinator.standing import Standing
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lookout import Lookout
+from unstuck.tasks.release import release_here
 
 log = logging.getLogger(__name__)
 EVERY = 1.0  # seconds between two notes of one coordinator

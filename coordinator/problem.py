@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.errors import UnstuckError
+from unstuck.tasks.errors import UnstuckError
 
 Loc = tuple[str | int, ...]
 

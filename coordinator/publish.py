@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from tasks.errors import UnstuckError
-from tasks.filesystem import Files
-from tasks.marker import StagedOutput, files_stand, read_marker
-from tasks.points import Point, reach
-from tasks.warehouse import Change, Entry, State, Warehouse
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.marker import StagedOutput, files_stand, read_marker
+from unstuck.tasks.points import Point, reach
+from unstuck.tasks.warehouse import Change, Entry, State, Warehouse
 
 MARKER_GONE = "MARKER_GONE"
 OUTPUT_MISSING = "OUTPUT_MISSING"

@@ -14,12 +14,12 @@ from typing import Protocol
 
 import redis
 
-from coordinator.background import AtOnce, Runs
-from coordinator.backoff import BUSY_WAIT, random_wait
-from coordinator.decision import PublishResult
-from coordinator.job import Reason
-from coordinator.state import JobState
-from tasks.points import Point, reach
+from unstuck.coordinator.background import AtOnce, Runs
+from unstuck.coordinator.backoff import BUSY_WAIT, random_wait
+from unstuck.coordinator.decision import PublishResult
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.state import JobState
+from unstuck.tasks.points import Point, reach
 
 log = logging.getLogger(__name__)
 MAX_BUSY = 100

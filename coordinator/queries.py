@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import redis
 
-from coordinator.explanation import Explanation, Idle
-from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from coordinator.loading import state_of
-from coordinator.state import JobState
-from coordinator.status import DONE, GroupState, Status
-from tasks.group import Scalar
-from tasks.keys import Keys
-from tasks.token import split_member
+from unstuck.coordinator.explanation import Explanation, Idle
+from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.loading import state_of
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import DONE, GroupState, Status
+from unstuck.tasks.group import Scalar
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.token import split_member
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.draft import Draft
-from coordinator.due import resend_at, retry_at
-from coordinator.job import Attempt
-from coordinator.status import GroupState
-from tasks.group import FrozenInputs
-from tasks.token import fork_member, split_member
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.due import resend_at, retry_at
+from unstuck.coordinator.job import Attempt
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.group import FrozenInputs
+from unstuck.tasks.token import fork_member, split_member
 
 S = GroupState
 

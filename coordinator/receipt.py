@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from coordinator.state import JobState
-from coordinator.status import GroupState
-from coordinator.store import Acks
-from tasks.report import Report, ReportKind
-from tasks.token import split_member
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState
+from unstuck.coordinator.store import Acks
+from unstuck.tasks.report import Report, ReportKind
+from unstuck.tasks.token import split_member
 
 REFUSED = "REPORT_REFUSED"
 

@@ -1,6 +1,6 @@
 """The JSON schema of a job spec, for editors that complete and check while one types.
 
-``python -m coordinator.schema`` writes it anew beside this file. The schema is a copy for editors; what decides is
+``python -m unstuck.coordinator.schema`` writes it anew beside this file. The schema is a copy for editors; what decides is
 `JobSpec`, which also checks what a schema cannot say.
 """
 
@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coordinator.spec import JobSpec
+from unstuck.coordinator.spec import JobSpec
 
 FILE = Path(__file__).with_name("spec.schema.json")
 

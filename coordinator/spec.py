@@ -17,12 +17,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, ValidationError, model_validator
 
-from coordinator.problem import Loc, Problem, SpecError, listed, shorten, suggestion
-from coordinator.spec_check import ONE_STATEMENT, problems_in, problems_of_graph, several_statements
-from coordinator.spec_words import problems_of
-from coordinator.text_tree import Reading
-from tasks.duration import Timeout
-from tasks.group import (
+from unstuck.coordinator.problem import Loc, Problem, SpecError, listed, shorten, suggestion
+from unstuck.coordinator.spec_check import ONE_STATEMENT, problems_in, problems_of_graph, several_statements
+from unstuck.coordinator.spec_words import problems_of
+from unstuck.coordinator.text_tree import Reading
+from unstuck.tasks.duration import Timeout
+from unstuck.tasks.group import (
     MAX_COUNT,
     DatasetName,
     ForkFrom,
@@ -35,7 +35,7 @@ from tasks.group import (
     Step,
     Strict,
 )
-from tasks.texts import Packer
+from unstuck.tasks.texts import Packer
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 
@@ -92,7 +92,7 @@ class JobSpec(Strict):
         Raises:
             SpecError: the file cannot be read, or the spec or ``params`` are wrong.
         """
-        from coordinator.spec_text import MAX_BYTES, read_bytes
+        from unstuck.coordinator.spec_text import MAX_BYTES, read_bytes
 
         source = os.fspath(path)
         try:
@@ -114,7 +114,7 @@ class JobSpec(Strict):
         Raises:
             SpecError: with every problem, each with its line and column.
         """
-        from coordinator.spec_text import read_text
+        from unstuck.coordinator.spec_text import read_text
 
         reading = read_text(text, source)
         try:
@@ -242,7 +242,7 @@ def override(text: str, standing: Any) -> Any:
 
     Raises: ValueError.
     """
-    from coordinator.spec_text import plain_scalar, read_text
+    from unstuck.coordinator.spec_text import plain_scalar, read_text
 
     if text[:1] in ("[", "{", '"', "'"):
         try:

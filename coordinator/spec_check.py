@@ -14,13 +14,13 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from coordinator.condition import Scope, check
-from coordinator.problem import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
-from tasks.group import GroupSpec, Step
-from tasks.secret import reference_in
+from unstuck.coordinator.condition import Scope, check
+from unstuck.coordinator.problem import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
+from unstuck.tasks.group import GroupSpec, Step
+from unstuck.tasks.secret import reference_in
 
 if TYPE_CHECKING:
-    from coordinator.spec import JobSpec
+    from unstuck.coordinator.spec import JobSpec
 
 MAX_GROUPS = 10_000
 MAX_MEMBERS = 100_000  # of all literal forks together

@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from coordinator.problem import Loc, Problem, SpecError, describe, shorten
-from coordinator.text_tree import MAX_DEPTH, Node, Place, Reading, Tree
+from unstuck.coordinator.problem import Loc, Problem, SpecError, describe, shorten
+from unstuck.coordinator.text_tree import MAX_DEPTH, Node, Place, Reading, Tree
 
 MAX_BYTES = 10 * 1024 * 1024
 

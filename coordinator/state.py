@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from coordinator.job import Attempt, GroupRecord, JobRecord
-from coordinator.plan import Plan, PlannedGroup
-from coordinator.status import GroupState
-from tasks.group import Scalar, fork_bytes
-from tasks.token import fork_member, split_member
+from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord
+from unstuck.coordinator.plan import Plan, PlannedGroup
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.group import Scalar, fork_bytes
+from unstuck.tasks.token import fork_member, split_member
 
 WAITING_RECORD = GroupRecord()
 UNEXPANDED = "UNEXPANDED"  # in a census: a need that is a dynamic fork whose values nobody knows yet

@@ -1,7 +1,7 @@
 """The store: the only module of the coordinator that speaks to Redis about jobs. One named call per transition.
 
 Every write is one Lua script (``coordinator/lua``) that validates before it writes and may be repeated, since
-redis-py repeats a command whose reply was lost. The keys are listed in ``tasks.keys``.
+redis-py repeats a command whose reply was lost. The keys are listed in ``unstuck.tasks.keys``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, cast
 
 import redis
 
-from coordinator.decision import EMPTY, Decision
-from coordinator.job import Attempt, JobRecord, Reason
-from coordinator.loading import Damaged, bare_state, state_of
-from coordinator.state import JobState
-from coordinator.status import TERMINAL, Status
-from coordinator.sweepable import to_sweep
-from tasks.keys import Keys
-from tasks.lease import script
-from tasks.points import Point, reach
-from tasks.settings import Settings
+from unstuck.coordinator.decision import EMPTY, Decision
+from unstuck.coordinator.job import Attempt, JobRecord, Reason
+from unstuck.coordinator.loading import Damaged, bare_state, state_of
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import TERMINAL, Status
+from unstuck.coordinator.sweepable import to_sweep
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import script
+from unstuck.tasks.points import Point, reach
+from unstuck.tasks.settings import Settings
 
 REPORT_GROUP = "coordinators"
 EVENT_BOUND = 20_000
@@ -117,13 +117,13 @@ class Store:
         self._lease_ttl = lease_ttl
         self._retention = retention
         self._let_go = let_go
-        self._begin = script(client, "coordinator", "begin")
-        self._end = script(client, "coordinator", "end")
-        self._commit = script(client, "coordinator", "commit")
-        self._settle = script(client, "coordinator", "settle")
-        self._submit = script(client, "coordinator", "submit")
-        self._tick = script(client, "coordinator", "tick")
-        self._command = script(client, "coordinator", "command")
+        self._begin = script(client, "unstuck.coordinator", "begin")
+        self._end = script(client, "unstuck.coordinator", "end")
+        self._commit = script(client, "unstuck.coordinator", "commit")
+        self._settle = script(client, "unstuck.coordinator", "settle")
+        self._submit = script(client, "unstuck.coordinator", "submit")
+        self._tick = script(client, "unstuck.coordinator", "tick")
+        self._command = script(client, "unstuck.coordinator", "command")
 
     @classmethod
     def of(cls, settings: Settings, client: redis.Redis) -> Store:

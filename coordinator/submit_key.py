@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from coordinator.problem import describe, shorten
-from tasks.errors import UnstuckError
+from unstuck.coordinator.problem import describe, shorten
+from unstuck.tasks.errors import UnstuckError
 
 MAX_KEY = 200  # characters
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

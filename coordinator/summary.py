@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from coordinator.state import JobState
+from unstuck.coordinator.state import JobState
 
 
 def summary_of(state: JobState) -> str:

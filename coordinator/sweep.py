@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import Callable
 
-from coordinator.act import Coordinator, Handled
-from coordinator.store import Store
-from coordinator.vacuum import Vacuum
-from tasks.connect import unavailable
-from tasks.settings import Settings
+from unstuck.coordinator.act import Coordinator, Handled
+from unstuck.coordinator.store import Store
+from unstuck.coordinator.vacuum import Vacuum
+from unstuck.tasks.connect import unavailable
+from unstuck.tasks.settings import Settings
 
 log = logging.getLogger(__name__)
 BATCH = 200

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import redis
 
-from coordinator.job import GroupRecord, JobRecord
-from coordinator.status import TERMINAL
-from tasks.keys import Keys
-from tasks.lease import script
+from unstuck.coordinator.job import GroupRecord, JobRecord
+from unstuck.coordinator.status import TERMINAL
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import script
 
 MARGIN = 60.0  # seconds on top of what is certain: clocks, slow scripts, a kill that takes its time
 
@@ -64,7 +64,7 @@ class Sweepable:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
         self._keys = keys
-        self._take = script(client, "coordinator", "take")
+        self._take = script(client, "unstuck.coordinator", "take")
 
     def take(self, now: float, limit: int, term: float) -> list[Staged]:
         """Jobs to look at, the most overdue first; each is given out again after ``term`` seconds."""

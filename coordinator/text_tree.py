@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from coordinator.problem import MAX_PROBLEMS, Loc, Problem, SpecError, shorten
+from unstuck.coordinator.problem import MAX_PROBLEMS, Loc, Problem, SpecError, shorten
 
 MAX_NODES = 500_000  # with every alias counted as what it stands for: the bound on alias bombs
 MAX_DEPTH = 40  # well below the depth at which Python's own recursion ends

@@ -15,13 +15,13 @@ from functools import partial
 
 import redis
 
-from coordinator.background import Runs
-from coordinator.staging import Kept, folder_of, named_by, owner, remains, stale
-from coordinator.store import Store
-from coordinator.sweepable import MARGIN, Staged, Sweepable
-from tasks.errors import LogBroken, WarehouseMismatch
-from tasks.filesystem import Files
-from tasks.warehouse import Warehouse
+from unstuck.coordinator.background import Runs
+from unstuck.coordinator.staging import Kept, folder_of, named_by, owner, remains, stale
+from unstuck.coordinator.store import Store
+from unstuck.coordinator.sweepable import MARGIN, Staged, Sweepable
+from unstuck.tasks.errors import LogBroken, WarehouseMismatch
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 BATCH = 20  # jobs taken up by one sweep

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import redis
 
-from coordinator.spec_check import CONTROL_QUEUE
-from coordinator.status import Status
-from coordinator.store import REPORT_GROUP
-from tasks.keys import Keys
-from tasks.report import NEWEST_SCHEMA, SCHEMA_VERSION
+from unstuck.coordinator.spec_check import CONTROL_QUEUE
+from unstuck.coordinator.status import Status
+from unstuck.coordinator.store import REPORT_GROUP
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.report import NEWEST_SCHEMA, SCHEMA_VERSION
 
 JOBS_LOOKED_AT = 200  # open jobs whose warehouse is looked at
 
@@ -162,7 +162,7 @@ def records_of(client: redis.Redis, keys: Keys) -> Records:
 def _astray(client: redis.Redis) -> int:
     try:
         oldest = cast(str | None, client.lindex(CONTROL_QUEUE, -1))
-        ours = oldest is not None and str(json.loads(oldest)["headers"]["task"]).startswith("coordinator.")
+        ours = oldest is not None and str(json.loads(oldest)["headers"]["task"]).startswith("unstuck.")
         return client.llen(CONTROL_QUEUE) if ours else 0
     except (redis.ResponseError, ValueError, TypeError, KeyError):
         return 0  # whatever it is, nobody meant it for a coordinator

@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from coordinator.bounded import LOG_LIMIT, keep_small
+from unstuck.coordinator.bounded import LOG_LIMIT, keep_small
 
 PATIENCE = 1.0  # seconds that one line waits for a terminal that takes nothing
 

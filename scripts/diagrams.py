@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
-from coordinator.status import GroupState, Status
+from unstuck.coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
+from unstuck.coordinator.status import GroupState, Status
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-it-works.md"
 Moves = Mapping[tuple[StrEnum, StrEnum], str]

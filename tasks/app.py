@@ -5,7 +5,7 @@ because the claim and the lease carry the guarantee: with late acknowledgement a
 running task a second copy at once (measured), and a hint that is lost is simply sent again.
 
 This module must stay light: a coordinator imports it to send hints. What a worker does with them is in
-``tasks.celery``, which no coordinator imports.
+``unstuck.tasks.celery``, which no coordinator imports.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from celery import Celery, signals
 from celery.concurrency import get_implementation
 from kombu import Exchange, Queue
 
-from tasks.broker import BrokerConnection
-from tasks.connect import broker_url
-from tasks.keys import Keys
-from tasks.settings import Settings, leave, settings_or_leave
+from unstuck.tasks.broker import BrokerConnection
+from unstuck.tasks.connect import broker_url
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import Settings, leave, settings_or_leave
 
 QUEUES = ("spark", "light")
 START_WITHIN = 60.0  # seconds; a child on a busy host may take long to say that it is up
@@ -99,7 +99,7 @@ def refuse_other_pools(app: Celery, sentence: str) -> None:
 
 app = celery_app("unstuck.tasks", QUEUES, settings_or_leave())
 app.conf.update(
-    worker_pool="tasks.pool:TaskPool",
+    worker_pool="unstuck.tasks.pool:TaskPool",
     worker_concurrency=1,
     worker_proc_alive_timeout=START_WITHIN,
 )

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import redis
 
-from tasks import points
-from tasks.points import Point
+from unstuck.tasks import points
+from unstuck.tasks.points import Point
 
 log = logging.getLogger(__name__)
 

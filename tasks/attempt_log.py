@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import WarehouseMismatch
-from tasks.filesystem import Files
-from tasks.secret import Secrets
-from tasks.tee import Tee
+from unstuck.tasks.errors import WarehouseMismatch
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.secret import Secrets
+from unstuck.tasks.tee import Tee
 
 MAX_BYTES = 32 * 1024 * 1024
 _QUIET = ("py4j", "celery.utils", "kombu", "amqp")
@@ -244,7 +244,7 @@ def _overhearing(sheet: _Bounded) -> Iterator[Callable[[], bool]]:
         try:
             call_handlers(logger, record)
         except Exception as error:
-            if not logger.name.startswith("tasks."):
+            if not logger.name.startswith("unstuck.tasks."):
                 raise
             # A handler that a step put up may raise. It must end nothing of ours: a thread, or an attempt unfinished.
             _aside(f"a logging handler failed: {error!r}")

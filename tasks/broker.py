@@ -3,7 +3,7 @@
 Celery's own waits would do it, but for three things. Its steps go up to 30 s, so that a fleet would be back long after
 its broker. A server that answers and refuses writes (a failover, a broken disk, a full memory) counts as well, and
 Celery would connect to it again and again, several times a second. And it gives up after a hundred tries, which ends a
-worker with all that it runs; that is a setting, in ``tasks.app``.
+worker with all that it runs; that is a setting, in ``unstuck.tasks.app``.
 (tests/guarantees/test_troubled_broker.py)
 
 It must not touch connections that only send: nobody may wait for ever to send a hint, which may be lost anyway.
@@ -16,10 +16,10 @@ from typing import Any
 import kombu
 import redis
 
-from tasks.connect import takes_writes, unavailable
-from tasks.keys import Keys
-from tasks.settings import settings
-from tasks.transport import fit_to_fork
+from unstuck.tasks.connect import takes_writes, unavailable
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import settings
+from unstuck.tasks.transport import fit_to_fork
 
 FIRST_WAIT, LONGER_EACH_TIME, LONGEST_WAIT = 1.0, 1.0, 5.0  # seconds between two tries
 

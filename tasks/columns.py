@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from tasks.errors import OutputInvalid
+from unstuck.tasks.errors import OutputInvalid
 
 MAX_DIGITS = 38  # of a decimal, in Spark, DuckDB and Polars
 

@@ -15,7 +15,7 @@ from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from tasks.keys import Keys
+from unstuck.tasks.keys import Keys
 
 log = logging.getLogger(__name__)
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import InputMissing, OutputInvalid
-from tasks.filesystem import Files
-from tasks.inputs import Dataset
-from tasks.marker import StagedOutput
-from tasks.output import read_table, stage
-from tasks.points import Point, reach
-from tasks.secret import Secrets
-from tasks.spark import read_parquet
-from tasks.token import GROUP_ID, Token
+from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.inputs import Dataset
+from unstuck.tasks.marker import StagedOutput
+from unstuck.tasks.output import read_table, stage
+from unstuck.tasks.points import Point, reach
+from unstuck.tasks.secret import Secrets
+from unstuck.tasks.spark import read_parquet
+from unstuck.tasks.token import GROUP_ID, Token
 
 MAX_RESULTS = 64 * 1024  # bytes of JSON, of all results of an attempt
 MAX_DEPTH = 100  # levels of lists and mappings in a result; what reads and writes it stops at some depth beyond

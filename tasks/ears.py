@@ -2,8 +2,8 @@
 
 Its supervisor starts another. A thread, and not a timer of Celery's own loop: that loop is what may be broken. It has a
 connection of its own to the store, and reads nothing but the lengths of the queues. It must never end a worker that
-is merely busy; what deaf means stands in ``tasks.hearing``. A coordinator has the same ears, and another end
-(``coordinator.bootstep``).
+is merely busy; what deaf means stands in ``unstuck.tasks.hearing``. A coordinator has the same ears, and another end
+(``unstuck.coordinator.bootstep``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import redis
 from celery import bootsteps
 from celery.worker import state
 
-from tasks import stopping
-from tasks.aside import aside
-from tasks.connect import connect, takes_writes
-from tasks.hearing import LOOKS, Hearing, Look
-from tasks.keys import Keys
-from tasks.settings import Settings, settings, whoami
-from tasks.stop_sign import Word
+from unstuck.tasks import stopping
+from unstuck.tasks.aside import aside
+from unstuck.tasks.connect import connect, takes_writes
+from unstuck.tasks.hearing import LOOKS, Hearing, Look
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import Settings, settings, whoami
+from unstuck.tasks.stop_sign import Word
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.aside import aside
-from tasks.errors import Unrecoverable, UnstuckError
-from tasks.report import Failure
+from unstuck.tasks.aside import aside
+from unstuck.tasks.errors import Unrecoverable, UnstuckError
+from unstuck.tasks.report import Failure
 
 MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000

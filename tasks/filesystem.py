@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import WarehouseUnsupported
+from unstuck.tasks.errors import WarehouseUnsupported
 
 # Where `pipe_file(mode="create")` is one conditional request. On others fsspec may look first and write then.
 _CREATES_IF_ABSENT = {"s3", "s3a", "memory"}

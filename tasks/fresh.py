@@ -17,14 +17,14 @@ from typing import Any, TypeGuard
 
 from billiard.common import reset_signals
 
-from tasks import fuse
-from tasks.app import START_WITHIN
-from tasks.errors import NotBegun
-from tasks.lease import Claim, ClaimAnswer
-from tasks.runner import Runner, start_runner
-from tasks.settings import settings
-from tasks.stop_sign import StopSign
-from tasks.token import Token
+from unstuck.tasks import fuse
+from unstuck.tasks.app import START_WITHIN
+from unstuck.tasks.errors import NotBegun
+from unstuck.tasks.lease import Claim, ClaimAnswer
+from unstuck.tasks.runner import Runner, start_runner
+from unstuck.tasks.settings import settings
+from unstuck.tasks.stop_sign import StopSign
+from unstuck.tasks.token import Token
 
 _SHOWN_EVERY = 5.0  # seconds; meanwhile the runner that waits is shown as one that is at work
 
@@ -60,7 +60,7 @@ def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
     with os.fdopen(begun, "rb") as begun_file:
         try:
             passed = [to_say, *([] if sign is None else [sign])]
-            command = [sys.executable, "-m", "tasks.fresh"]
+            command = [sys.executable, "-m", "unstuck.tasks.fresh"]
             process = runner.start_helper(command, stdin=subprocess.PIPE, pass_fds=passed)
         except OSError as error:
             raise NotBegun(f"{runner.name} could not start a fresh runner: {type(error).__name__}: {error}") from error
@@ -99,7 +99,7 @@ def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
 def main() -> None:
     """The fresh runner. What it is told stands on its standard input."""
     told: dict[str, Any] = json.loads(sys.stdin.buffer.read())
-    from tasks.run import Attempt
+    from unstuck.tasks.run import Attempt
 
     os.set_inheritable(told["begun"], False)
     reset_signals()  # SIGTERM leaves the attempt, as in a child of Celery's pool

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from tasks.duration import Seconds, Timeout
+from unstuck.tasks.duration import Seconds, Timeout
 
 # Names become keys, folders, views and Celery ids, so they are checked once, here.
 GroupName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]

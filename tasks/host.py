@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from tasks.settings import NO_SPARK, Settings
+from unstuck.tasks.settings import NO_SPARK, Settings
 
 JAVA = 17
 LIGHT = "light"  # the queue whose workers are asked for no Java

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tasks.errors import InputMissing, OutputInvalid
-from tasks.filesystem import Files
-from tasks.marker import StagedOutput, read_marker
-from tasks.spark import same_schema
+from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.marker import StagedOutput, read_marker
+from unstuck.tasks.spark import same_schema
 
 
 @dataclass(frozen=True, slots=True)

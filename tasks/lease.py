@@ -16,15 +16,15 @@ from typing import Any
 import redis
 from pydantic import ValidationError
 
-from tasks.errors import OrderUnreadable
-from tasks.group import STORED, FrozenInputs, GroupPlan, WorkOrder
-from tasks.keys import Keys
-from tasks.points import Point, reach
-from tasks.release import release_here
-from tasks.report import SCHEMA_VERSION, Outcome
-from tasks.settings import whoami
-from tasks.texts import FIELD, unpack
-from tasks.token import Hint, Token, split_member
+from unstuck.tasks.errors import OrderUnreadable
+from unstuck.tasks.group import STORED, FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.points import Point, reach
+from unstuck.tasks.release import release_here
+from unstuck.tasks.report import SCHEMA_VERSION, Outcome
+from unstuck.tasks.settings import whoami
+from unstuck.tasks.texts import FIELD, unpack
+from unstuck.tasks.token import Hint, Token, split_member
 
 ANSWER_KEPT = 900  # seconds; whoever finishes goes on trying for less (run.FINISH_FOR, watchdog.LAST_WORD_FOR)
 
@@ -112,9 +112,9 @@ class Lease:
         """``client`` must decode responses; ``ttl`` is the life of a lease in seconds."""
         self._keys = keys
         self._ttl = ttl
-        self._claim = script(client, "tasks", "claim")
-        self._renew = script(client, "tasks", "renew")
-        self._finish = script(client, "tasks", "finish")
+        self._claim = script(client, "unstuck.tasks", "claim")
+        self._renew = script(client, "unstuck.tasks", "renew")
+        self._finish = script(client, "unstuck.tasks", "finish")
 
     def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claim:
         """Try to take the attempt. ``claimant`` and ``event`` are made before the first try and reused in retries.

@@ -28,13 +28,13 @@ from typing import Any, NoReturn
 
 import psutil
 
-from tasks.aside import aside
-from tasks.proctree import Seen, end_strays, look
-from tasks.report import Failure
-from tasks.standstill import LOOKS, Standstill
-from tasks.stop_sign import StopSign
-from tasks.token import Token
-from tasks.vigil import Clock, Order
+from unstuck.tasks.aside import aside
+from unstuck.tasks.proctree import Seen, end_strays, look
+from unstuck.tasks.report import Failure
+from unstuck.tasks.standstill import LOOKS, Standstill
+from unstuck.tasks.stop_sign import StopSign
+from unstuck.tasks.token import Token
+from unstuck.tasks.vigil import Clock, Order
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class Leash:
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.watchdog"],
+            [sys.executable, "-m", "unstuck.tasks.watchdog"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # a signal to the runner's group or terminal must not reach it

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tasks.settings import Settings
-from tasks.warehouse import Warehouse
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse import Warehouse
 
 EVERY = 60.0  # seconds from the end of one look to the next
 EVERY_NONE = 5.0  # the same, while there is no warehouse: the first submit makes one, and people ask right after it

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
-from tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
-from tasks.filesystem import Files
+from unstuck.tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
+from unstuck.tasks.filesystem import Files
 
 MARKER = "_marker.json"
 MARKER_VERSION = 1

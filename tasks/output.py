@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import IO, Any, cast
 
-from tasks.columns import arrow_table, check_spark_schema, plain_table
-from tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
-from tasks.filesystem import Files
-from tasks.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
-from tasks.marker import DataFile, StagedOutput
-from tasks.spark import is_frame, spark_schema, write_parquet
+from unstuck.tasks.columns import arrow_table, check_spark_schema, plain_table
+from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
+from unstuck.tasks.marker import DataFile, StagedOutput
+from unstuck.tasks.spark import is_frame, spark_schema, write_parquet
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 

@@ -1,15 +1,15 @@
 """The prefork pool of the fleet: Celery's own, with additions.
 
-A child may ask to be replaced; it notes whether it waits for its next job (``tasks.seats``); and until it does, or
-holds an attempt, it has a fuse (``tasks.fuse``). It is also where a worker's main process hears of its own start,
-before it forks, and of every way it may end: what it does then stands in ``tasks.stopping``. The main process adopts
+A child may ask to be replaced; it notes whether it waits for its next job (``unstuck.tasks.seats``); and until it does, or
+holds an attempt, it has a fuse (``unstuck.tasks.fuse``). It is also where a worker's main process hears of its own start,
+before it forks, and of every way it may end: what it does then stands in ``unstuck.tasks.stopping``. The main process adopts
 what a killed child leaves, and ends it.
 
 billiard replaces a child that leaves with ``EX_RECYCLE`` without calling any task lost, but offers no way to ask
 for it other than counting tasks or memory. The question is put here, where a child is about to wait for its next
 job: the last result is already sent, and no job has been read that could be lost with the process.
 
-It must never decide by itself that a child should go; ``tasks.runner`` does.
+It must never decide by itself that a child should go; ``unstuck.tasks.runner`` does.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from billiard.pool import EX_RECYCLE
 from billiard.process import current_process
 from celery.concurrency import asynpool, prefork
 
-from tasks import fuse, stopping
-from tasks.app import START_WITHIN
-from tasks.proctree import adopt_orphans, end_strays, is_watchdog
-from tasks.seats import Seats
-from tasks.settings import settings
-from tasks.stop_sign import Word
+from unstuck.tasks import fuse, stopping
+from unstuck.tasks.app import START_WITHIN
+from unstuck.tasks.proctree import adopt_orphans, end_strays, is_watchdog
+from unstuck.tasks.seats import Seats
+from unstuck.tasks.settings import settings
+from unstuck.tasks.stop_sign import Word
 
 log = logging.getLogger(__name__)
 

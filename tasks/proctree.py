@@ -120,7 +120,7 @@ def is_watchdog(pid: int) -> bool:
     try:
         name = (place / "comm").read_text().rstrip("\n")
         if name != WATCHDOG and (
-            not name.startswith("python") or b"tasks.watchdog" not in (place / "cmdline").read_bytes()
+            not name.startswith("python") or b"unstuck.tasks.watchdog" not in (place / "cmdline").read_bytes()
         ):
             return False
     except OSError:

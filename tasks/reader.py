@@ -1,12 +1,12 @@
-"""Published data, read with Spark. The plain-Python reader of the same files is ``tasks.warehouse.published_files``."""
+"""Published data, read with Spark. The plain-Python reader of the same files is ``unstuck.tasks.warehouse.published_files``."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from tasks.spark import read_parquet
-from tasks.warehouse import Warehouse
+from unstuck.tasks.spark import read_parquet
+from unstuck.tasks.warehouse import Warehouse
 
 
 def published(spark: Any, warehouse: Warehouse | str, dataset: str, version: int | None = None) -> Any:

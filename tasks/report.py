@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tasks.errors import Malformed
-from tasks.token import Token
+from unstuck.tasks.errors import Malformed
+from unstuck.tasks.token import Token
 
 SCHEMA_VERSION = 1
 NEWEST_SCHEMA = 99  # what a report may call itself; each newer version has a stream of its own

@@ -24,12 +24,12 @@ from typing import Any
 import redis
 from billiard.common import terminate_handler_fired
 
-from tasks import fuse
-from tasks.aside import aside
-from tasks.attempt_log import AttemptLog
-from tasks.connect import persistently
-from tasks.context import StepContext, Work
-from tasks.errors import (
+from unstuck.tasks import fuse
+from unstuck.tasks.aside import aside
+from unstuck.tasks.attempt_log import AttemptLog
+from unstuck.tasks.connect import persistently
+from unstuck.tasks.context import StepContext, Work
+from unstuck.tasks.errors import (
     AttemptEnded,
     ForkValuesInvalid,
     HostUnfit,
@@ -39,22 +39,22 @@ from tasks.errors import (
     UnstuckError,
     WarehouseMismatch,
 )
-from tasks.failure import MAX_TEXT, TEXT_WITHIN, Told, class_name, describe, outside_of_the_steps, shorten, tell
-from tasks.fresh import run_fresh, wants_fresh
-from tasks.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
-from tasks.inputs import read_inputs
-from tasks.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
-from tasks.marker import Marker, standing_marker, write_marker
-from tasks.output import collect
-from tasks.points import Point, reach
-from tasks.report import Failure, Outcome, OutcomeKind
-from tasks.runner import Held, Runner
-from tasks.secret import Secrets
-from tasks.stdio_filter import filtered
-from tasks.steps import StepRaised, run_step, the_users
-from tasks.token import Hint, Token
-from tasks.vigil import Order
-from tasks.warehouse import Warehouse
+from unstuck.tasks.failure import MAX_TEXT, TEXT_WITHIN, Told, class_name, describe, outside_of_the_steps, shorten, tell
+from unstuck.tasks.fresh import run_fresh, wants_fresh
+from unstuck.tasks.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
+from unstuck.tasks.inputs import read_inputs
+from unstuck.tasks.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
+from unstuck.tasks.marker import Marker, standing_marker, write_marker
+from unstuck.tasks.output import collect
+from unstuck.tasks.points import Point, reach
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.runner import Held, Runner
+from unstuck.tasks.secret import Secrets
+from unstuck.tasks.stdio_filter import filtered
+from unstuck.tasks.steps import StepRaised, run_step, the_users
+from unstuck.tasks.token import Hint, Token
+from unstuck.tasks.vigil import Order
+from unstuck.tasks.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 It owns what lasts from one attempt to the next: its name, its connection, its leash, its session. It must exist
 in the child only, never in the parent, and at most once in a process; what one attempt does stands in
-``tasks.run``. It adopts the orphans below it, so it sees each process that a step leaves, and ends it.
+``unstuck.tasks.run``. It adopts the orphans below it, so it sees each process that a step leaves, and ends it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import Any
 
 import redis
 
-from tasks import fuse
-from tasks.arming import arm_this_process
-from tasks.aside import aside
-from tasks.connect import connect
-from tasks.errors import HostUnfit, NotBegun
-from tasks.host import java_is_gone, lacking, may_run_spark
-from tasks.keys import Keys
-from tasks.lease import Lease
-from tasks.leash import Leash
-from tasks.leftovers import Surroundings
-from tasks.proctree import adopt_orphans, children, end_strays, is_watchdog
-from tasks.report import Failure
-from tasks.settings import Settings, settings, whoami
-from tasks.snapshot import Code, Snapshot
-from tasks.spark import Driver
-from tasks.stop_sign import StopSign, Word
-from tasks.token import Token
-from tasks.vigil import Order
+from unstuck.tasks import fuse
+from unstuck.tasks.arming import arm_this_process
+from unstuck.tasks.aside import aside
+from unstuck.tasks.connect import connect
+from unstuck.tasks.errors import HostUnfit, NotBegun
+from unstuck.tasks.host import java_is_gone, lacking, may_run_spark
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import Lease
+from unstuck.tasks.leash import Leash
+from unstuck.tasks.leftovers import Surroundings
+from unstuck.tasks.proctree import adopt_orphans, children, end_strays, is_watchdog
+from unstuck.tasks.report import Failure
+from unstuck.tasks.settings import Settings, settings, whoami
+from unstuck.tasks.snapshot import Code, Snapshot
+from unstuck.tasks.spark import Driver
+from unstuck.tasks.stop_sign import StopSign, Word
+from unstuck.tasks.token import Token
+from unstuck.tasks.vigil import Order
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class Runner:
 
     def replace(self) -> None:
         """End this process before its next attempt; Celery starts another."""
-        from tasks.pool import recycle_this_process
+        from unstuck.tasks.pool import recycle_this_process
 
         recycle_this_process()
 
@@ -264,7 +264,7 @@ def this_runner() -> Runner:
         RuntimeError: this process is none.
     """
     if _runner is None or _runner.pid != os.getpid():
-        raise RuntimeError("this process is not a runner; attempts are run by: celery -A tasks worker")
+        raise RuntimeError("this process is not a runner; attempts are run by: celery -A unstuck.tasks worker")
     return _runner
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import psutil
 
-from tasks.proctree import Seen, look
+from unstuck.tasks.proctree import Seen, look
 
 MOST = 4096  # children of one worker; those beyond are not counted as waiting
 _WIDTH = 8  # bytes

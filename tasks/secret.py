@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from tasks.errors import Unrecoverable
+from unstuck.tasks.errors import Unrecoverable
 
 # ``$${`` stands for the text ``${``. The last group is what was meant as a reference and is none.
 _REFERENCE = re.compile(

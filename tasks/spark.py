@@ -18,9 +18,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tasks.errors import HostUnfit, Unrecoverable
-from tasks.host import lacking_java
-from tasks.settings import NO_SPARK, Settings, whoami
+from unstuck.tasks.errors import HostUnfit, Unrecoverable
+from unstuck.tasks.host import lacking_java
+from unstuck.tasks.settings import NO_SPARK, Settings, whoami
 
 log = logging.getLogger(__name__)
 # By Spark's own defaults, or by a group's conf, timestamps would lose their zone, their microseconds or whole centuries

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.proctree import Seen
+from unstuck.tasks.proctree import Seen
 
 LOOKS = 10  # in the time after which a process counts as stopped for good
 

@@ -21,8 +21,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 
-from tasks.errors import NotBegun
-from tasks.secret import Secrets, Stream
+from unstuck.tasks.errors import NotBegun
+from unstuck.tasks.secret import Secrets, Stream
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def _started(secrets: Secrets, fds: list[int], start: Callable[..., subprocess.P
     reads = {fd: read for fd, (read, _) in pipes.items()}
     try:
         process = start(
-            [sys.executable, "-m", "tasks.stdio_filter", json.dumps(reads)],
+            [sys.executable, "-m", "unstuck.tasks.stdio_filter", json.dumps(reads)],
             stdin=subprocess.PIPE,
             pass_fds=list(reads.values()),
         )

@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tasks.context import StepContext, Work
-from tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
-from tasks.failure import describe
-from tasks.group import Step
-from tasks.leftovers import working_folder
-from tasks.output import is_any_frame
-from tasks.settings import whoami
-from tasks.spark import sql_error
+from unstuck.tasks.context import StepContext, Work
+from unstuck.tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
+from unstuck.tasks.failure import describe
+from unstuck.tasks.group import Step
+from unstuck.tasks.leftovers import working_folder
+from unstuck.tasks.output import is_any_frame
+from unstuck.tasks.settings import whoami
+from unstuck.tasks.spark import sql_error
 
 _MARKERS = re.compile(r":([A-Za-z_]\w*)")
 _QUERY = re.compile(r"\s*(?:\(\s*)*(?:select|with|from|values|table)\b", re.IGNORECASE)

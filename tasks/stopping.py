@@ -16,11 +16,11 @@ import signal
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from tasks.settings import Settings, settings
-from tasks.stop_sign import StopSign, Word
+from unstuck.tasks.settings import Settings, settings
+from unstuck.tasks.stop_sign import StopSign, Word
 
 if TYPE_CHECKING:
-    from tasks.seats import Seats  # looks at processes, with a package that a coordinator need not have
+    from unstuck.tasks.seats import Seats  # looks at processes, with a package that a coordinator need not have
 
 
 class Stopping:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, TextIO
 
-from tasks.secret import Secrets, Stream
+from unstuck.tasks.secret import Secrets, Stream
 
 MAX_LINE = 64 * 1024  # characters; what is longer is cut
 SHOWN_EVERY = 5.0  # seconds

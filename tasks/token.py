@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tasks.errors import Malformed
+from unstuck.tasks.errors import Malformed
 
 # One alphabet for everything that becomes part of a key, a path or a Celery task id.
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")

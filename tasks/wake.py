@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from tasks.keys import Keys
+from unstuck.tasks.keys import Keys
 
 log = logging.getLogger(__name__)
 

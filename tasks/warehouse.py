@@ -22,10 +22,10 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
-from tasks.filesystem import Files
-from tasks.marker import DataFile
-from tasks.points import Point, reach
+from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.marker import DataFile
+from unstuck.tasks.points import Point, reach
 
 ENTRY_VERSION = 1
 SNAPSHOT_EVERY = 50

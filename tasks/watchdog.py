@@ -12,10 +12,10 @@ runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, c
 watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
 ==================  ==========================================================================================
 
-It also sees the stop sign of the worker (``tasks.stop_sign``), whose grace it counts.
+It also sees the stop sign of the worker (``unstuck.tasks.stop_sign``), whose grace it counts.
 
 It must never renew for a runner that is gone or stopped, never die of a store that is away, and never outlive its
-runner. What it decides stands in ``tasks.vigil``; here it looks and acts.
+runner. What it decides stands in ``unstuck.tasks.vigil``; here it looks and acts.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from typing import Any
 import psutil
 import redis
 
-from tasks.arming import arm_this_process
-from tasks.aside import AsideHandler, aside
-from tasks.connect import connect, persistently
-from tasks.keys import Keys
-from tasks.lease import Lease, RenewAnswer
-from tasks.lookout import Lookout
-from tasks.points import Point, reach
-from tasks.proctree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
-from tasks.release import release_here
-from tasks.report import Failure, Outcome, OutcomeKind
-from tasks.settings import Settings, settings
-from tasks.stop_sign import StopSign, Word
-from tasks.token import Token
-from tasks.vigil import Clock, Order, Sight, Vigil, decide, may_renew, timeout_failure
-from tasks.wake import Wake
+from unstuck.tasks.arming import arm_this_process
+from unstuck.tasks.aside import AsideHandler, aside
+from unstuck.tasks.connect import connect, persistently
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import Lease, RenewAnswer
+from unstuck.tasks.lookout import Lookout
+from unstuck.tasks.points import Point, reach
+from unstuck.tasks.proctree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
+from unstuck.tasks.release import release_here
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.settings import Settings, settings
+from unstuck.tasks.stop_sign import StopSign, Word
+from unstuck.tasks.token import Token
+from unstuck.tasks.vigil import Clock, Order, Sight, Vigil, decide, may_renew, timeout_failure
+from unstuck.tasks.wake import Wake
 
-log = logging.getLogger("tasks.watchdog")
+log = logging.getLogger("unstuck.tasks.watchdog")
 
 SIGN_EVERY = 0.2  # seconds; how often a raised sign is looked at, for it may be raised higher
 AGAIN = 0.5  # seconds until a renewal is tried again that the store refused at once

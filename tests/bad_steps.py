@@ -66,7 +66,7 @@ CODE = {
     "time": lambda: [setattr(time, name, broken) for name in ("time", "monotonic", "sleep")],
     "socket": lambda: setattr(socket, "socket", broken),
     "tempfile": lambda: setattr(tempfile, "TemporaryDirectory", broken),
-    "modules": lambda: [sys.modules.pop(name) for name in ("json", "os", "tasks.run")],
+    "modules": lambda: [sys.modules.pop(name) for name in ("json", "os", "unstuck.run")],
 }
 STATE = {
     "environment": os.environ.clear,
@@ -134,6 +134,6 @@ def rewrite_the_client(spark: Any, ctx: Any) -> None:
 
 def outside_of_the_steps(spark: Any, ctx: Any) -> None:
     """What runs after the steps fails, for a reason that nobody has thought of."""
-    from tasks.marker import Marker
+    from unstuck.tasks.marker import Marker
 
     Marker.__init__.__code__ = rewrite.__code__

@@ -18,8 +18,8 @@ import psutil
 
 _NURSERY = """
 import logging, os, signal, sys
-from coordinator.assemble import assemble
-from tasks.settings import settings
+from unstuck.coordinator.assemble import assemble
+from unstuck.tasks.settings import settings
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
 logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
 for _ in sys.stdin:

@@ -22,11 +22,11 @@ import redis
 from processes import command_line, lives
 from servers import wait_until
 
-from tasks.group import Collect, FrozenInputs, GroupPlan, GroupSpec
-from tasks.keys import Keys
-from tasks.report import Outcome
-from tasks.token import Hint, split_member
-from tasks.warehouse import Warehouse
+from unstuck.tasks.group import Collect, FrozenInputs, GroupPlan, GroupSpec
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.report import Outcome
+from unstuck.tasks.token import Hint, split_member
+from unstuck.tasks.warehouse import Warehouse
 
 KEYS = Keys("unstuck")
 RUNNING: list[FleetWorker] = []  # those of this test process, for whoever has to tell why a test failed
@@ -73,11 +73,11 @@ def offer(
 
 def send_hint(client: redis.Redis, hint: Hint, queue: str) -> None:
     """The Celery message, as a coordinator sends it, to the server of ``client``."""
-    from tasks.app import app
+    from unstuck.tasks.app import app
 
     where = client.connection_pool.connection_kwargs
     with app.connection_for_write(f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}") as connection:
-        app.send_task("tasks.run", args=[str(hint)], task_id=str(hint), queue=queue, connection=connection)
+        app.send_task("unstuck.run", args=[str(hint)], task_id=str(hint), queue=queue, connection=connection)
 
 
 def attempt(client: redis.Redis, hint: Hint) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def reports(client: redis.Redis) -> list[dict[str, str]]:
 
 
 class FleetWorker:
-    """One real ``celery -A tasks worker`` in a process of its own."""
+    """One real ``celery -A unstuck.tasks worker`` in a process of its own."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
@@ -165,12 +165,12 @@ class FleetWorker:
         return [
             child
             for child in psutil.Process(self.process.pid).children()
-            if (line := command_line(child)) and "tasks.watchdog" not in line
+            if (line := command_line(child)) and "unstuck.tasks.watchdog" not in line
         ]
 
     @property
     def watchdogs(self) -> list[psutil.Process]:
-        return [c for runner in self.runners for c in runner.children() if "tasks.watchdog" in command_line(c)]
+        return [c for runner in self.runners for c in runner.children() if "unstuck.tasks.watchdog" in command_line(c)]
 
     def ready(self) -> bool:
         return b" ready." in self.log.read_bytes()
@@ -228,7 +228,7 @@ def worker(
     with log.open("wb") as out:
         process = subprocess.Popen(
             [
-                *(str(python), "-m", program, "-A", "tasks", "worker", "-Q", queues, "-c", str(concurrency)),
+                *(str(python), "-m", program, "-A", "unstuck.tasks", "worker", "-Q", queues, "-c", str(concurrency)),
                 *("-l", "INFO", "--without-gossip", "--without-mingle", *arguments),
             ],
             cwd=folder,

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tasks import Unrecoverable
+from unstuck import Unrecoverable
 
 
 def table(spark: Any, ctx: Any, rows: int = 3) -> Any:

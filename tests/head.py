@@ -14,27 +14,27 @@ from typing import Any
 import redis
 from servers import wait_until
 
-from coordinator.act import Coordinator
-from coordinator.assemble import mint
-from coordinator.background import AtOnce, Runs
-from coordinator.client import Client
-from coordinator.consumer import Consumer
-from coordinator.inbox import Inbox
-from coordinator.outside import Hands
-from coordinator.presence import Presence
-from coordinator.queries import JobView
-from coordinator.status import Status
-from coordinator.store import Store
-from coordinator.sweep import Sweep
-from coordinator.sweepable import Sweepable
-from coordinator.vacuum import Vacuum
-from tasks.app import app
-from tasks.connect import connect
-from tasks.keys import Keys
-from tasks.lease import Claim, FinishAnswer, Lease
-from tasks.report import Failure, Outcome, OutcomeKind
-from tasks.settings import Settings
-from tasks.token import Hint, Token
+from unstuck.coordinator.act import Coordinator
+from unstuck.coordinator.assemble import mint
+from unstuck.coordinator.background import AtOnce, Runs
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.consumer import Consumer
+from unstuck.coordinator.inbox import Inbox
+from unstuck.coordinator.outside import Hands
+from unstuck.coordinator.presence import Presence
+from unstuck.coordinator.queries import JobView
+from unstuck.coordinator.status import Status
+from unstuck.coordinator.store import Store
+from unstuck.coordinator.sweep import Sweep
+from unstuck.coordinator.sweepable import Sweepable
+from unstuck.coordinator.vacuum import Vacuum
+from unstuck.tasks.app import app
+from unstuck.tasks.connect import connect
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import Claim, FinishAnswer, Lease
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Hint, Token
 
 NOOP = [{"python": "examples.noop:noop"}]
 SUCCEEDED = Outcome(OutcomeKind.SUCCEEDED)

@@ -19,20 +19,20 @@ from fair_play import Broken, Seen, judge
 from small_jobs import OUTCOMES, SPECS, VALUES
 from unit.job_at_hand import LEASE
 
-from coordinator.alter import alter
-from coordinator.asking import rerun, skip
-from coordinator.commands import Answer, Command, Commanded, command
-from coordinator.decide import decide
-from coordinator.decision import Decision, Guard, PublishResult, World
-from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from coordinator.plan import Plan, plan_of
-from coordinator.spec import JobSpec
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent, Status
-from coordinator.store import HALTED_LOOK
-from tasks.group import GroupSpec
-from tasks.report import Outcome, OutcomeKind
-from tasks.token import Hint, split_member
+from unstuck.coordinator.alter import alter
+from unstuck.coordinator.asking import rerun, skip
+from unstuck.coordinator.commands import Answer, Command, Commanded, command
+from unstuck.coordinator.decide import decide
+from unstuck.coordinator.decision import Decision, Guard, PublishResult, World
+from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.plan import Plan, plan_of
+from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.coordinator.store import HALTED_LOOK
+from unstuck.tasks.group import GroupSpec
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.token import Hint, split_member
 
 S = GroupState
 LOOKS_AT_SILENCE = 5  # by when a try of publishing that does not answer is told of, and that it counts as hanging
@@ -78,7 +78,7 @@ class SmallWorld:
     """
 
     def __init__(self, spec: str, seen: Seen | None = None, limit: int = 500) -> None:
-        """``limit``: moves that one decision may make; the caller has set it in ``coordinator.decision`` too."""
+        """``limit``: moves that one decision may make; the caller has set it in ``unstuck.coordinator.decision`` too."""
         self.spec, self.seen, self.limit = spec, seen or Seen(), limit
         written = {"name": spec, "params": {"x": 0}, **SPECS[spec]}
         self.job = JobRecord("j-1", spec, JobSpec.model_validate(written).to_json(), "new")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.spec import JobSpec, SpecError
+from unstuck.coordinator.spec import JobSpec, SpecError
 
 FLIGHTS = """\
 name: flights

@@ -1,6 +1,6 @@
 """The command line ``unstuck``: one file per command, plus what they share (see ``commands`` for the list).
 
-Commands only ask and show; everything they do goes through ``coordinator.client``, ``coordinator.queries``, the
+Commands only ask and show; everything they do goes through ``unstuck.coordinator.client``, ``unstuck.coordinator.queries``, the
 warehouse reader and the local fleet. They must never decide anything, never show a Python traceback for an error that
 was to be expected, and never write anything but their answer to standard output when ``--json`` is given.
 """
@@ -20,7 +20,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? and not a traceback
     out = sys.stdout
     try:
-        from coordinator.cli.commands import app
+        from unstuck.coordinator.cli.commands import app
 
         try:
             app(prog_name="unstuck")
@@ -35,7 +35,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the last stop: explained, or shown as a bug
-        from coordinator.cli.exits import ExitCode, verdict
+        from unstuck.coordinator.cli.exits import ExitCode, verdict
 
         found = verdict(error)
         if found is None:
@@ -52,6 +52,6 @@ def main() -> None:
 def _reader_has_gone(out: TextIO) -> NoReturn:
     """``head`` or ``less`` has seen enough. Python would complain once more when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-    from coordinator.cli.exits import ExitCode
+    from unstuck.coordinator.cli.exits import ExitCode
 
     sys.exit(ExitCode.READER_GONE)

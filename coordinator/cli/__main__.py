@@ -1,5 +1,5 @@
 """``python -m coordinator.cli``: the same as ``unstuck``."""
 
-from coordinator.cli import main
+from unstuck.coordinator.cli import main
 
 main()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.cli.terminal import iso
-from coordinator.job import Reason
-from coordinator.queries import ForkView, GroupView, JobView, ListedJob
-from tasks.report import Failure
+from unstuck.coordinator.cli.terminal import iso
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.queries import ForkView, GroupView, JobView, ListedJob
+from unstuck.tasks.report import Failure
 
 
 def listed_json(job: ListedJob) -> dict[str, Any]:

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from coordinator.cli.command import AsJson, Because, By
-from coordinator.cli.connection import connected
-from coordinator.cli.job_name import resolve
-from coordinator.cli.selection import Answers, Named, Since, Statuses, Wanted, Words, Yes, give, tell_all
-from coordinator.cli.submit import params_of
-from coordinator.client import Client, Refused
-from coordinator.commands import RETRY_LEGAL, Answer, Commanded
-from coordinator.patience import WarehouseSilent
-from tasks.errors import WarehouseMismatch
+from unstuck.coordinator.cli.command import AsJson, Because, By
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.job_name import resolve
+from unstuck.coordinator.cli.selection import Answers, Named, Since, Statuses, Wanted, Words, Yes, give, tell_all
+from unstuck.coordinator.cli.submit import params_of
+from unstuck.coordinator.client import Client, Refused
+from unstuck.coordinator.commands import RETRY_LEGAL, Answer, Commanded
+from unstuck.coordinator.patience import WarehouseSilent
+from unstuck.tasks.errors import WarehouseMismatch
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="A group, a fork, or one member: 'by_month[3]'.")]

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from coordinator.cli.connection import connected
-from coordinator.cli.selection import Named, Since, Statuses, Wanted, Words, Yes, give, tell_all
-from coordinator.commands import LEGAL, Command
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.selection import Named, Since, Statuses, Wanted, Words, Yes, give, tell_all
+from unstuck.coordinator.commands import LEGAL, Command
 
 Because = Annotated[str, typer.Option("--reason", help="Why, for the event log.")]
 By = Annotated[

@@ -6,21 +6,21 @@ from typing import Annotated
 
 import typer
 
-from coordinator.cli.change import alter, rerun, retry, skip
-from coordinator.cli.command import cancel, force_stop, pause, resume, stop
-from coordinator.cli.datasets import datasets
-from coordinator.cli.dead import dead
-from coordinator.cli.demo import demo
-from coordinator.cli.doctor import doctor
-from coordinator.cli.events import events
-from coordinator.cli.fleet import fleet
-from coordinator.cli.logs import logs
-from coordinator.cli.look import list_jobs, show
-from coordinator.cli.submit import submit
-from coordinator.cli.up import up
-from coordinator.cli.validate import validate
-from coordinator.cli.watch import watch
-from coordinator.cli.why import why
+from unstuck.coordinator.cli.change import alter, rerun, retry, skip
+from unstuck.coordinator.cli.command import cancel, force_stop, pause, resume, stop
+from unstuck.coordinator.cli.datasets import datasets
+from unstuck.coordinator.cli.dead import dead
+from unstuck.coordinator.cli.demo import demo
+from unstuck.coordinator.cli.doctor import doctor
+from unstuck.coordinator.cli.events import events
+from unstuck.coordinator.cli.fleet import fleet
+from unstuck.coordinator.cli.logs import logs
+from unstuck.coordinator.cli.look import list_jobs, show
+from unstuck.coordinator.cli.submit import submit
+from unstuck.coordinator.cli.up import up
+from unstuck.coordinator.cli.validate import validate
+from unstuck.coordinator.cli.watch import watch
+from unstuck.coordinator.cli.why import why
 
 app = typer.Typer(
     name="unstuck",

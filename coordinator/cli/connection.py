@@ -13,13 +13,13 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from coordinator.cli.exits import ELSEWHERE, unreachable
-from coordinator.client import Client
-from coordinator.home import discover_redis_url
-from coordinator.inbox import Inbox
-from tasks.connect import connect
-from tasks.keys import Keys
-from tasks.settings import Settings
+from unstuck.coordinator.cli.exits import ELSEWHERE, unreachable
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.home import discover_redis_url
+from unstuck.coordinator.inbox import Inbox
+from unstuck.tasks.connect import connect
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import Settings
 
 # Seconds for the first answer; looking for the local fleet before takes one more at most.
 ANSWER_TIMEOUT = 2.0

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.cli.exits import BadRequest
-from coordinator.cli.terminal import clock, emit, iso, size, stderr, stdout, table
-from tasks.settings import Settings
-from tasks.warehouse import DatasetState, Warehouse
+from unstuck.coordinator.cli.exits import BadRequest
+from unstuck.coordinator.cli.terminal import clock, emit, iso, size, stderr, stdout, table
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse import DatasetState, Warehouse
 
 
 def warehouse_at(uri: str) -> Warehouse:

@@ -9,14 +9,25 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from coordinator.cli.connection import connected
-from coordinator.cli.exits import BadRequest, ExitCode
-from coordinator.cli.selection import SHOWN, let_decide
-from coordinator.cli.terminal import clock, count_of, emit, iso, one_line, printable, stderr, stdout, table, voice
-from coordinator.client import Client
-from coordinator.inbox import DeadReport
-from coordinator.parked import NoSuchReport, Treated, Treatment, unreadable
-from tasks.failure import shorten
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.exits import BadRequest, ExitCode
+from unstuck.coordinator.cli.selection import SHOWN, let_decide
+from unstuck.coordinator.cli.terminal import (
+    clock,
+    count_of,
+    emit,
+    iso,
+    one_line,
+    printable,
+    stderr,
+    stdout,
+    table,
+    voice,
+)
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.inbox import DeadReport
+from unstuck.coordinator.parked import NoSuchReport, Treated, Treatment, unreadable
+from unstuck.tasks.failure import shorten
 
 MOST = 200  # characters of one value in a table; `dead show` and --json have it whole
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.cli.connection import connected
-from coordinator.cli.exits import BadRequest, ExitCode
-from coordinator.cli.terminal import can_live, program, stdout, table
-from coordinator.cli.watch import await_end
-from coordinator.spec import JobSpec
-from tasks.host import lacking_java
-from tasks.settings import Settings
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.exits import BadRequest, ExitCode
+from unstuck.coordinator.cli.terminal import can_live, program, stdout, table
+from unstuck.coordinator.cli.watch import await_end
+from unstuck.coordinator.spec import JobSpec
+from unstuck.tasks.host import lacking_java
+from unstuck.tasks.settings import Settings
 
 if TYPE_CHECKING:
-    from coordinator.local import LocalFleet
+    from unstuck.coordinator.local import LocalFleet
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 SPEC = Path("examples/flights.yaml")
@@ -36,7 +36,7 @@ def demo(
         raise BadRequest("The demo cannot run here:\n" + "\n".join(f"  {what}" for what in lacking))
     home = home.expanduser().resolve()
     _prepare(home)
-    from coordinator.local import LocalFleet
+    from unstuck.coordinator.local import LocalFleet
 
     settings = Settings()
     say = stdout.print
@@ -121,7 +121,7 @@ def _show_report(warehouse: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from tasks.warehouse import published_files
+    from unstuck.tasks.warehouse import published_files
 
     report = pa.concat_tables([pq.read_table(path) for path in published_files(warehouse, "report")])
     shown = table("WHAT DELAYED THE FLIGHTS OUT OF NEW YORK IN 2013?", "")

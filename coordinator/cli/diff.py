@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
-from coordinator.alter import in_words
-from coordinator.cli.terminal import clock, coloured, iso, printable
-from coordinator.queries import JobView
+from unstuck.coordinator.alter import in_words
+from unstuck.coordinator.cli.terminal import clock, coloured, iso, printable
+from unstuck.coordinator.queries import JobView
 
 
 def diff_json(view: JobView) -> dict[str, Any]:

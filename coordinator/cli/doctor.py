@@ -18,22 +18,22 @@ import redis
 import typer
 from rich.text import Text
 
-from coordinator import doctor as judge
-from coordinator import fleet_health
-from coordinator.cli.connection import connected, settings_here
-from coordinator.cli.exits import ExitCode, Unreachable
-from coordinator.cli.terminal import count_of, emit, one_line, stdout, table
-from coordinator.finding import Finding, Level, ok, problem, warning
-from coordinator.fleet import FleetView, RunsOn
-from coordinator.premises import PlaceSeen, java_seen, packages_seen, place_seen
-from coordinator.problem import suggestion
-from coordinator.tested import TESTED
-from coordinator.vitals import JobPlace, records_of, server_of
-from tasks.address import without_password
-from tasks.host import JAVA, java_version
-from tasks.keys import Keys
-from tasks.release import release_here
-from tasks.settings import NO_SPARK, Settings
+from unstuck.coordinator import doctor as judge
+from unstuck.coordinator import fleet_health
+from unstuck.coordinator.cli.connection import connected, settings_here
+from unstuck.coordinator.cli.exits import ExitCode, Unreachable
+from unstuck.coordinator.cli.terminal import count_of, emit, one_line, stdout, table
+from unstuck.coordinator.finding import Finding, Level, ok, problem, warning
+from unstuck.coordinator.fleet import FleetView, RunsOn
+from unstuck.coordinator.premises import PlaceSeen, java_seen, packages_seen, place_seen
+from unstuck.coordinator.problem import suggestion
+from unstuck.coordinator.tested import TESTED
+from unstuck.coordinator.vitals import JobPlace, records_of, server_of
+from unstuck.tasks.address import without_password
+from unstuck.tasks.host import JAVA, java_version
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.release import release_here
+from unstuck.tasks.settings import NO_SPARK, Settings
 
 PATIENCE = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
 BESIDES = ("debug", "arm")  # UNSTUCK_…: read, and no settings of a fleet

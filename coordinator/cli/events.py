@@ -10,14 +10,14 @@ from typing import Annotated, Any, Protocol, TypeVar
 import typer
 from rich.text import Text
 
-from coordinator.alter import in_words
-from coordinator.cli.connection import connected
-from coordinator.cli.job_name import resolve
-from coordinator.cli.terminal import clock, coloured, count_of, emit_line, iso, one_line, stdout
-from coordinator.client import Client
-from coordinator.receipt import REFUSED
-from coordinator.status import TERMINAL
-from tasks.duration import format_duration
+from unstuck.coordinator.alter import in_words
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.job_name import resolve
+from unstuck.coordinator.cli.terminal import clock, coloured, count_of, emit_line, iso, one_line, stdout
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.receipt import REFUSED
+from unstuck.coordinator.status import TERMINAL
+from unstuck.tasks.duration import format_duration
 
 T = TypeVar("T")
 Event = dict[str, Any]

@@ -9,9 +9,9 @@ from enum import IntEnum
 
 import redis
 
-from tasks.address import without_password
-from tasks.errors import UnstuckError
-from tasks.settings import words_of
+from unstuck.tasks.address import without_password
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.settings import words_of
 
 
 class ExitCode(IntEnum):
@@ -73,9 +73,9 @@ def verdict(error: Exception) -> tuple[ExitCode, str] | None:
     """The exit code and the text for ``error``; None if nobody expected it."""
     from pydantic import ValidationError
 
-    from coordinator.client import NoSuchJob, NotDurable, Refused
-    from coordinator.home import FleetRunning
-    from coordinator.parked import NoSuchReport
+    from unstuck.coordinator.client import NoSuchJob, NotDurable, Refused
+    from unstuck.coordinator.home import FleetRunning
+    from unstuck.coordinator.parked import NoSuchReport
 
     if isinstance(error, NoSuchJob | NoSuchReport):
         return ExitCode.NO_SUCH_JOB, str(error)
@@ -84,7 +84,7 @@ def verdict(error: Exception) -> tuple[ExitCode, str] | None:
     if isinstance(error, FleetRunning | Refused):
         return ExitCode.REFUSED, str(error)
     if isinstance(error, UnstuckError):
-        # FleetFailed is found by its code: coordinator.local is slow to import, and an error path need not have it.
+        # FleetFailed is found by its code: unstuck.coordinator.local is slow to import, and an error path need not have it.
         return (ExitCode.NOT_WELL if error.code == "FLEET_FAILED" else ExitCode.USAGE), str(error)
     if isinstance(error, ValidationError) and error.title == "Settings":
         return ExitCode.USAGE, words_of(error)

@@ -9,15 +9,15 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.cli.connection import connected
-from coordinator.cli.terminal import emit, iso, one_line, stderr, stdout, table
-from coordinator.fleet import CoordinatorView, FleetView, QueueView, RunnerView
-from coordinator.spec_check import CONTROL_QUEUE
-from tasks.address import without_password
-from tasks.duration import format_duration
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.terminal import emit, iso, one_line, stderr, stdout, table
+from unstuck.coordinator.fleet import CoordinatorView, FleetView, QueueView, RunnerView
+from unstuck.coordinator.spec_check import CONTROL_QUEUE
+from unstuck.tasks.address import without_password
+from unstuck.tasks.duration import format_duration
 
-WORKER = "celery -A tasks worker"
-COORDINATOR = "celery -A coordinator worker -P threads"
+WORKER = "celery -A unstuck.tasks worker"
+COORDINATOR = "celery -A unstuck.coordinator worker -P threads"
 
 
 def fleet(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False) -> None:

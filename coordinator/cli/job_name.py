@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from coordinator.cli.exits import Ambiguous
-from coordinator.client import Client, NoSuchJob
-from coordinator.queries import ListedJob
+from unstuck.coordinator.cli.exits import Ambiguous
+from unstuck.coordinator.client import Client, NoSuchJob
+from unstuck.coordinator.queries import ListedJob
 
 LAST = "last"
 _MINTED = re.compile(r"\d{8}T\d{6}-[a-z0-9]{8}")

@@ -11,15 +11,15 @@ from typing import Annotated
 
 import typer
 
-from coordinator.cli.connection import Connection, connected
-from coordinator.cli.datasets import warehouse_at
-from coordinator.cli.exits import BadRequest
-from coordinator.cli.job_name import resolve
-from coordinator.cli.terminal import emit_line, stderr
-from coordinator.queries import JobView
-from tasks.errors import Malformed
-from tasks.filesystem import Files
-from tasks.token import GROUP_ID, split_member
+from unstuck.coordinator.cli.connection import Connection, connected
+from unstuck.coordinator.cli.datasets import warehouse_at
+from unstuck.coordinator.cli.exits import BadRequest
+from unstuck.coordinator.cli.job_name import resolve
+from unstuck.coordinator.cli.terminal import emit_line, stderr
+from unstuck.coordinator.queries import JobView
+from unstuck.tasks.errors import Malformed
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.token import GROUP_ID, split_member
 
 EVERY = 0.5  # seconds between two looks
 _LOG = re.compile(r"(\d+)-(\w+)-(\w+)\.log")

@@ -12,16 +12,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.cli.as_json import job_json, listed_json
-from coordinator.cli.connection import connected
-from coordinator.cli.diff import diff_json, diff_lines
-from coordinator.cli.job_name import resolve
-from coordinator.cli.terminal import clock, coloured, count_of, emit, one_line, printable, stderr, stdout, table
-from coordinator.cli.tree import job_tree
-from coordinator.queries import GroupView, JobView, ListedJob
-from coordinator.status import GroupState, Status
-from tasks.duration import format_duration, parse_duration
-from tasks.report import Failure
+from unstuck.coordinator.cli.as_json import job_json, listed_json
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.diff import diff_json, diff_lines
+from unstuck.coordinator.cli.job_name import resolve
+from unstuck.coordinator.cli.terminal import clock, coloured, count_of, emit, one_line, printable, stderr, stdout, table
+from unstuck.coordinator.cli.tree import job_tree
+from unstuck.coordinator.queries import GroupView, JobView, ListedJob
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.duration import format_duration, parse_duration
+from unstuck.tasks.report import Failure
 
 FAILED_SHOWN = 5  # groups whose errors are written out
 

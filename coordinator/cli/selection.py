@@ -15,14 +15,14 @@ from typing import Annotated, Any
 import typer
 from rich.progress import track
 
-from coordinator.cli.exits import BadRequest, ExitCode
-from coordinator.cli.job_name import resolve
-from coordinator.cli.look import since_time
-from coordinator.cli.terminal import coloured, count_of, emit, stderr, stdout, table, voice
-from coordinator.client import Client, NoSuchJob
-from coordinator.commands import Answer, Commanded
-from coordinator.queries import ListedJob
-from coordinator.status import Status
+from unstuck.coordinator.cli.exits import BadRequest, ExitCode
+from unstuck.coordinator.cli.job_name import resolve
+from unstuck.coordinator.cli.look import since_time
+from unstuck.coordinator.cli.terminal import coloured, count_of, emit, stderr, stdout, table, voice
+from unstuck.coordinator.client import Client, NoSuchJob
+from unstuck.coordinator.commands import Answer, Commanded
+from unstuck.coordinator.queries import ListedJob
+from unstuck.coordinator.status import Status
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="JOB…", help="Ids, beginnings of ids, or `last`.")]
 Statuses = Annotated[

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.cli.as_json import job_json
-from coordinator.cli.command import By
-from coordinator.cli.connection import connected, settings_here
-from coordinator.cli.datasets import warehouse_at
-from coordinator.cli.exits import ExitCode
-from coordinator.cli.terminal import emit, stderr, voice
-from coordinator.cli.watch import await_end
-from coordinator.client import Client, Submitted
-from coordinator.spec import JobSpec
+from unstuck.coordinator.cli.as_json import job_json
+from unstuck.coordinator.cli.command import By
+from unstuck.coordinator.cli.connection import connected, settings_here
+from unstuck.coordinator.cli.datasets import warehouse_at
+from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.terminal import emit, stderr, voice
+from unstuck.coordinator.cli.watch import await_end
+from unstuck.coordinator.client import Client, Submitted
+from unstuck.coordinator.spec import JobSpec
 
 
 def submit(

@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from coordinator.cli.terminal import BAR, STYLES, bar, coloured, count_of, one_line
-from coordinator.queries import ForkView, GroupView, JobView
-from coordinator.status import GroupState, Status
-from tasks.duration import format_duration
+from unstuck.coordinator.cli.terminal import BAR, STYLES, bar, coloured, count_of, one_line
+from unstuck.coordinator.queries import ForkView, GroupView, JobView
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.duration import format_duration
 
 SYMBOLS = {
     "WAITING": "○",

@@ -9,9 +9,9 @@ from typing import Annotated
 import redis
 import typer
 
-from coordinator.cli.connection import connected, settings_here
-from coordinator.cli.exits import BadRequest, ExitCode, Unreachable
-from tasks.host import lacking
+from unstuck.coordinator.cli.connection import connected, settings_here
+from unstuck.coordinator.cli.exits import BadRequest, ExitCode, Unreachable
+from unstuck.tasks.host import lacking
 
 WITHOUT_JAVA = "Groups with `spark: false` need no Java: a fleet for them alone starts with `unstuck up --workers 0`."
 
@@ -25,7 +25,7 @@ def up(
     ] = None,
 ) -> None:
     """Run a local fleet in the foreground: an embedded Valkey unless UNSTUCK_REDIS_URL is set. Ctrl-C stops all."""
-    from coordinator.local import LocalFleet
+    from unstuck.coordinator.local import LocalFleet
 
     queues = [*(["spark"] if workers else []), *(["light"] if light else [])]
     if queues and (lacks := lacking(settings_here(), queues, WITHOUT_JAVA)):

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.cli.exits import ExitCode
-from coordinator.cli.submit import params_of
-from coordinator.cli.terminal import count_of, emit, stdout
-from coordinator.problem import Problem, SpecError
-from coordinator.size import compile_to_store
-from coordinator.spec import JobSpec
+from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.submit import params_of
+from unstuck.coordinator.cli.terminal import count_of, emit, stdout
+from unstuck.coordinator.problem import Problem, SpecError
+from unstuck.coordinator.size import compile_to_store
+from unstuck.coordinator.spec import JobSpec
 
 
 def validate(
@@ -27,7 +27,7 @@ def validate(
 ) -> None:
     """Check a job spec without submitting it. Exit code 2 with all its problems if it is wrong."""
     if schema:
-        from coordinator.schema import json_schema
+        from unstuck.coordinator.schema import json_schema
 
         emit(json_schema())
         return

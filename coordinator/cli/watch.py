@@ -17,15 +17,15 @@ from rich.live import Live
 from rich.text import Text
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from coordinator.cli.connection import Connection, connected
-from coordinator.cli.events import EventLines, event_text
-from coordinator.cli.exits import ExitCode
-from coordinator.cli.job_name import resolve
-from coordinator.cli.terminal import can_live, clock, coloured, count_of, one_line, stdout
-from coordinator.cli.tree import MEMBERS, job_tree
-from coordinator.queries import JobView
-from coordinator.status import GroupState, Status
-from tasks.duration import format_duration
+from unstuck.coordinator.cli.connection import Connection, connected
+from unstuck.coordinator.cli.events import EventLines, event_text
+from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.job_name import resolve
+from unstuck.coordinator.cli.terminal import can_live, clock, coloured, count_of, one_line, stdout
+from unstuck.coordinator.cli.tree import MEMBERS, job_tree
+from unstuck.coordinator.queries import JobView
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.duration import format_duration
 
 EVERY = 0.5  # seconds between two looks
 OUTAGE = 60.0  # seconds that a watcher waits for a store that was there before

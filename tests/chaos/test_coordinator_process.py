@@ -10,13 +10,13 @@ from pathlib import Path
 import redis
 from servers import RedisServer, app_of_strangers, wait_until
 
-from coordinator.bootstep import EXIT_CODE
+from unstuck.coordinator.bootstep import EXIT_CODE
 
 MAIN = """
 import sys, threading, time
-import coordinator.celery as c
-from coordinator.consumer import Consumer
-from coordinator.sweep import Sweep
+import unstuck.coordinator.celery as c
+from unstuck.coordinator.consumer import Consumer
+from unstuck.coordinator.sweep import Sweep
 entered = threading.Event()
 def hang(self):
     entered.set()
@@ -29,7 +29,7 @@ def die(self):
     raise RuntimeError("a bug in the consumer")
 Sweep.run = hang
 Consumer.run = die
-sys.argv = ["celery", "-A", "coordinator", "worker", "--loglevel=WARNING", "-P", "threads", "-c", "4"]
+sys.argv = ["celery", "-A", "unstuck.coordinator", "worker", "--loglevel=WARNING", "-P", "threads", "-c", "4"]
 from celery.__main__ import main  # as the command does it: what it ends with is the exit code
 main()
 """
@@ -72,7 +72,7 @@ def test_the_process_ends_with_its_consumer_also_when_a_sweep_hangs(
     process = start(redis_server, tmp_path, wait=True)
     app = app_of_strangers(redis_server.url)
     app.conf.task_default_exchange = ""
-    app.send_task("coordinator.sweep", queue="control")
+    app.send_task("unstuck.sweep", queue="control")
     app.close()
     wait_until(lambda: "CONSUMER DIES" in (tmp_path / "log").read_text(), 30, "the consumer to die")
     assert ended_within(process, 30), "30 s after its consumer died:\n" + (tmp_path / "log").read_text()[-1500:]

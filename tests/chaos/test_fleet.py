@@ -20,10 +20,10 @@ import redis
 from processes import below, command_line
 from servers import free_port, wait_until
 
-from coordinator.client import Client
-from coordinator.local import LocalFleet
-from coordinator.status import GroupState, Status
-from tasks.settings import Settings
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.local import LocalFleet
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.settings import Settings
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts a JVM in half a minute
 ROOT = Path(__file__).parents[2]
@@ -214,7 +214,7 @@ def test_an_app_with_nothing_of_ours_installed_submits_through_celery(client: Cl
     code = (
         "import sys; from celery import Celery; app = Celery(broker=sys.argv[1], "
         "broker_transport_options={'global_keyprefix': 'unstuck:celery:'}); "
-        "app.send_task('coordinator.submit', kwargs={'spec': {'name': 'foreign', 'groups': [{'name': 'g', "
+        "app.send_task('unstuck.submit', kwargs={'spec': {'name': 'foreign', 'groups': [{'name': 'g', "
         "'spark': False, 'steps': [{'python': 'examples.noop:start'}]}]}, 'key': 'foreign-1'}, queue='control')"
     )
     subprocess.run([sys.executable, "-c", code, fleet.redis_url], check=True, cwd="/", timeout=60)
@@ -225,7 +225,7 @@ def test_an_app_with_nothing_of_ours_installed_submits_through_celery(client: Cl
 def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet) -> None:
     env = {**os.environ, "UNSTUCK_REDIS_URL": fleet.redis_url}
     ping = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "tasks", "inspect", "ping", "--timeout", "5", "--json"],
+        [sys.executable, "-m", "celery", "-A", "unstuck.tasks", "inspect", "ping", "--timeout", "5", "--json"],
         env=env,
         cwd=ROOT,
         capture_output=True,
@@ -238,7 +238,7 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
 
     port = free_port()
     flower = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "tasks", "flower", f"--port={port}", "--address=127.0.0.1"],
+        [sys.executable, "-m", "celery", "-A", "unstuck.tasks", "flower", f"--port={port}", "--address=127.0.0.1"],
         env={**env, "FLOWER_UNAUTHENTICATED_API": "1"},
         cwd=ROOT,
         stdout=subprocess.DEVNULL,

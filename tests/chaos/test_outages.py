@@ -24,13 +24,13 @@ from fleet import send_hint
 from processes import below, command_line
 from servers import RedisServer, wait_until
 
-from coordinator.client import Client
-from coordinator.job import GroupRecord
-from coordinator.local import LocalFleet
-from coordinator.status import Status
-from tasks.keys import Keys
-from tasks.settings import Settings
-from tasks.token import Hint
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.job import GroupRecord
+from unstuck.coordinator.local import LocalFleet
+from unstuck.coordinator.status import Status
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Hint
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
@@ -196,7 +196,7 @@ def runner_of(client: Client, job: str) -> psutil.Process:
 
 
 def watchdog_of(runner: psutil.Process) -> psutil.Process:
-    (found,) = [p for p in below(runner) if "tasks.watchdog" in command_line(p)]
+    (found,) = [p for p in below(runner) if "unstuck.tasks.watchdog" in command_line(p)]
     return found
 
 

@@ -10,8 +10,8 @@ import pytest
 from chaos.test_fleet import EXAMPLES, client, fleet, until_step  # noqa: F401 - fixtures of a fleet of our own
 from servers import wait_until
 
-from coordinator.client import Client
-from coordinator.status import Status
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.status import Status
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -16,24 +16,24 @@ import pytest
 import redis
 from servers import RedisServer
 
-from coordinator.act import Coordinator, Handled
-from coordinator.assemble import mint
-from coordinator.client import Client
-from coordinator.outside import Hands
-from coordinator.queries import JobView
-from coordinator.spec import JobSpec
-from coordinator.store import Store
-from tasks.app import app
-from tasks.keys import Keys
-from tasks.lease import Lease
-from tasks.report import Failure, Outcome, OutcomeKind
-from tasks.settings import Settings
-from tasks.token import Hint, Token
 from tests.cli import forked
 from tests.cli.foreground import Up
+from unstuck.coordinator.act import Coordinator, Handled
+from unstuck.coordinator.assemble import mint
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.outside import Hands
+from unstuck.coordinator.queries import JobView
+from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.store import Store
+from unstuck.tasks.app import app
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import Lease
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Hint, Token
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-m", "coordinator.cli")
+COMMAND = (sys.executable, "-m", "unstuck.coordinator.cli")
 
 
 class _NoHints(Hands):

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["coordinator.cli.commands"])
+_server.set_forkserver_preload(["unstuck.coordinator.cli.commands"])
 
 
 def run(
@@ -54,6 +54,6 @@ def _command(arguments: Sequence[str], cwd: Path, env: Mapping[str, str], out: P
         os.close(opened)
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, encoding="utf-8") for n, mode in enumerate("rww"))
     sys.argv = ["unstuck", *arguments]
-    from coordinator.cli import main
+    from unstuck.coordinator.cli import main
 
     main()

@@ -7,10 +7,10 @@ import json
 import pytest
 import redis
 
-from coordinator.inbox import DeadReport, Inbox
-from tasks.keys import Keys
 from tests.cli.conftest import ByHand, Cli
 from tests.cli.test_wait import Terminal
+from unstuck.coordinator.inbox import DeadReport, Inbox
+from unstuck.tasks.keys import Keys
 
 KEYS = Keys()
 

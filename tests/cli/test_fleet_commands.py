@@ -16,11 +16,11 @@ import pytest
 from processes import command_line, lives
 from servers import wait_until
 
-from coordinator.cli.demo import missing
 from examples.flights_truth import disagreements, truth
-from tasks.host import java_version
-from tasks.warehouse import published_files
 from tests.cli.conftest import ROOT, Cli
+from unstuck.coordinator.cli.demo import missing
+from unstuck.tasks.host import java_version
+from unstuck.tasks.warehouse import published_files
 
 
 @pytest.fixture

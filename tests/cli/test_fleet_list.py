@@ -11,12 +11,12 @@ import redis
 from head import Head, group
 from servers import wait_until
 
-from coordinator.consumer import Consumer
-from coordinator.finding import Level
-from coordinator.fleet_health import of_fleet
-from coordinator.presence import FORGOTTEN
-from coordinator.status import Status
 from tests.cli.conftest import Cli
+from unstuck.coordinator.consumer import Consumer
+from unstuck.coordinator.finding import Level
+from unstuck.coordinator.fleet_health import of_fleet
+from unstuck.coordinator.presence import FORGOTTEN
+from unstuck.coordinator.status import Status
 
 
 def runner(head: Head, name: str, heard: float = 0.0, **line: Any) -> None:
@@ -157,7 +157,7 @@ def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(
     done = cli("fleet")
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("heavy")]
     assert line.split() == ["heavy", "1,200", "0"]
-    assert "celery -A tasks worker -Q heavy" in done.stderr
+    assert "celery -A unstuck.tasks worker -Q heavy" in done.stderr
     assert cli.json("fleet")["queues"] == [
         {"name": "heavy", "length": 1200, "listeners": 0, "oldest_since": None},
         {"name": "light", "length": 0, "listeners": 1, "oldest_since": None},
@@ -167,8 +167,8 @@ def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(
 def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(cli: Cli, client: redis.Redis) -> None:
     done = cli("fleet")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "celery -A tasks worker" in done.stderr
-    assert "celery -A coordinator worker" in done.stderr
+    assert "celery -A unstuck.tasks worker" in done.stderr
+    assert "celery -A unstuck.coordinator worker" in done.stderr
     assert "unstuck up" in done.stderr
     fleet = cli.json("fleet")
     assert (fleet["runners"], fleet["coordinators"], fleet["queues"]) == ([], [], [])

@@ -13,15 +13,15 @@ import pytest
 import redis
 from servers import wait_until
 
-from coordinator.inbox import Inbox
-from tasks.attempt_log import AttemptLog
-from tasks.filesystem import Files
-from tasks.keys import Keys
-from tasks.marker import DataFile
-from tasks.report import Outcome, OutcomeKind
-from tasks.token import Token
-from tasks.warehouse import Change, Entry, Warehouse
 from tests.cli.conftest import ByHand, Cli
+from unstuck.coordinator.inbox import Inbox
+from unstuck.tasks.attempt_log import AttemptLog
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.marker import DataFile
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.token import Token
+from unstuck.tasks.warehouse import Change, Entry, Warehouse
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})
 

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from coordinator.status import Intent
 from tests.cli.conftest import ByHand, Cli
 from tests.cli.test_wait import Terminal
+from unstuck.coordinator.status import Intent
 
 
 def intents(hand: ByHand, *jobs: str) -> list[str]:

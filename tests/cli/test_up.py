@@ -16,13 +16,13 @@ import pytest
 import redis
 from servers import free_port, wait_until
 
-from coordinator.child import FIRST_DELAY, LONGEST_DELAY, how_it_ended, restart_delay
-from coordinator.cli.demo import further
-from coordinator.cli.terminal import program
-from coordinator.home import Home, discover_redis_url
-from coordinator.local import LocalFleet, Size, crew
-from tasks.settings import Settings
 from tests.cli.foreground import DEAF, PLAIN, Up
+from unstuck.coordinator.child import FIRST_DELAY, LONGEST_DELAY, how_it_ended, restart_delay
+from unstuck.coordinator.cli.demo import further
+from unstuck.coordinator.cli.terminal import program
+from unstuck.coordinator.home import Home, discover_redis_url
+from unstuck.coordinator.local import LocalFleet, Size, crew
+from unstuck.tasks.settings import Settings
 
 
 def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., Up]) -> None:

@@ -22,10 +22,10 @@ import psutil
 import pytest
 from servers import free_port, wait_until
 
-from coordinator import guard
-from coordinator.child import Child, Command
-from coordinator.guard import Guard, Session
 from tests.cli.foreground import PLAIN, Up
+from unstuck.coordinator import guard
+from unstuck.coordinator.child import Child, Command
+from unstuck.coordinator.guard import Guard, Session
 
 ROOT = Path(__file__).resolve().parents[2]
 # Says in a file that it was asked to end, as a worker would hand back.
@@ -278,7 +278,7 @@ def test_ctrl_c_is_heard_while_a_redis_is_loading(up: Callable[..., Up]) -> None
 def test_the_command_waits_for_a_redis_that_is_loading(tmp_path: Path) -> None:
     with loading(lambda: LOADING) as url:
         env = {**os.environ, "UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": str(tmp_path), "PYTHONPATH": str(ROOT)}
-        command = (sys.executable, "-m", "coordinator.cli", "up", "--home", str(tmp_path / "home"))
+        command = (sys.executable, "-m", "unstuck.coordinator.cli", "up", "--home", str(tmp_path / "home"))
         with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             assert process.stdout is not None
             lines = iter(process.stdout.readline, "")

@@ -21,12 +21,12 @@ import redis
 from rich.console import Console
 from servers import RedisServer, wait_until
 
-from coordinator import brief
-from coordinator.cli import watch
-from coordinator.cli.connection import Connection
-from tasks.report import Outcome, OutcomeKind
-from tasks.warehouse import Warehouse
 from tests.cli.conftest import ByHand, Cli
+from unstuck.coordinator import brief
+from unstuck.coordinator.cli import watch
+from unstuck.coordinator.cli.connection import Connection
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.warehouse import Warehouse
 
 SPEC = """\
 name: waited

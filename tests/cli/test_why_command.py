@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import redis
 
-from coordinator.cli.terminal import clock
-from coordinator.job import GroupRecord
-from tasks.keys import Keys
 from tests.cli.conftest import ByHand, Cli
+from unstuck.coordinator.cli.terminal import clock
+from unstuck.coordinator.job import GroupRecord
+from unstuck.tasks.keys import Keys
 
 
 def blocks(out: str) -> dict[str, list[tuple[str, str]]]:
@@ -59,7 +59,7 @@ def test_every_part_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:
         ("since", clock(heavy.since)),
         ("next", f"{clock(heavy.hinted_at + 10)}: the hint is sent again if it may be lost"),
         ("ends", f"FAILED by its queue_timeout of 2h00m, at {clock(heavy.since + 7200)}"),
-        ("try", "celery -A tasks worker -Q heavy"),
+        ("try", "celery -A unstuck.tasks worker -Q heavy"),
     ]
     assert view.due is not None
     assert told["report"] == [
@@ -107,4 +107,4 @@ def test_in_json_every_time_has_an_offset_and_what_is_not_known_is_null(
     assert heavy["tried"] == "its hint was sent 2 times"
     assert heavy["gives_up"] == "never by itself: a worker may come at any time"
     assert heavy["gives_up_at"] is None
-    assert heavy["help"] == ["celery -A tasks worker -Q heavy"]
+    assert heavy["help"] == ["celery -A unstuck.tasks worker -Q heavy"]

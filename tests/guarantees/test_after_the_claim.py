@@ -12,9 +12,9 @@ from head import Head, group
 from lone_runner import lone_runner
 from servers import RedisServer
 
-from coordinator.status import Status
-from tasks.report import Outcome, OutcomeKind
-from tasks.token import Hint
+from unstuck.coordinator.status import Status
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.token import Hint
 
 GONE = "import os; os.mkdir('here'); os.chdir('here'); os.rmdir(os.getcwd())"
 

@@ -9,9 +9,9 @@ import pytest
 from head import Head, failed, group
 from servers import wait_until
 
-from coordinator.commands import Command
-from coordinator.status import Status
-from tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.coordinator.commands import Command
+from unstuck.coordinator.status import Status
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
 
 WANTED: dict[Command | None, Status] = {Command.PAUSE: Status.PAUSED, Command.CANCEL: Status.CANCELED}
 

@@ -11,13 +11,13 @@ from guarantees.test_shown_is_true import staged
 from guarantees.test_the_users_word import act
 from head import SUCCEEDED, Head, failed, group, join
 
-from coordinator.asking import NoSuchGroup
-from coordinator.client import Refused
-from coordinator.spec import SpecError
-from coordinator.status import GroupState, Status
-from tasks.group import WorkOrder
-from tasks.report import Failure, Outcome, OutcomeKind
-from tasks.token import Hint
+from unstuck.coordinator.asking import NoSuchGroup
+from unstuck.coordinator.client import Refused
+from unstuck.coordinator.spec import SpecError
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.group import WorkOrder
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.token import Hint
 
 RETRY = {"max": 3, "backoff": "1h", "jitter": 0}
 KEY = {"params": {"password": "wrong"}}

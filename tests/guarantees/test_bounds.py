@@ -12,13 +12,13 @@ from head import SUCCEEDED, Head, group
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.size import compile_to_store
-from coordinator.spec import JobSpec, SpecError
-from coordinator.status import Status
-from tasks.errors import OrderUnreadable
-from tasks.group import MAX_JOB_BYTES
-from tasks.report import Outcome, OutcomeKind
-from tasks.texts import LONG, Packer, unpack
+from unstuck.coordinator.size import compile_to_store
+from unstuck.coordinator.spec import JobSpec, SpecError
+from unstuck.coordinator.status import Status
+from unstuck.tasks.errors import OrderUnreadable
+from unstuck.tasks.group import MAX_JOB_BYTES
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.texts import LONG, Packer, unpack
 
 SQL = "SELECT '" + "x" * 300_000 + "' AS a"
 VALUES = st.recursive(

@@ -19,15 +19,15 @@ from celery.utils.nodenames import anon_nodename
 from head import group
 from servers import RedisServer, app_of_strangers, wait_until
 
-from coordinator.assemble import mint
-from coordinator.client import Client
-from coordinator.status import Status
-from tasks.connect import connect
-from tasks.keys import Keys
-from tasks.lease import Lease
-from tasks.report import Outcome, OutcomeKind
-from tasks.settings import Settings
-from tasks.token import Token
+from unstuck.coordinator.assemble import mint
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.status import Status
+from unstuck.tasks.connect import connect
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import Lease
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Token
 
 ROOT = Path(__file__).parents[2]
 SPEC = {"name": "job", "params": {"year": 2013}, "groups": [group("a"), group("b", "a")]}
@@ -77,7 +77,7 @@ def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
     env |= {"UNSTUCK_REDIS_URL": settings.redis_url, "UNSTUCK_WAREHOUSE": settings.warehouse, "PYTHONPATH": str(ROOT)}
     with redis.Redis.from_url(redis_server.url) as store:
         store.flushall()
-    command = [sys.executable, "-m", "celery", "-A", "coordinator", "worker", "-P", "threads", "-l", "INFO"]
+    command = [sys.executable, "-m", "celery", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO"]
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
     try:
@@ -110,9 +110,9 @@ OTHERS = {"sweep", "submit", "retry"}
 
 
 def test_every_task_of_a_coordinator_is_tested_here() -> None:
-    from coordinator.celery import app
+    from unstuck.coordinator.celery import app
 
-    told = {name.removeprefix("coordinator.") for name in app.tasks if name.startswith("coordinator.")}
+    told = {name.removeprefix("unstuck.") for name in app.tasks if name.startswith("unstuck.")}
     assert told == {name for name, _, _ in COMMANDS} | OTHERS
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from head import SUCCEEDED, Head, group, join
 
-from coordinator.queries import JobView
-from coordinator.status import Status
+from unstuck.coordinator.queries import JobView
+from unstuck.coordinator.status import Status
 
 
 def record(view: JobView, name: str) -> Any:

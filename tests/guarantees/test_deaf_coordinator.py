@@ -14,11 +14,11 @@ from pathlib import Path
 import redis
 from servers import RedisServer, app_of_strangers, wait_until
 
-from coordinator.client import Client
-from coordinator.finding import Level
-from coordinator.fleet_health import of_fleet
-from tasks.keys import Keys
-from tasks.settings import Settings
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.finding import Level
+from unstuck.coordinator.fleet_health import of_fleet
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import Settings
 
 DEAF_AFTER = 1.0
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ import os, sys
 import kombu.transport.redis as transport
 start = transport.Channel._brpop_start
 transport.Channel._brpop_start = lambda *args, **more: None if os.path.exists("deaf") else start(*args, **more)
-sys.argv = ["celery", "-A", "coordinator", "worker", "-P", "threads", "-l", "INFO", "--without-gossip"]
+sys.argv = ["celery", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO", "--without-gossip"]
 from celery.__main__ import main
 main()
 """
@@ -39,7 +39,7 @@ main()
 
 @contextmanager
 def coordinator(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """One real ``celery -A coordinator worker``, and its log. No beat: nothing comes but what the test sends."""
+    """One real ``celery -A unstuck.coordinator worker``, and its log. No beat: nothing comes but what the test sends."""
     log = folder / "coordinator.log"
     terms = {"UNSTUCK_DEAF_AFTER": f"{DEAF_AFTER}s", "UNSTUCK_WAREHOUSE": str(folder / "w"), "PYTHONPATH": str(ROOT)}
     with log.open("wb") as out:
@@ -65,7 +65,7 @@ def test_a_deaf_coordinator_ends_itself_and_a_hearing_one_does_not(
     app.conf.task_default_exchange = ""
 
     def submit(key: str) -> None:
-        app.send_task("coordinator.submit", kwargs={"spec": SPEC, "key": key}, queue="control")
+        app.send_task("unstuck.submit", kwargs={"spec": SPEC, "key": key}, queue="control")
 
     settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "w"))
     with coordinator(redis_server.url, tmp_path) as (process, log), Client(settings) as people:

@@ -18,14 +18,14 @@ from head import Head
 from proxy import Proxy
 from servers import RedisServer, wait_until
 
-from coordinator.client import Client
-from coordinator.finding import Level
-from coordinator.fleet_health import of_fleet
-from tasks.app import celery_app
-from tasks.report import OutcomeKind
-from tasks.settings import Settings
-from tasks.token import Hint
 from tests.cli.conftest import Cli
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.finding import Level
+from unstuck.coordinator.fleet_health import of_fleet
+from unstuck.tasks.app import celery_app
+from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Hint
 
 DEAF_AFTER = 2.0
 QUEUE = "hearing"

@@ -25,18 +25,18 @@ from servers import RedisServer, wait_until
 from trap import OF_A_COORDINATOR
 from unit.test_publish import two_outputs
 
-from coordinator.client import Client
-from coordinator.decision import World
-from coordinator.job import GroupRecord
-from coordinator.status import GroupState, Status
-from tasks.arming import Deed, order, reached_by
-from tasks.connect import connect
-from tasks.lease import ClaimAnswer, Lease
-from tasks.points import Point
-from tasks.report import Outcome, OutcomeKind
-from tasks.settings import Settings
-from tasks.token import Hint
-from tasks.warehouse import Warehouse, published_files
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.decision import World
+from unstuck.coordinator.job import GroupRecord
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.arming import Deed, order, reached_by
+from unstuck.tasks.connect import connect
+from unstuck.tasks.lease import ClaimAnswer, Lease
+from unstuck.tasks.points import Point
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Hint
+from unstuck.tasks.warehouse import Warehouse, published_files
 
 pytestmark = pytest.mark.timeout(300)  # a table runs in the setup of its first test
 SLOTS = 6  # one more than runners are frozen at a time

@@ -17,10 +17,10 @@ from celery import Celery
 from head import Head, group
 from servers import RedisServer, free_port, wait_until
 
-from coordinator.presence import Presence
-from tasks.lookout import Lookout
-from tasks.warehouse import Warehouse
 from tests.cli.conftest import Cli
+from unstuck.coordinator.presence import Presence
+from unstuck.tasks.lookout import Lookout
+from unstuck.tasks.warehouse import Warehouse
 
 GOOD = 'name: good\ngroups: [{name: a, spark: false, steps: [{python: "some.where:step"}]}]\n'
 
@@ -170,7 +170,7 @@ def test_a_message_that_was_sent_without_the_prefix_is_named(
         assert "STRAY_MESSAGES" not in told(), "the queue of another application"
         head.redis.delete("control")
         for _ in range(2):
-            app.send_task("coordinator.submit", kwargs={"spec": {}}, queue="control")
+            app.send_task("unstuck.submit", kwargs={"spec": {}}, queue="control")
     found = told()["STRAY_MESSAGES"]
     assert (found["level"], "2 messages" in found["text"]) == ("problem", True)
     assert '"global_keyprefix": "unstuck:celery:"' in found["cure"]

@@ -19,14 +19,14 @@ import pytest
 import redis
 from servers import RedisServer, app_of_strangers, wait_until
 
-from coordinator.child import Command
-from coordinator.client import Client
-from coordinator.job import GroupRecord
-from coordinator.local import LocalFleet
-from coordinator.status import GroupState, Status
-from tasks.report import OutcomeKind
-from tasks.settings import Settings
-from tasks.token import Hint
+from unstuck.coordinator.child import Command
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.job import GroupRecord
+from unstuck.coordinator.local import LocalFleet
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Hint
 
 ROOT = Path(__file__).parents[2]
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
@@ -247,10 +247,10 @@ def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by
 
 def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> None:
     code = (
-        "import re, sys, tasks.settings\n"
-        "tasks.settings.LAST_STEPS = 0.2\n"
+        "import re, sys, unstuck.tasks.settings\n"
+        "unstuck.tasks.settings.LAST_STEPS = 0.2\n"
         "from tasks import stopping\n"
-        "from tasks.stop_sign import Word\n"
+        "from unstuck.tasks.stop_sign import Word\n"
         "worker = stopping.begin('spark@here')\n"
         "worker.take_signals()\n"
         "worker.stop(Word.STOP)\n"

@@ -10,9 +10,9 @@ import pytest
 from head import Head, failed, group, join
 from servers import wait_until
 
-from coordinator.decision import MAX_TRANSITIONS, Decision
-from coordinator.status import Status
-from coordinator.store import BeginAnswer, CommitAnswer, EndAnswer
+from unstuck.coordinator.decision import MAX_TRANSITIONS, Decision
+from unstuck.coordinator.status import Status
+from unstuck.coordinator.store import BeginAnswer, CommitAnswer, EndAnswer
 
 
 def listening(head: Head, queue: str, slots: int) -> None:

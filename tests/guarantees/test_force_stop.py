@@ -10,10 +10,10 @@ import pytest
 from guarantees.test_the_users_word import running
 from head import Head, group
 
-from coordinator.client import Refused
-from coordinator.commands import Command, Commanded
-from coordinator.job import JobRecord
-from coordinator.status import Status
+from unstuck.coordinator.client import Refused
+from unstuck.coordinator.commands import Command, Commanded
+from unstuck.coordinator.job import JobRecord
+from unstuck.coordinator.status import Status
 
 GARBAGE = '{"'
 OTHERS: dict[str, Callable[[Head, str], Commanded]] = {

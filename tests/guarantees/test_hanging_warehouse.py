@@ -19,21 +19,21 @@ from guarantees.test_shown_is_true import staged
 from head import Head, group
 from servers import RedisServer, app_of_strangers, wait_until
 
-from coordinator import publisher
-from coordinator.background import Background
-from coordinator.client import Client, KeyConflict, Submitted
-from coordinator.consumer import AllHang
-from coordinator.decision import PublishResult
-from coordinator.patience import Patience, WarehouseSilent
-from coordinator.state import JobState
-from coordinator.status import Intent, Status
-from tasks.filesystem import Files
-from tasks.settings import Settings
-from tasks.warehouse import ID_FILE, Warehouse
 from tests.cli.conftest import Cli
+from unstuck.coordinator import publisher
+from unstuck.coordinator.background import Background
+from unstuck.coordinator.client import Client, KeyConflict, Submitted
+from unstuck.coordinator.consumer import AllHang
+from unstuck.coordinator.decision import PublishResult
+from unstuck.coordinator.patience import Patience, WarehouseSilent
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import Intent, Status
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse import ID_FILE, Warehouse
 
 TERM = 0.5
-LIMIT = 1.0  # seconds; see coordinator.patience
+LIMIT = 1.0  # seconds; see unstuck.coordinator.patience
 ROOT = Path(__file__).parents[2]
 SPEC = {"name": "nightly", "groups": [group("a")]}
 
@@ -306,7 +306,7 @@ def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
 ) -> None:
     thaw = threading.Event()
     _slow_to_list(monkeypatch, thaw.wait)
-    monkeypatch.setattr("coordinator.client.LISTING", 0.4)
+    monkeypatch.setattr("unstuck.coordinator.client.LISTING", 0.4)
     with pytest.raises(WarehouseSilent, match=r"job nightly is not stored: the warehouse \S+ has not .* within 0.4s"):
         impatient(head).submit(SPEC)
     thaw.set()
@@ -314,14 +314,14 @@ def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
     assert not (Path(head.settings.warehouse) / ID_FILE).exists(), "no warehouse was made of which nobody is told"
 
 
-IMPATIENT = f"import coordinator.patience, sys; coordinator.patience.LIMIT = {LIMIT}; "
+IMPATIENT = f"import unstuck.coordinator.patience, sys; unstuck.coordinator.patience.LIMIT = {LIMIT}; "
 
 
 def test_the_command_line_says_that_a_warehouse_hangs_and_ends(head: Head, tmp_path: Path) -> None:
     job, cli = canceled(head), Cli(head.settings.redis_url, tmp_path)
     (cli.folder / "nightly.json").write_text(json.dumps(SPEC))
 
-    main = [sys.executable, "-c", IMPATIENT + "from coordinator.cli import main; main()"]
+    main = [sys.executable, "-c", IMPATIENT + "from unstuck.coordinator.cli import main; main()"]
     told = {"env": cli.env, "cwd": cli.folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with silent(Path(head.settings.warehouse)):
         both = [subprocess.Popen([*main, *words], **told) for words in (("submit", "nightly.json"), ("retry", job))]
@@ -338,7 +338,7 @@ def test_submits_by_message_that_hang_hold_up_no_other_command(
 ) -> None:
     """They take every thread of the coordinator, for a while. Nor does it take messages that it cannot begin with."""
     settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "warehouse"))
-    main = IMPATIENT + "sys.argv = 'celery -A coordinator worker -P threads -l INFO --without-gossip'.split(); "
+    main = IMPATIENT + "sys.argv = 'celery -A unstuck.coordinator worker -P threads -l INFO --without-gossip'.split(); "
     main += "from celery.__main__ import main; main()"
     env = {"UNSTUCK_REDIS_URL": settings.redis_url, "UNSTUCK_WAREHOUSE": settings.warehouse, "PYTHONPATH": str(ROOT)}
     log = tmp_path / "log"
@@ -346,8 +346,8 @@ def test_submits_by_message_that_hang_hold_up_no_other_command(
         job = people.submit(SPEC).id
         with silent(Path(settings.warehouse)), log.open("wb") as out:
             for number in range(7):
-                app.send_task("coordinator.submit", kwargs={"spec": SPEC, "key": str(number)}, queue="control")
-            app.send_task("coordinator.cancel", kwargs={"job": job}, queue="control")
+                app.send_task("unstuck.submit", kwargs={"spec": SPEC, "key": str(number)}, queue="control")
+            app.send_task("unstuck.cancel", kwargs={"job": job}, queue="control")
             process = subprocess.Popen(
                 [sys.executable, "-c", main], env={**os.environ, **env}, cwd=tmp_path, stdout=out, stderr=out
             )

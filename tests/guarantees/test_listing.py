@@ -8,10 +8,10 @@ from collections import Counter
 from head import Head, group
 from servers import wait_until
 
-from coordinator.client import Client
-from coordinator.queries import ListedJob
-from coordinator.status import Status
-from tasks.connect import connect
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.queries import ListedJob
+from unstuck.coordinator.status import Status
+from unstuck.tasks.connect import connect
 
 JOBS = 300
 CLAIMED = 40

@@ -11,10 +11,10 @@ import redis
 from head import Head, group, join
 from servers import RedisServer, wait_until
 
-from coordinator.status import Status
-from coordinator.vitals import records_of
-from tasks.connect import connect
-from tasks.report import NEWEST_SCHEMA
+from unstuck.coordinator.status import Status
+from unstuck.coordinator.vitals import records_of
+from unstuck.tasks.connect import connect
+from unstuck.tasks.report import NEWEST_SCHEMA
 
 
 def test_a_hint_popped_by_a_worker_that_dies_is_sent_again_and_the_group_runs_once(

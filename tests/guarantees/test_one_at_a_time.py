@@ -17,15 +17,15 @@ from redis.retry import Retry
 from servers import RedisServer
 from trap import Once, armed
 
-from coordinator.commands import Command
-from coordinator.job import Reason
-from coordinator.status import GroupState, Status
-from coordinator.store import Acks, CommitAnswer
-from tasks import watchdog
-from tasks.connect import connect
-from tasks.lease import Lease
-from tasks.points import Point
-from tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.coordinator.commands import Command
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.store import Acks, CommitAnswer
+from unstuck.tasks import watchdog
+from unstuck.tasks.connect import connect
+from unstuck.tasks.lease import Lease
+from unstuck.tasks.points import Point
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
 
 LOST = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "the runner was killed"))
 
@@ -384,8 +384,8 @@ def test_everything_is_right_without_the_lock(make_head: Callable[..., Head]) ->
 
 def test_two_commits_race_and_the_loser_writes_nothing(make_head: Callable[..., Head]) -> None:
     """Protocol rule 1."""
-    from coordinator.decide import decide
-    from coordinator.decision import World
+    from unstuck.coordinator.decide import decide
+    from unstuck.coordinator.decision import World
 
     head = make_head()
     job = head.submit(group("only"))

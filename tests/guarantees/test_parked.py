@@ -9,10 +9,10 @@ import redis
 from head import Head, group
 from servers import wait_until
 
-from coordinator.consumer import KILLER_AFTER, POISON_AFTER
-from coordinator.inbox import DeadReport
-from coordinator.parked import NoSuchReport, Treatment
-from coordinator.status import Status
+from unstuck.coordinator.consumer import KILLER_AFTER, POISON_AFTER
+from unstuck.coordinator.inbox import DeadReport
+from unstuck.coordinator.parked import NoSuchReport, Treatment
+from unstuck.coordinator.status import Status
 
 REPORT = {"v": "1", "id": "e1", "kind": "succeeded", "at": "1388534400"}
 

@@ -18,9 +18,9 @@ from head import Head, group
 from servers import wait_until
 from trap import OF_A_COORDINATOR, Death, Died, Hold, Once, Route, armed
 
-from coordinator.status import Status
-from tasks.points import Point
-from tasks.warehouse import Warehouse
+from unstuck.coordinator.status import Status
+from unstuck.tasks.points import Point
+from unstuck.tasks.warehouse import Warehouse
 
 MakeHead = Callable[..., Head]
 SOON = {"dispatch_timeout": 0.05, "report_idle": 0.02}  # seconds

@@ -10,13 +10,13 @@ import redis
 from guarantees.test_one_at_a_time import LosesReplies, lapse, lossy, queued  # noqa: F401 - a fixture
 from head import SUCCEEDED, Head, failed
 
-from coordinator.cli.events import event_text
-from coordinator.receipt import Delivered
-from coordinator.status import Status
-from tasks import run, watchdog
-from tasks.lease import ANSWER_KEPT, Lease
-from tasks.report import Outcome, OutcomeKind, Report
-from tasks.token import Token
+from unstuck.coordinator.cli.events import event_text
+from unstuck.coordinator.receipt import Delivered
+from unstuck.coordinator.status import Status
+from unstuck.tasks import run, watchdog
+from unstuck.tasks.lease import ANSWER_KEPT, Lease
+from unstuck.tasks.report import Outcome, OutcomeKind, Report
+from unstuck.tasks.token import Token
 
 
 def refused(head: Head, job: str) -> list[dict[str, Any]]:

@@ -8,9 +8,9 @@ import pytest
 import redis
 from head import Head, failed, group
 
-from coordinator.client import Refused
-from coordinator.status import Status
-from coordinator.store import Acks
+from unstuck.coordinator.client import Refused
+from unstuck.coordinator.status import Status
+from unstuck.coordinator.store import Acks
 
 ONCE = {"max": 0}  # no retry
 

@@ -18,17 +18,17 @@ import redis
 from head import SUCCEEDED, Head, failed, group
 from servers import RedisServer
 
-from coordinator.client import KeyConflict
-from coordinator.decision import Decision
-from coordinator.spec import SpecError
-from coordinator.status import Status
-from coordinator.store import CommitAnswer
-from tasks.connect import connect
-from tasks.filesystem import Files
-from tasks.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
-from tasks.report import Outcome, OutcomeKind
-from tasks.token import Hint
-from tasks.warehouse import Warehouse
+from unstuck.coordinator.client import KeyConflict
+from unstuck.coordinator.decision import Decision
+from unstuck.coordinator.spec import SpecError
+from unstuck.coordinator.status import Status
+from unstuck.coordinator.store import CommitAnswer
+from unstuck.tasks.connect import connect
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.token import Hint
+from unstuck.tasks.warehouse import Warehouse
 
 
 def staged(head: Head, hint: Hint, output: str, rows: int = 3) -> Outcome:

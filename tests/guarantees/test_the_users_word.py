@@ -11,10 +11,10 @@ import pytest
 from guarantees.test_shown_is_true import staged
 from head import Head, failed, group, join
 
-from coordinator.commands import Command
-from coordinator.status import GroupState, Status
-from tasks.report import Failure, Outcome, OutcomeKind
-from tasks.warehouse import Warehouse
+from unstuck.coordinator.commands import Command
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.warehouse import Warehouse
 
 RETRY = {"max": 3, "backoff": "1h", "jitter": 0}
 WANTED = {
@@ -83,7 +83,7 @@ def let_go(head: Head, job: str) -> None:
 
 
 def _hint(job: str, group_id: str, attempt: dict[str, object]):  # type: ignore[no-untyped-def]
-    from tasks.token import Hint
+    from unstuck.tasks.token import Hint
 
     return Hint(job, group_id, int(str(attempt["epoch"])), str(attempt["nonce"]))
 

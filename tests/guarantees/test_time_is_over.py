@@ -15,12 +15,12 @@ from guarantees.test_troubled_world import _shift
 from head import Head, failed, group
 from servers import RedisServer, wait_until
 
-from coordinator.decision import Decision
-from coordinator.job import Reason
-from coordinator.status import Status
-from coordinator.store import CommitAnswer
-from tasks.report import OutcomeKind
-from tasks.warehouse import Warehouse
+from unstuck.coordinator.decision import Decision
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.status import Status
+from unstuck.coordinator.store import CommitAnswer
+from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.warehouse import Warehouse
 
 QUICK = {"sweep_every": 0.1, "lease_ttl": 0.2, "dispatch_timeout": 0.2}
 SOON = "400ms"
@@ -75,7 +75,7 @@ def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_
     view = quick.show(job)
     assert (view.job.status, view.due) == (Status.FAILED, None)
     assert view.job.reason is not None
-    assert "celery -A tasks worker -Q heavy" in view.job.reason.text
+    assert "celery -A unstuck.tasks worker -Q heavy" in view.job.reason.text
     record = view.groups[0].members[0].record
     assert record.reason is not None
     assert (record.reason.code, record.epoch, record.failures) == ("QUEUE_TIMEOUT", 1, 0)

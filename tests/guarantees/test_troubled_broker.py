@@ -21,9 +21,9 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
-from coordinator.client import Client
-from coordinator.status import GroupState, Status
-from tasks.settings import Settings
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.settings import Settings
 
 QUEUE = "troubled"
 BACK_WITHIN = 25.0  # seconds from the end of the trouble to work done; Celery by itself waits for up to 30 each time
@@ -127,7 +127,7 @@ def _coordinator(url: str, home: Path) -> Iterator[fleet.FleetWorker]:
     }
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "impatient", "-A", "coordinator", "worker", "-P", "threads", "-l", "INFO"],
+            [sys.executable, "-m", "impatient", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO"],
             env=env,
             stdout=out,
             stderr=out,

@@ -16,9 +16,9 @@ import pytest
 import redis
 from servers import RedisServer, app_of_strangers, wait_until
 
-from coordinator.client import Client
-from coordinator.status import Status
-from tasks.settings import Settings
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.status import Status
+from unstuck.tasks.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 JOBS = 12
@@ -74,7 +74,16 @@ def fleets(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
             }
             with (folder / "coordinator.log").open("wb") as log:
                 head = subprocess.Popen(
-                    [sys.executable, "-m", "celery", "-A", "coordinator", "worker", "-n", f"head-{prefix}@here"],
+                    [
+                        sys.executable,
+                        "-m",
+                        "celery",
+                        "-A",
+                        "unstuck.coordinator",
+                        "worker",
+                        "-n",
+                        f"head-{prefix}@here",
+                    ],
                     cwd=folder,
                     env={**os.environ, **environ},
                     stdout=log,
@@ -109,7 +118,7 @@ def test_what_is_sent_through_celery_reaches_the_fleet_whose_prefix_it_carries(
         with app_of_strangers(redis_server.url, one.prefix) as app:
             for n in range(4):
                 sent = {"spec": spec("sent"), "key": f"sent-{n}"}
-                app.send_task("coordinator.submit", kwargs=sent, queue="control")
+                app.send_task("unstuck.submit", kwargs=sent, queue="control")
         wait_until(lambda one=one: len(one.client.jobs(name="sent")) == 4, 30, f"all four in {one.prefix}")
 
 
@@ -120,7 +129,7 @@ def test_each_sees_only_its_own(fleets: list[Fleet], redis_server: RedisServer) 
         own = {runner.pid for runner in one.worker.runners}
         assert {runner["pid"] for runner in shown["runners"]} == own
         assert {queue["name"]: queue["listeners"] for queue in shown["queues"]} == {"control": 1, "light": 2}
-        told = json.loads(one.asks("celery", "-A", "tasks", "inspect", "ping", "--timeout", "3", "--json"))
+        told = json.loads(one.asks("celery", "-A", "unstuck.tasks", "inspect", "ping", "--timeout", "3", "--json"))
         assert set(told) == {f"hands-{one.prefix}@here", f"head-{one.prefix}@here"}
         assert other.worker.process.poll() is None
     with redis.Redis.from_url(redis_server.url, decode_responses=True) as store:

@@ -17,10 +17,10 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
-from tasks.host import lacking
-from tasks.report import OutcomeKind
-from tasks.settings import Settings
 from tests.cli.conftest import Cli
+from unstuck.tasks.host import lacking
+from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SPARK = {"name": "g", "queue": "heavy", "steps": [{"sql": "SELECT 1 AS one", "output": "numbers"}]}
@@ -105,7 +105,7 @@ def test_a_java_that_does_not_say_its_version_in_time_is_let_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host may be busy, and a worker that is refused for that would be missing when it is needed most."""
-    monkeypatch.setattr("tasks.host._ANSWERS_WITHIN", 0.3)
+    monkeypatch.setattr("unstuck.tasks.host._ANSWERS_WITHIN", 0.3)
     monkeypatch.setenv("JAVA_HOME", java(tmp_path, "exec sleep 5")["JAVA_HOME"])
     assert lacking(Settings(), ["spark"]) == ""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
@@ -198,7 +198,7 @@ def coordinator(url: str, folder: Path, *arguments: str) -> Iterator[tuple[subpr
     log = folder / "coordinator.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "coordinator", "worker", "-l", "INFO", *arguments],
+            [sys.executable, "-m", "celery", "-A", "unstuck.coordinator", "worker", "-l", "INFO", *arguments],
             cwd=folder,
             env={**os.environ, "UNSTUCK_REDIS_URL": url, "PYTHONPATH": str(ROOT)},
             stdout=out,

@@ -11,12 +11,12 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
-from coordinator.client import Client
-from coordinator.local import LocalFleet
-from coordinator.status import Status
-from tasks.connect import broker_url, connect
-from tasks.settings import Settings
 from tests.cli.conftest import Cli
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.local import LocalFleet
+from unstuck.coordinator.status import Status
+from unstuck.tasks.connect import broker_url, connect
+from unstuck.tasks.settings import Settings
 
 PATHS = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parents[1])])
 

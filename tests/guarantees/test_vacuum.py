@@ -15,16 +15,16 @@ from head import Head, failed, group
 from servers import RedisServer, wait_until
 from threadless import no_new_threads
 
-from coordinator import vacuum
-from coordinator.background import Background
-from coordinator.status import Status
-from coordinator.store import Submission
-from coordinator.sweepable import Sweepable
-from tasks.filesystem import Files
-from tasks.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
-from tasks.report import Outcome, OutcomeKind
-from tasks.token import Hint, Token
-from tasks.warehouse import Warehouse, published_files
+from unstuck.coordinator import vacuum
+from unstuck.coordinator.background import Background
+from unstuck.coordinator.status import Status
+from unstuck.coordinator.store import Submission
+from unstuck.coordinator.sweepable import Sweepable
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.token import Hint, Token
+from unstuck.tasks.warehouse import Warehouse, published_files
 
 SCHEMA = json.dumps({"type": "struct", "fields": []})
 

@@ -17,9 +17,9 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
-from tasks.lookout import PATIENCE
-from tasks.report import OutcomeKind
-from tasks.token import Hint
+from unstuck.tasks.lookout import PATIENCE
+from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.token import Hint
 
 LEASE_TTL = 3.0
 

@@ -13,13 +13,13 @@ from guarantees.test_the_users_word import STATES, backoff, half_a_fork, running
 from head import SUCCEEDED, Head, failed, group, join
 from servers import wait_until
 
-from coordinator.commands import Command
-from coordinator.decide import decide
-from coordinator.decision import World
-from coordinator.explanation import Explanation
-from coordinator.job import Reason
-from coordinator.status import Intent, Status
-from tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.coordinator.commands import Command
+from unstuck.coordinator.decide import decide
+from unstuck.coordinator.decision import World
+from unstuck.coordinator.explanation import Explanation
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.status import Intent, Status
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
 
 
 def why(head: Head, job: str) -> dict[str, Explanation]:
@@ -31,7 +31,7 @@ def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(hea
     head.read()
     found = why(head, job)["a"]
     assert (found.state, found.what) == ("QUEUED", "queue heavy: no worker listens on it")
-    assert found.help == ("celery -A tasks worker -Q heavy",)
+    assert found.help == ("celery -A unstuck.tasks worker -Q heavy",)
     assert found.next_at == head.show(job).groups[0].members[0].record.hinted_at + head.settings.dispatch_timeout
     listening(head, "heavy", 3)
     assert "3 runners listen" in why(head, job)["a"].what
@@ -295,7 +295,7 @@ def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(he
     head.client.cancel(job, by="ada")
     found = why(head, job)
     assert "no coordinator has looked at any job for 1m0" in found[job].what
-    assert found[job].help[0] == "celery -A coordinator worker -P threads"
+    assert found[job].help[0] == "celery -A unstuck.coordinator worker -P threads"
     for one in found.values():
         assert (one.next_at, one.gives_up_at) == (0.0, 0.0)
         assert one.next_what.startswith("as soon as a coordinator looks: ")
@@ -574,7 +574,7 @@ def test_explaining_changes_nothing_that_deciding_sees(head: Head) -> None:
     one, two = head.store.load(job), head.store.load(job)
     assert one is not None
     assert two is not None
-    from coordinator.explain import explain
+    from unstuck.coordinator.explain import explain
 
     world = World(now=head.show(job).at, nonce="n")
     explain(one, world, None)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
-from coordinator.job import JobRecord
-from coordinator.spec import JobSpec
-from coordinator.status import Status
-from tasks.group import WorkOrder
-from tasks.report import Outcome
-from tasks.token import Token
+from unstuck.coordinator.job import JobRecord
+from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.status import Status
+from unstuck.tasks.group import WorkOrder
+from unstuck.tasks.report import Outcome
+from unstuck.tasks.token import Token
 
 from .depot import Depot
 from .model import ModelStore

@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from coordinator.decision import Decision
-from coordinator.job import GroupRecord, JobRecord
-from coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED
-from coordinator.plan import Plan, plan_of
-from coordinator.spec import JobSpec
-from coordinator.state import JobState
-from coordinator.status import GroupState, Status
-from tasks.group import FrozenInputs, GroupSpec
-from tasks.token import Token, split_member
+from unstuck.coordinator.decision import Decision
+from unstuck.coordinator.job import GroupRecord, JobRecord
+from unstuck.coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED
+from unstuck.coordinator.plan import Plan, plan_of
+from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.group import FrozenInputs, GroupSpec
+from unstuck.tasks.token import Token, split_member
 
 from .adopted import kin
 from .depot import Depot

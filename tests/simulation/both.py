@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import redis
 
-from coordinator.commands import Answer, Command, Commanded, command
-from coordinator.decide import decide
-from coordinator.decision import World
-from coordinator.job import JobRecord, Reason
-from coordinator.plan import plan_of
-from coordinator.spec import JobSpec
-from coordinator.state import JobState
-from coordinator.store import Acks, Begun, Store, Submission
-from coordinator.summary import summary_of
-from tasks.keys import Keys
-from tasks.lease import ClaimAnswer, Lease
-from tasks.report import Outcome
-from tasks.token import Hint, Token
+from unstuck.coordinator.commands import Answer, Command, Commanded, command
+from unstuck.coordinator.decide import decide
+from unstuck.coordinator.decision import World
+from unstuck.coordinator.job import JobRecord, Reason
+from unstuck.coordinator.plan import plan_of
+from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.store import Acks, Begun, Store, Submission
+from unstuck.coordinator.summary import summary_of
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import ClaimAnswer, Lease
+from unstuck.tasks.report import Outcome
+from unstuck.tasks.token import Hint, Token
 
 from .model import ModelStore
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from coordinator.job import Attempt, GroupRecord
-from coordinator.plan import PlannedGroup
-from coordinator.status import GroupState
-from tasks.report import OutcomeKind
+from unstuck.coordinator.job import Attempt, GroupRecord
+from unstuck.coordinator.plan import PlannedGroup
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.report import OutcomeKind
 
 from .broken import FORGOTTEN, LONG_BACKOFF, ONE, WORD, Broken
 from .model import ModelStore

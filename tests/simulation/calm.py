@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from coordinator.act import Coordinator
-from coordinator.decision import PublishResult
-from coordinator.job import JobRecord, Reason
-from coordinator.receipt import Delivered
-from coordinator.spec import JobSpec
-from coordinator.state import JobState
-from coordinator.status import GroupState
-from coordinator.store import Store
-from coordinator.sweep import Sweep
-from tasks.lease import ClaimAnswer
-from tasks.report import Outcome, OutcomeKind, Report
-from tasks.token import Hint, Token
+from unstuck.coordinator.act import Coordinator
+from unstuck.coordinator.decision import PublishResult
+from unstuck.coordinator.job import JobRecord, Reason
+from unstuck.coordinator.receipt import Delivered
+from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState
+from unstuck.coordinator.store import Store
+from unstuck.coordinator.sweep import Sweep
+from unstuck.tasks.lease import ClaimAnswer
+from unstuck.tasks.report import Outcome, OutcomeKind, Report
+from unstuck.tasks.token import Hint, Token
 
 from .broker import Broker
 from .head import StoreAtHand

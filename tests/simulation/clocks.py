@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator.decision import Decision
-from coordinator.job import JobRecord
-from coordinator.plan import plan_of
-from coordinator.status import GroupState, Intent, Status
-from tasks.token import split_member
+from unstuck.coordinator.decision import Decision
+from unstuck.coordinator.job import JobRecord
+from unstuck.coordinator.plan import plan_of
+from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.tasks.token import split_member
 
 from .stored import StoredJob
 

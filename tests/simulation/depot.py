@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tasks.token import Token
+from unstuck.tasks.token import Token
 
 
 @dataclass(frozen=True, slots=True)

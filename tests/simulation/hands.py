@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from coordinator.decision import PublishResult
-from coordinator.job import Reason
-from coordinator.state import JobState
-from coordinator.status import GroupState
-from tasks.token import Hint
+from unstuck.coordinator.decision import PublishResult
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.token import Hint
 
 from .broker import Broker
 from .depot import Depot, LogEntry

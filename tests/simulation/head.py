@@ -13,17 +13,17 @@ from typing import Any, TypeVar, cast
 
 import redis
 
-from coordinator.act import Coordinator
-from coordinator.background import Work
-from coordinator.consumer import Consumer
-from coordinator.decision import EMPTY, Decision
-from coordinator.inbox import Entry, Inbox
-from coordinator.job import JobRecord, NewerJob, Reason
-from coordinator.plan import plan_of
-from coordinator.state import JobState
-from coordinator.store import Acks, Begun, CommitAnswer, EndAnswer, Store
-from coordinator.sweep import Sweep
-from tasks.settings import Settings
+from unstuck.coordinator.act import Coordinator
+from unstuck.coordinator.background import Work
+from unstuck.coordinator.consumer import Consumer
+from unstuck.coordinator.decision import EMPTY, Decision
+from unstuck.coordinator.inbox import Entry, Inbox
+from unstuck.coordinator.job import JobRecord, NewerJob, Reason
+from unstuck.coordinator.plan import plan_of
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.store import Acks, Begun, CommitAnswer, EndAnswer, Store
+from unstuck.coordinator.sweep import Sweep
+from unstuck.tasks.settings import Settings
 
 from .broker import Broker
 from .depot import Depot, LogEntry

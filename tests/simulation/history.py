@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from coordinator.job import JobRecord
-from tasks.settings import Settings
+from unstuck.coordinator.job import JobRecord
+from unstuck.tasks.settings import Settings
 
 from .broken import FORGOTTEN, WORD, Broken
 from .broker import Broker

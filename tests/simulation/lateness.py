@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from coordinator.decision import Decision
-from coordinator.due import PUBLISHING
-from coordinator.job import JobRecord
-from coordinator.plan import plan_of
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent
-from tasks.settings import Settings
-from tasks.token import Hint, split_member
+from unstuck.coordinator.decision import Decision
+from unstuck.coordinator.due import PUBLISHING
+from unstuck.coordinator.job import JobRecord
+from unstuck.coordinator.plan import plan_of
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Hint, split_member
 
 from . import broken
 from .broken import Broken

@@ -13,15 +13,15 @@ from typing import Any
 
 import redis
 
-from coordinator.decision import Decision
-from coordinator.job import JobRecord, Reason
-from coordinator.plan import plan_of
-from coordinator.status import Status
-from coordinator.store import REPORT_GROUP, Acks, Begun, CommitAnswer, EndAnswer, NotEnded, Store, Submission
-from tasks.keys import Keys
-from tasks.lease import FinishAnswer, Lease, RenewAnswer
-from tasks.report import Outcome
-from tasks.token import Hint, Token
+from unstuck.coordinator.decision import Decision
+from unstuck.coordinator.job import JobRecord, Reason
+from unstuck.coordinator.plan import plan_of
+from unstuck.coordinator.status import Status
+from unstuck.coordinator.store import REPORT_GROUP, Acks, Begun, CommitAnswer, EndAnswer, NotEnded, Store, Submission
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import FinishAnswer, Lease, RenewAnswer
+from unstuck.tasks.report import Outcome
+from unstuck.tasks.token import Hint, Token
 
 from .broken import Broken
 from .claimed import Claimed

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.decision import Decision, Guard
-from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from coordinator.plan import plan_of
-from coordinator.state import JobState
-from coordinator.status import Intent, Status
-from coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
-from tasks.lease import ClaimAnswer, FinishAnswer, RenewAnswer
-from tasks.report import Outcome
-from tasks.token import Hint, Token, split_member
+from unstuck.coordinator.decision import Decision, Guard
+from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.plan import plan_of
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import Intent, Status
+from unstuck.coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
+from unstuck.tasks.lease import ClaimAnswer, FinishAnswer, RenewAnswer
+from unstuck.tasks.report import Outcome
+from unstuck.tasks.token import Hint, Token, split_member
 
 from .claimed import Claimed
 from .stored import Reports, StoredJob, Watching

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from coordinator import attempts, backoff, due, ending, intake, join, obeying, overtime, queueing
-from coordinator.act import Coordinator
-from coordinator.consumer import Consumer
-from coordinator.publisher import Publisher
-from coordinator.state import JobState
-from coordinator.store import Begun
-from coordinator.sweep import Sweep
+from unstuck.coordinator import attempts, backoff, due, ending, intake, join, obeying, overtime, queueing
+from unstuck.coordinator.act import Coordinator
+from unstuck.coordinator.consumer import Consumer
+from unstuck.coordinator.publisher import Publisher
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.store import Begun
+from unstuck.coordinator.sweep import Sweep
 
 from . import broken
 from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD

@@ -10,22 +10,22 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from coordinator import act, asking, client, decide, intake, joining, obeying
-from coordinator.alter import alter
-from coordinator.attempts import Folded
-from coordinator.commands import Answer, Commanded
-from coordinator.consumer import Consumer
-from coordinator.decision import Decision, Guard, PublishResult
-from coordinator.draft import Draft
-from coordinator.inbox import Entry
-from coordinator.job import Ask, Attempt, GroupRecord, JobRecord, Reason
-from coordinator.join import Judgement, Verdict, judge
-from coordinator.queueing import queue_ready
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent, Status
-from coordinator.store import BeginAnswer, Begun
-from tasks.group import WorkOrder
-from tasks.token import Token, split_member
+from unstuck.coordinator import act, asking, client, decide, intake, joining, obeying
+from unstuck.coordinator.alter import alter
+from unstuck.coordinator.attempts import Folded
+from unstuck.coordinator.commands import Answer, Commanded
+from unstuck.coordinator.consumer import Consumer
+from unstuck.coordinator.decision import Decision, Guard, PublishResult
+from unstuck.coordinator.draft import Draft
+from unstuck.coordinator.inbox import Entry
+from unstuck.coordinator.job import Ask, Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.join import Judgement, Verdict, judge
+from unstuck.coordinator.queueing import queue_ready
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.coordinator.store import BeginAnswer, Begun
+from unstuck.tasks.group import WorkOrder
+from unstuck.tasks.token import Token, split_member
 
 from .broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ONE, SHOWN, WHOLE, WORD
 from .depot import Depot

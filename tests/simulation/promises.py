@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any, NoReturn
 
-from coordinator.decision import Decision, World
-from coordinator.inbox import Entry
-from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from coordinator.plan import PlannedGroup, plan_of
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent, Status
-from tasks.group import FrozenInputs, WorkOrder
-from tasks.report import Outcome, OutcomeKind
-from tasks.settings import Settings
-from tasks.token import Token, split_member
+from unstuck.coordinator.decision import Decision, World
+from unstuck.coordinator.inbox import Entry
+from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.plan import PlannedGroup, plan_of
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.tasks.group import FrozenInputs, WorkOrder
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Token, split_member
 
 from . import ends, word
 from .adopted import Adopted

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from coordinator.job import JobRecord
-from coordinator.plan import plan_of
+from unstuck.coordinator.job import JobRecord
+from unstuck.coordinator.plan import plan_of
 
 from .jobs import SimulatedJob, random_behaviours
 from .stage import Stage
@@ -29,7 +29,7 @@ class Retries:
         self.last_at = 0.0  # when the last one was stored
 
     def new_id(self, now: float) -> str:
-        """In the place of ``coordinator.client.new_job_id``."""
+        """In the place of ``unstuck.coordinator.client.new_job_id``."""
         self._minted += 1
         return f"retry{self._minted}"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.decision import World
-from coordinator.explain import explain
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent
-from tasks.token import split_member
+from unstuck.coordinator.decision import World
+from unstuck.coordinator.explain import explain
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent
+from unstuck.tasks.token import split_member
 
 S = GroupState
 

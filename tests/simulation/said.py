@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.job import Attempt
-from tasks.report import Outcome, OutcomeKind
-from tasks.token import Token
+from unstuck.coordinator.job import Attempt
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.token import Token
 
 Offered = tuple[str, str, int, str]  # job, group, epoch, nonce
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from coordinator.decision import Decision
-from coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from tasks.group import WorkOrder
-from tasks.report import Outcome
-from tasks.token import Token
+from unstuck.coordinator.decision import Decision
+from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.tasks.group import WorkOrder
+from unstuck.tasks.report import Outcome
+from unstuck.tasks.token import Token
 
 Fields = dict[str, str]
 

@@ -12,24 +12,24 @@ import pytest
 import redis
 from head import HandsOfTheTest
 
-from coordinator.alter import alter
-from coordinator.asking import rerun, skip
-from coordinator.commands import Command, Commanded
-from coordinator.decide import decide
-from coordinator.decision import World
-from coordinator.job import GroupRecord, JobRecord, Reason
-from coordinator.plan import plan_of
-from coordinator.spec import JobSpec
-from coordinator.state import JobState
-from coordinator.status import GroupState, Status
-from coordinator.store import Acks, CommitAnswer, Store
-from coordinator.summary import summary_of
-from tasks.filesystem import Files
-from tasks.lease import Lease
-from tasks.marker import DataFile, Marker, StagedOutput, write_marker
-from tasks.report import Failure, Outcome, OutcomeKind
-from tasks.token import Hint, Token
-from tasks.warehouse import Warehouse
+from unstuck.coordinator.alter import alter
+from unstuck.coordinator.asking import rerun, skip
+from unstuck.coordinator.commands import Command, Commanded
+from unstuck.coordinator.decide import decide
+from unstuck.coordinator.decision import World
+from unstuck.coordinator.job import GroupRecord, JobRecord, Reason
+from unstuck.coordinator.plan import plan_of
+from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.store import Acks, CommitAnswer, Store
+from unstuck.coordinator.summary import summary_of
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.lease import Lease
+from unstuck.tasks.marker import DataFile, Marker, StagedOutput, write_marker
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.token import Hint, Token
+from unstuck.tasks.warehouse import Warehouse
 
 from .both import KEYS, STEP, Both, server_time, submit
 from .broker import Broker

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from coordinator.decision import PublishResult
-from coordinator.state import JobState
-from coordinator.status import GroupState, Status
-from coordinator.store import Begun
-from tasks.report import Failure, Outcome, OutcomeKind
-from tasks.token import Hint
+from unstuck.coordinator.decision import PublishResult
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.store import Begun
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.token import Hint
 
 from .calm import Calm, Hands
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from coordinator.receipt import Delivered
-from coordinator.status import GroupState
-from tasks.report import Report, ReportKind
-from tasks.token import Token
+from unstuck.coordinator.receipt import Delivered
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.report import Report, ReportKind
+from unstuck.tasks.token import Token
 
 from .calm import Calm
 

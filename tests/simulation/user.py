@@ -14,18 +14,18 @@ from typing import Any, TypeVar, cast
 
 import redis
 
-import coordinator.client
-from coordinator.asking import NoSuchGroup
-from coordinator.client import Client, NoSuchJob, Refused
-from coordinator.commands import Command
-from coordinator.giving import Giving
-from coordinator.job import NewerJob
-from coordinator.patience import Patience
-from coordinator.problem import SpecError
-from coordinator.queries import Queries
-from coordinator.state import JobState
-from coordinator.store import Store, Submission
-from tasks.settings import Settings
+import unstuck.coordinator.client
+from unstuck.coordinator.asking import NoSuchGroup
+from unstuck.coordinator.client import Client, NoSuchJob, Refused
+from unstuck.coordinator.commands import Command
+from unstuck.coordinator.giving import Giving
+from unstuck.coordinator.job import NewerJob
+from unstuck.coordinator.patience import Patience
+from unstuck.coordinator.problem import SpecError
+from unstuck.coordinator.queries import Queries
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.store import Store, Submission
+from unstuck.tasks.settings import Settings
 
 from .adopted import RETRIED
 from .broken import WORD, Broken
@@ -161,7 +161,7 @@ class User:
     @contextmanager
     def at_hand(self) -> Iterator[None]:
         """While it lasts, the client finds the warehouse of the history, and ids of new jobs that are its own."""
-        module: Any = coordinator.client
+        module: Any = unstuck.coordinator.client
         before = module.Warehouse, module.new_job_id
         module.Warehouse, module.new_job_id = lambda uri: self._warehouse, self._retries.new_id
         try:

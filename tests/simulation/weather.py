@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.act import NEWER_LOOK
-from coordinator.job import JobRecord
+from unstuck.coordinator.act import NEWER_LOOK
+from unstuck.coordinator.job import JobRecord
 
 from .line import LONGEST_WAIT
 from .model import ModelStore

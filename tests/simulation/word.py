@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from coordinator.commands import Command
-from coordinator.job import Attempt, JobRecord
-from coordinator.status import GroupState, Intent, Status
+from unstuck.coordinator.commands import Command
+from unstuck.coordinator.job import Attempt, JobRecord
+from unstuck.coordinator.status import GroupState, Intent, Status
 
 from .stored import StoredJob
 

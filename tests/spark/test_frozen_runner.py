@@ -15,8 +15,8 @@ from head import Head
 from processes import below, command_line
 from servers import RedisServer, wait_until
 
-from coordinator.status import Status
-from tasks.warehouse import published_files
+from unstuck.coordinator.status import Status
+from unstuck.tasks.warehouse import published_files
 
 pytestmark = pytest.mark.timeout(240)
 ENVIRON = {"UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}), "UNSTUCK_SPARK_MASTER": "local[2]"}

@@ -17,11 +17,11 @@ import redis
 from processes import below, command_line, lives
 from servers import RedisServer, wait_until
 
-from tasks.filesystem import Files
-from tasks.group import Collect
-from tasks.marker import read_marker
-from tasks.report import OutcomeKind
-from tasks.token import Hint
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.group import Collect
+from unstuck.tasks.marker import read_marker
+from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.token import Hint
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -332,7 +332,7 @@ def test_killing_the_runner_takes_the_jvm_and_the_python_workers_along(
     (jvm,) = [c for c in runner.children() if "java" in command_line(c)]
     lease = fleet.attempt(store, hint)["lease"]
     wait_until(lambda: fleet.attempt(store, hint)["lease"] > lease, 10, "a renewal that saw the tree")
-    tree = [p for p in below(runner) if "tasks.watchdog" not in command_line(p)]
+    tree = [p for p in below(runner) if "unstuck.tasks.watchdog" not in command_line(p)]
     assert len(tree) >= 3, tree  # the JVM, pyspark.daemon, a Python worker
     runner.kill()
     assert fleet.outcome(store, hint, 10).kind is OutcomeKind.LOST

@@ -22,18 +22,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.functions import lit
 
-from tasks.context import Work
-from tasks.errors import OutputInvalid
-from tasks.failure import failure_of
-from tasks.filesystem import Files
-from tasks.inputs import Dataset
-from tasks.marker import StagedOutput
-from tasks.output import stage
-from tasks.reader import published
-from tasks.settings import Settings
-from tasks.spark import Driver
-from tasks.token import Token
-from tasks.warehouse import Change, Entry, Warehouse, published_files
+from unstuck.tasks.context import Work
+from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.failure import failure_of
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.inputs import Dataset
+from unstuck.tasks.marker import StagedOutput
+from unstuck.tasks.output import stage
+from unstuck.tasks.reader import published
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.spark import Driver
+from unstuck.tasks.token import Token
+from unstuck.tasks.warehouse import Change, Entry, Warehouse, published_files
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.commands import Command, command
-from coordinator.decide import decide
-from coordinator.decision import Decision, World
-from coordinator.explain import explain
-from coordinator.explanation import Explanation
-from coordinator.job import GroupRecord, JobRecord, Reason
-from coordinator.plan import compile_plan
-from coordinator.spec import JobSpec
-from coordinator.state import JobState
-from coordinator.status import GroupState, Status
-from tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.coordinator.commands import Command, command
+from unstuck.coordinator.decide import decide
+from unstuck.coordinator.decision import Decision, World
+from unstuck.coordinator.explain import explain
+from unstuck.coordinator.explanation import Explanation
+from unstuck.coordinator.job import GroupRecord, JobRecord, Reason
+from unstuck.coordinator.plan import compile_plan
+from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.report import Failure, Outcome, OutcomeKind
 
 LEASE = 15.0
 NO_JITTER = {"max": 3, "backoff": 10.0, "jitter": 0.0}

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.attempt_log import AttemptLog
-from tasks.filesystem import Files
-from tasks.secret import Secrets
+from unstuck.tasks.attempt_log import AttemptLog
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.secret import Secrets
 
 
 def hush() -> Secrets:

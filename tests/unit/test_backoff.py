@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.backoff import backoff, loss_backoff
-from tasks.group import RetryPolicy
+from unstuck.coordinator.backoff import backoff, loss_backoff
+from unstuck.tasks.group import RetryPolicy
 
 
 def test_it_doubles_up_to_the_cap() -> None:

@@ -14,10 +14,10 @@ from kombu.exceptions import OperationalError
 from proxy import Proxy
 from servers import RedisServer, free_port, wait_until
 
-from coordinator.celery import app as coordinators
-from tasks.app import app as workers
-from tasks.broker import BrokerConnection
-from tasks.keys import Keys
+from unstuck.coordinator.celery import app as coordinators
+from unstuck.tasks.app import app as workers
+from unstuck.tasks.broker import BrokerConnection
+from unstuck.tasks.keys import Keys
 
 APPS = pytest.mark.parametrize("app", [workers, coordinators], ids=["workers", "coordinators"])
 

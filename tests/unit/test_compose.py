@@ -16,8 +16,8 @@ import yaml
 from celery.bin.celery import celery as celery_command
 from servers import free_port, server_binary, wait_until
 
-from tasks.duration import parse_duration
-from tasks.settings import Settings
+from unstuck.tasks.duration import parse_duration
+from unstuck.tasks.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

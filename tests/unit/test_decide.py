@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from job_at_hand import LEASE, LOST, NO_JITTER, Job, failure, group
 
-from coordinator.decide import decide
-from coordinator.decision import MAX_TRANSITIONS, Decision, World
-from coordinator.job import Attempt
-from coordinator.moves import IllegalMove
-from coordinator.status import GroupState, Status
-from tasks.group import FrozenInputs, GroupPlan
+from unstuck.coordinator.decide import decide
+from unstuck.coordinator.decision import MAX_TRANSITIONS, Decision, World
+from unstuck.coordinator.job import Attempt
+from unstuck.coordinator.moves import IllegalMove
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.group import FrozenInputs, GroupPlan
 
 S = GroupState
 WIDE = list(range(1200))

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_at_hand import LEASE, LOST, NO_JITTER, Job, failure, group
 
-from coordinator.attempts import MAX_RELEASES
-from coordinator.commands import Command
-from coordinator.decision import PublishResult, World
-from coordinator.job import Reason
-from coordinator.status import GroupState, Status
-from tasks.report import Outcome, OutcomeKind
+from unstuck.coordinator.attempts import MAX_RELEASES
+from unstuck.coordinator.commands import Command
+from unstuck.coordinator.decision import PublishResult, World
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.report import Outcome, OutcomeKind
 
 S = GroupState
 RELEASED = Outcome(OutcomeKind.RELEASED)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from job_at_hand import LEASE, LOST, Job, failure, group
 
-from coordinator.asking import rerun, skip
-from coordinator.commands import Answer, Command, Commanded, command, taken_in
-from coordinator.decision import PublishResult, World
-from coordinator.explain import explain
-from coordinator.status import GroupState, Status
-from tasks.group import GroupPlan
-from tasks.report import Outcome, OutcomeKind
+from unstuck.coordinator.asking import rerun, skip
+from unstuck.coordinator.commands import Answer, Command, Commanded, command, taken_in
+from unstuck.coordinator.decision import PublishResult, World
+from unstuck.coordinator.explain import explain
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.group import GroupPlan
+from unstuck.tasks.report import Outcome, OutcomeKind
 
 S = GroupState
 RETRY = {"max": 1, "backoff": 60.0, "jitter": 0.0}

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_at_hand import Job, failure, group
 
-from coordinator.decision import MAX_TRANSITIONS, World
-from coordinator.explain import explain
-from coordinator.job import GroupRecord
-from coordinator.state import JobState
-from coordinator.status import GroupState, Intent, Status
-from tasks.group import FrozenInputs, GroupPlan, WorkOrder
+from unstuck.coordinator.decision import MAX_TRANSITIONS, World
+from unstuck.coordinator.explain import explain
+from unstuck.coordinator.job import GroupRecord
+from unstuck.coordinator.state import JobState
+from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.tasks.group import FrozenInputs, GroupPlan, WorkOrder
 
 S = GroupState
 TRUE, FALSE, FAILS = "results.a.n == 1", "results.a.n > 1", "results.a.nothing > 1"

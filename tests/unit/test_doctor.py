@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import doctor, fleet_health
-from coordinator.cli.doctor import of_names
-from coordinator.finding import Finding, Level
-from coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView, RunsOn, SeenThere
-from coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
-from coordinator.tested import TESTED, TESTED_JAVA, TESTED_SERVER
-from coordinator.vitals import JobPlace, Records, Server
-from tasks.settings import Settings
-from tasks.warehouse import Warehouse
 from tests.unit.test_project_files import PROJECT, ROOT, pins
+from unstuck.coordinator import doctor, fleet_health
+from unstuck.coordinator.cli.doctor import of_names
+from unstuck.coordinator.finding import Finding, Level
+from unstuck.coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView, RunsOn, SeenThere
+from unstuck.coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
+from unstuck.coordinator.tested import TESTED, TESTED_JAVA, TESTED_SERVER
+from unstuck.coordinator.vitals import JobPlace, Records, Server
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse import Warehouse
 
 SETTINGS = Settings()
 WELL = Server("valkey", "9.1.2", False, False, 0, True, "everysec", (), "noeviction", 10**6, 0, 10**10, 0.01, 0.01)
@@ -134,8 +134,8 @@ def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named()
     worst = [("COORDINATORS", Level.PROBLEM), ("WORKERS", Level.PROBLEM), *queues]
     assert ill(fleet_health.of_fleet(nobody, "here", 1)) == worst
     cures = [one.cure for one in fleet_health.of_fleet(nobody, "here", 1) if one.code == "QUEUES"]
-    assert "celery -A tasks worker -Q big" in cures[0]
-    assert "celery -A coordinator worker" in cures[1]
+    assert "celery -A unstuck.tasks worker -Q big" in cures[0]
+    assert "celery -A unstuck.coordinator worker" in cures[1]
     assert ill(fleet_health.of_fleet(nobody, "here", 0))[1] == ("WORKERS", Level.WARNING)
     gone = replace(FLEET, runners=(HAND, replace(HAND, pid=3, silent=True)))
     assert ill(fleet_health.of_fleet(gone, "here", 1)) == [("SILENT", Level.WARNING)]

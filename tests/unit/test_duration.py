@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import schema
-from tasks.duration import LONGEST, SHORTEST, parse_duration
+from unstuck.coordinator import schema
+from unstuck.tasks.duration import LONGEST, SHORTEST, parse_duration
 
 
 @pytest.mark.parametrize(

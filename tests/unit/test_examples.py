@@ -13,10 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from coordinator.spec import JobSpec
 from examples import dynamic, flights, nycflights, retry
 from examples.flights_truth import disagreements, truth
-from tasks.errors import Unrecoverable
+from unstuck.coordinator.spec import JobSpec
+from unstuck.tasks.errors import Unrecoverable
 
 EXAMPLES = Path(nycflights.__file__).parent
 SPECS = sorted(EXAMPLES.glob("*.yaml"))

@@ -13,8 +13,8 @@ from threading import Barrier
 import fsspec
 import pytest
 
-from tasks.errors import WarehouseUnsupported
-from tasks.filesystem import Files
+from unstuck.tasks.errors import WarehouseUnsupported
+from unstuck.tasks.filesystem import Files
 
 
 @pytest.fixture(params=["folder", "file-uri", "memory"])

@@ -9,11 +9,11 @@ import redis
 from kombu import Connection, Consumer, Producer, Queue
 from servers import RedisServer, free_port
 
-from tasks.connect import connect
-from tasks.ears import Ears, _waiting
-from tasks.hearing import Hearing, Look
-from tasks.keys import Keys
-from tasks.settings import Settings
+from unstuck.tasks.connect import connect
+from unstuck.tasks.ears import Ears, _waiting
+from unstuck.tasks.hearing import Hearing, Look
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import Settings
 
 KEYS = Keys()
 

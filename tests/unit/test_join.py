@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.join import Verdict, judge
-from coordinator.state import UNEXPANDED
-from coordinator.status import GroupState
-from tasks.group import JoinRule
+from unstuck.coordinator.join import Verdict, judge
+from unstuck.coordinator.state import UNEXPANDED
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.group import JoinRule
 
 S = GroupState
 STATES = [str(state) for state in S]

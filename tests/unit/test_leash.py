@@ -17,7 +17,7 @@ from servers import RedisServer, wait_until
 # Does what it is told, line by line, and says what came of it; as a runner does with the steps of its attempts.
 _RUNNER = """
 import errno, logging, os, resource, signal, subprocess, sys, threading, time
-from tasks.leash import Leash
+from unstuck.tasks.leash import Leash
 
 def hoard(most):
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -80,7 +80,7 @@ class Runner:
 
         def found() -> list[psutil.Process]:
             children = psutil.Process(self.process.pid).children()
-            return [c for c in children if c.pid != self.watchdog.pid and "tasks.watchdog" in command_line(c)]
+            return [c for c in children if c.pid != self.watchdog.pid and "unstuck.tasks.watchdog" in command_line(c)]
 
         (one,) = wait_until(found, 10, "another watchdog")
         return one

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from servers import wait_until
 
-from tasks.lookout import EVERY, EVERY_NONE, PATIENCE, Lookout
-from tasks.settings import Settings
-from tasks.warehouse import Warehouse
+from unstuck.tasks.lookout import EVERY, EVERY_NONE, PATIENCE, Lookout
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse import Warehouse
 
 AT = 5000.0  # by the clock of the store
 

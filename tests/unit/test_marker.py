@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
-from tasks.filesystem import Files
-from tasks.marker import (
+from unstuck.tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.marker import (
     MARKER,
     DataFile,
     Marker,
@@ -22,7 +22,7 @@ from tasks.marker import (
     standing_marker,
     write_marker,
 )
-from tasks.warehouse import Warehouse
+from unstuck.tasks.warehouse import Warehouse
 
 GROUP = "_staging/job-1/clean"
 SCHEMA = '{"type":"struct","fields":[]}'

@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-import coordinator.publish
-from coordinator.publish import Aborted, Published, PublishFailed, abort, publish
-from tasks.errors import LogBroken, WarehouseMismatch
-from tasks.filesystem import Files
-from tasks.marker import MARKER, DataFile, Marker, StagedOutput, read_marker, write_marker
-from tasks.points import Point, arm
-from tasks.warehouse import Warehouse
+import unstuck.coordinator.publish
+from unstuck.coordinator.publish import Aborted, Published, PublishFailed, abort, publish
+from unstuck.tasks.errors import LogBroken, WarehouseMismatch
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.marker import MARKER, DataFile, Marker, StagedOutput, read_marker, write_marker
+from unstuck.tasks.points import Point, arm
+from unstuck.tasks.warehouse import Warehouse
 
 
 def schema(*columns: str, nullable: bool = True) -> str:
@@ -309,7 +309,7 @@ def test_a_warehouse_that_was_away_for_one_look_fails_nothing(root: str, monkeyp
         warehouse.back()
         return found
 
-    monkeypatch.setattr(coordinator.publish, "read_marker", look)
+    monkeypatch.setattr(unstuck.coordinator.publish, "read_marker", look)
     assert job.publish() == Published(1, {"carriers": 2, "months": 5})
 
 
@@ -538,7 +538,9 @@ REAL_OPEN = os.open
 def test_killed_at_every_point_of_publishing_readers_see_all_of_the_old_or_all_of_the_new(
     root: str, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.warehouse.SNAPSHOT_EVERY", 1)  # so that every publish goes through all that is written
+    monkeypatch.setattr(
+        "unstuck.tasks.warehouse.SNAPSHOT_EVERY", 1
+    )  # so that every publish goes through all that is written
     old = two_outputs(root, "job-0")
     old.publish()
     seen, deaths = set(), 0
@@ -610,5 +612,5 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
 
 
 def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
-    doc = coordinator.publish.PublishFailed.__doc__ or ""
-    assert all(code in doc for code in coordinator.publish._FAILURES)
+    doc = unstuck.coordinator.publish.PublishFailed.__doc__ or ""
+    assert all(code in doc for code in unstuck.coordinator.publish._FAILURES)

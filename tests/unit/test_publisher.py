@@ -9,11 +9,11 @@ import pytest
 import redis
 from job_at_hand import Job, group
 
-from coordinator.background import Work
-from coordinator.decision import PublishResult
-from coordinator.job import Reason
-from coordinator.publisher import GOES_ON, Publisher
-from coordinator.state import JobState
+from unstuck.coordinator.background import Work
+from unstuck.coordinator.decision import PublishResult
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.publisher import GOES_ON, Publisher
+from unstuck.coordinator.state import JobState
 
 DONE = PublishResult(version=1)
 WHY = Reason("USER_CANCELED", "no")

@@ -9,12 +9,12 @@ import pytest
 from job_at_hand import Job, group
 from servers import wait_until
 
-from coordinator.background import Background
-from coordinator.commands import Command
-from coordinator.decision import Decision, PublishResult, World
-from coordinator.explain import explain
-from coordinator.explanation import Explanation
-from coordinator.job import Reason
+from unstuck.coordinator.background import Background
+from unstuck.coordinator.commands import Command
+from unstuck.coordinator.decision import Decision, PublishResult, World
+from unstuck.coordinator.explain import explain
+from unstuck.coordinator.explanation import Explanation
+from unstuck.coordinator.job import Reason
 
 HOUR = 3600.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from coordinator.quiet import NoSweeps
+from unstuck.coordinator.quiet import NoSweeps
 
 
 def line(level: int, *args: object) -> logging.LogRecord:
@@ -12,9 +12,9 @@ def line(level: int, *args: object) -> logging.LogRecord:
 
 
 def test_only_the_quiet_task_at_info_is_dropped() -> None:
-    quiet = NoSweeps("coordinator.sweep")
-    assert not quiet.filter(line(logging.INFO, {"name": "coordinator.sweep", "id": "1"}))
-    assert not quiet.filter(line(logging.INFO, "sweep", "coordinator.sweep"))
-    assert quiet.filter(line(logging.INFO, {"name": "coordinator.submit", "id": "1"}))
-    assert quiet.filter(line(logging.ERROR, {"name": "coordinator.sweep", "id": "1"}))
+    quiet = NoSweeps("unstuck.sweep")
+    assert not quiet.filter(line(logging.INFO, {"name": "unstuck.sweep", "id": "1"}))
+    assert not quiet.filter(line(logging.INFO, "sweep", "unstuck.sweep"))
+    assert quiet.filter(line(logging.INFO, {"name": "unstuck.submit", "id": "1"}))
+    assert quiet.filter(line(logging.ERROR, {"name": "unstuck.sweep", "id": "1"}))
     assert quiet.filter(line(logging.INFO))

@@ -19,24 +19,24 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
-from tasks import attempt_log
-from tasks.attempt_log import AttemptLog
-from tasks.connect import connect
-from tasks.context import StepContext, Work
-from tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound
-from tasks.failure import MAX_TEXT, failure_of, shorten
-from tasks.filesystem import Files
-from tasks.group import Collect
-from tasks.inputs import read_inputs
-from tasks.keys import Keys
-from tasks.leftovers import Surroundings, working_folder
-from tasks.marker import Marker, write_marker
-from tasks.output import collect, read_table, stage
-from tasks.proctree import Seen, Tree, describe_status, look
-from tasks.spark import hadoop_uri, local_master, same_schema
-from tasks.steps import find, fit
-from tasks.token import Token
-from tasks.wake import Wake
+from unstuck.tasks import attempt_log
+from unstuck.tasks.attempt_log import AttemptLog
+from unstuck.tasks.connect import connect
+from unstuck.tasks.context import StepContext, Work
+from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound
+from unstuck.tasks.failure import MAX_TEXT, failure_of, shorten
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.group import Collect
+from unstuck.tasks.inputs import read_inputs
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.leftovers import Surroundings, working_folder
+from unstuck.tasks.marker import Marker, write_marker
+from unstuck.tasks.output import collect, read_table, stage
+from unstuck.tasks.proctree import Seen, Tree, describe_status, look
+from unstuck.tasks.spark import hadoop_uri, local_master, same_schema
+from unstuck.tasks.steps import find, fit
+from unstuck.tasks.token import Token
+from unstuck.tasks.wake import Wake
 
 
 def imported_by(module: str) -> set[str]:
@@ -45,15 +45,15 @@ def imported_by(module: str) -> set[str]:
 
 
 def test_a_coordinator_can_import_the_celery_app_without_any_package_of_a_worker() -> None:
-    assert not imported_by("tasks.celery") & {"pyspark", "pyarrow", "pandas", "psutil", "tasks.runner"}
+    assert not imported_by("unstuck.tasks.celery") & {"pyspark", "pyarrow", "pandas", "psutil", "unstuck.tasks.runner"}
 
 
 def test_the_watchdog_starts_without_spark_and_celery() -> None:
-    assert not imported_by("tasks.watchdog") & {"pyspark", "pyarrow", "pandas", "celery", "kombu"}
+    assert not imported_by("unstuck.tasks.watchdog") & {"pyspark", "pyarrow", "pandas", "celery", "kombu"}
 
 
 def test_the_pieces_of_a_runner_import_no_spark_before_a_group_asks() -> None:
-    assert not imported_by("tasks.run") & {"pyspark", "pyarrow", "pandas"}
+    assert not imported_by("unstuck.tasks.run") & {"pyspark", "pyarrow", "pandas"}
 
 
 # -- calls -----------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from urllib.parse import quote, quote_plus, urlencode
 
 import pytest
 
-from tasks.errors import Unrecoverable
-from tasks.secret import Secrets, Stream, reference_in
+from unstuck.tasks.errors import Unrecoverable
+from unstuck.tasks.secret import Secrets, Stream, reference_in
 
 KEY = "\n".join(
     [

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from coordinator.doctor import of_settings
-from coordinator.finding import Level
-from tasks.settings import Settings, words_of
+from unstuck.coordinator.doctor import of_settings
+from unstuck.coordinator.finding import Level
+from unstuck.tasks.settings import Settings, words_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from specs import FLIGHTS, HEAD, A, minimal, told
 
-from coordinator import schema
-from coordinator.spec import Defaults, JobSpec, SpecError
-from tasks.group import GroupSpec
+from unstuck.coordinator import schema
+from unstuck.coordinator.spec import Defaults, JobSpec, SpecError
+from unstuck.tasks.group import GroupSpec
 
 
 def test_the_spec_of_the_design_is_read() -> None:
@@ -191,7 +191,7 @@ def test_a_file_is_read_with_overrides(tmp_path: Path) -> None:
 
 
 def test_the_committed_schema_is_up_to_date() -> None:
-    assert schema.FILE.read_text(encoding="utf-8") == schema.schema_text(), "run: python -m coordinator.schema"
+    assert schema.FILE.read_text(encoding="utf-8") == schema.schema_text(), "run: python -m unstuck.coordinator.schema"
 
 
 def test_the_schema_knows_every_short_form_that_the_reader_takes() -> None:

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from specs import FLIGHTS
 
-from coordinator.spec import JobSpec, SpecError
-from tasks.group import GroupSpec
+from unstuck.coordinator.spec import JobSpec, SpecError
+from unstuck.tasks.group import GroupSpec
 
 
 def refuses_or_reads(text: str, source: str) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from specs import HEAD, A, minimal, told
 
-from coordinator.spec import JobSpec, SpecError
-from coordinator.spec_check import several_statements
-from tasks.group import GroupSpec
+from unstuck.coordinator.spec import JobSpec, SpecError
+from unstuck.coordinator.spec_check import several_statements
+from unstuck.tasks.group import GroupSpec
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from coordinator.staging import Kept, folder_of, named_by, owner, remains, stale
-from tasks.marker import DataFile
-from tasks.warehouse import Change, Entry
+from unstuck.coordinator.staging import Kept, folder_of, named_by, owner, remains, stale
+from unstuck.tasks.marker import DataFile
+from unstuck.tasks.warehouse import Change, Entry
 
 LISTING = {
     "clean": ["1-n-a", "1-n-a.log", "2-m-b", "2-m-b.log", ".2-m-b.log.x.tmp", "notes"],

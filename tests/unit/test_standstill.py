@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.proctree import Seen
-from tasks.standstill import Standstill
+from unstuck.tasks.proctree import Seen
+from unstuck.tasks.standstill import Standstill
 
 
 def stood(looks: list[tuple[float, Seen]]) -> float:

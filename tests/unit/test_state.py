@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_at_hand import Job, group
 
-from coordinator.job import GroupRecord, JobRecord
-from coordinator.moves import GROUP_MOVES
-from coordinator.plan import Plan, compile_plan
-from coordinator.spec import JobSpec
-from coordinator.state import UNEXPANDED, JobState
-from coordinator.status import GroupState
-from tasks.token import fork_member
+from unstuck.coordinator.job import GroupRecord, JobRecord
+from unstuck.coordinator.moves import GROUP_MOVES
+from unstuck.coordinator.plan import Plan, compile_plan
+from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.state import UNEXPANDED, JobState
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.token import fork_member
 
 S = GroupState
 GROUPS = [

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.condition import evaluate
-from coordinator.job import Attempt
-from tasks.attempt_log import AttemptLog
-from tasks.context import MAX_DEPTH, StepContext, Work
-from tasks.errors import OutputInvalid, Unrecoverable
-from tasks.failure import failure_of
-from tasks.filesystem import Files
-from tasks.marker import Marker, standing_marker, write_marker
-from tasks.report import Outcome, OutcomeKind
-from tasks.token import Token
+from unstuck.coordinator.condition import evaluate
+from unstuck.coordinator.job import Attempt
+from unstuck.tasks.attempt_log import AttemptLog
+from unstuck.tasks.context import MAX_DEPTH, StepContext, Work
+from unstuck.tasks.errors import OutputInvalid, Unrecoverable
+from unstuck.tasks.failure import failure_of
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.marker import Marker, standing_marker, write_marker
+from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.token import Token
 
 Shown = list[tuple[Any, Any]]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks import tee
-from tasks.attempt_log import AttemptLog
-from tasks.filesystem import Files
-from tasks.secret import Secrets
-from tasks.tee import Tee
+from unstuck.tasks import tee
+from unstuck.tasks.attempt_log import AttemptLog
+from unstuck.tasks.filesystem import Files
+from unstuck.tasks.secret import Secrets
+from unstuck.tasks.tee import Tee
 
 
 class Paper:

@@ -9,12 +9,12 @@ import pytest
 from job_at_hand import NO_JITTER, Job, failure, group
 from specs import minimal
 
-from coordinator.commands import Command
-from coordinator.decision import MAX_TRANSITIONS
-from coordinator.job import Reason
-from coordinator.spec import JobSpec, SpecError
-from coordinator.status import GroupState, Status
-from tasks.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
+from unstuck.coordinator.commands import Command
+from unstuck.coordinator.decision import MAX_TRANSITIONS
+from unstuck.coordinator.job import Reason
+from unstuck.coordinator.spec import JobSpec, SpecError
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
 
 S = GroupState
 
@@ -69,7 +69,7 @@ def test_a_group_that_nobody_claims_in_time_fails_for_good_and_says_what_to_do()
     assert job.states() == {"a": "FAILED", "b": "CANCELED"}
     assert (job.status(), job.reason("a").code) == (Status.FAILED, "QUEUE_TIMEOUT")
     assert "no runner listens on queue heavy" in job.reason("a").text
-    assert "celery -A tasks worker -Q heavy" in job.reason("a").text
+    assert "celery -A unstuck.tasks worker -Q heavy" in job.reason("a").text
     assert [(guard.group, guard.kind) for guard in decision.guards] == [("a", "unclaimed")]
     assert next(iter(decision.dropped)) == "a", "the attempt on offer is nobody's any more"
     assert job.state.job.reason is not None

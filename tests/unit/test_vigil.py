@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.lease import RenewAnswer
-from tasks.proctree import Seen
-from tasks.report import OutcomeKind
-from tasks.vigil import Clock, Order, Sight, Vigil, decide, may_renew
+from unstuck.tasks.lease import RenewAnswer
+from unstuck.tasks.proctree import Seen
+from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.vigil import Clock, Order, Sight, Vigil, decide, may_renew
 
 IDLE = Vigil()
 GRACE = 10.0

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
-from tasks.marker import DataFile
-from tasks.warehouse import SNAPSHOT_EVERY, Change, Entry, State, Warehouse, fold, published_files
+from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
+from unstuck.tasks.marker import DataFile
+from unstuck.tasks.warehouse import SNAPSHOT_EVERY, Change, Entry, State, Warehouse, fold, published_files
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 
@@ -401,7 +401,7 @@ def test_plain_python_reads_any_version_from_the_list_of_files(warehouse: Wareho
 SPARK_READER = """
 import sys
 from pyspark.sql import SparkSession
-from tasks import published
+from unstuck import published
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 root = sys.argv[1]
 for dataset, version in [("x", 1), ("x", 2), ("x", None), ("empty", None)]:

@@ -21,16 +21,16 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from coordinator.child import Child
-from coordinator.client import Client
-from coordinator.fleet import fleet_of
-from coordinator.guard import Guard
-from coordinator.local import LocalFleet, Size, crew
-from coordinator.queries import Queries
-from tasks.connect import connect
-from tasks.keys import Keys
-from tasks.settings import Settings
 from tests.processes import below, command_line
+from unstuck.coordinator.child import Child
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.fleet import fleet_of
+from unstuck.coordinator.guard import Guard
+from unstuck.coordinator.local import LocalFleet, Size, crew
+from unstuck.coordinator.queries import Queries
+from unstuck.tasks.connect import connect
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.settings import Settings
 
 from .proxy import Proxy
 from .server import Server
@@ -179,10 +179,10 @@ class ChaosFleet:
             found = [] if main is None else main.children()
         except psutil.NoSuchProcess:
             return []
-        return [one for one in found if (line := command_line(one)) and "tasks.watchdog" not in line]
+        return [one for one in found if (line := command_line(one)) and "unstuck.tasks.watchdog" not in line]
 
     def watchdogs(self, name: str) -> list[psutil.Process]:
-        return [one for one in self.tree(name) if "tasks.watchdog" in command_line(one)]
+        return [one for one in self.tree(name) if "unstuck.tasks.watchdog" in command_line(one)]
 
 
 def _fields(env: Mapping[str, str]) -> dict[str, Any]:

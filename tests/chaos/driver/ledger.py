@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow.parquet
 
-from coordinator.status import GroupState, Status
-from tasks.errors import UnstuckError
-from tasks.warehouse import Entry, Warehouse, published_files
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.warehouse import Entry, Warehouse, published_files
 
 from .fleet import ChaosFleet
 from .load import Asked

@@ -10,8 +10,8 @@ from typing import Any
 
 import redis
 
-from coordinator.client import Client
-from coordinator.status import Status
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.status import Status
 
 from .fleet import ChaosFleet
 

@@ -24,23 +24,23 @@ from typing import Any, Protocol
 import redis
 from kombu import Connection, Exchange, Queue
 
-from coordinator.act import Coordinator
-from coordinator.assemble import mint
-from coordinator.client import Client
-from coordinator.consumer import Consumer
-from coordinator.guard import Guard
-from coordinator.inbox import Inbox
-from coordinator.outside import Hands
-from coordinator.store import Store
-from coordinator.sweep import Sweep
-from tasks.app import app
-from tasks.connect import connect
-from tasks.keys import Keys
-from tasks.lease import Lease
-from tasks.report import Outcome, OutcomeKind, ReportKind
-from tasks.settings import Settings
-from tasks.token import Hint
 from tests.servers import wait_until
+from unstuck.coordinator.act import Coordinator
+from unstuck.coordinator.assemble import mint
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.consumer import Consumer
+from unstuck.coordinator.guard import Guard
+from unstuck.coordinator.inbox import Inbox
+from unstuck.coordinator.outside import Hands
+from unstuck.coordinator.store import Store
+from unstuck.coordinator.sweep import Sweep
+from unstuck.tasks.app import app
+from unstuck.tasks.connect import connect
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.lease import Lease
+from unstuck.tasks.report import Outcome, OutcomeKind, ReportKind
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.token import Hint
 
 from .fleet import plain
 from .reports import Account, Sent, judge, transactions

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.local import Size
-from coordinator.status import Status
 from tests.servers import wait_until
+from unstuck.coordinator.local import Size
+from unstuck.coordinator.status import Status
 
 from .faults import send
 from .fleet import ChaosFleet, plain

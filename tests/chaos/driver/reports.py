@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.receipt import Applied
-from coordinator.status import GroupState
-from tasks.keys import Keys
-from tasks.report import ReportKind
-from tasks.token import Token
+from unstuck.coordinator.receipt import Applied
+from unstuck.coordinator.status import GroupState
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.report import ReportKind
+from unstuck.tasks.token import Token
 
 Command = list[bytes]
 Transaction = list[Command]

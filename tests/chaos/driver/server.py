@@ -11,9 +11,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-from coordinator.guard import Guard
-from coordinator.home import answers
 from tests.servers import free_port, server_binary, wait_until
+from unstuck.coordinator.guard import Guard
+from unstuck.coordinator.home import answers
 
 
 class Server:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.status import Status
-from tasks.warehouse import Entry
+from unstuck.coordinator.status import Status
+from unstuck.tasks.warehouse import Entry
 
 from .ledger import Found, Ledger, judge
 from .load import Asked, asked

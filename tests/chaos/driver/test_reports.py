@@ -10,8 +10,8 @@ import pytest
 from head import Head, group
 from servers import RedisServer
 
-from tasks.keys import Keys
-from tasks.report import ReportKind
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.report import ReportKind
 
 from .reports import EVENT, Sent, Transaction, judge, transactions
 

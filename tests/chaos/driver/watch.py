@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import psutil
 import redis
 
-from coordinator.job import GroupRecord
-from coordinator.queries import Queries
-from coordinator.status import GroupState, Status
-from coordinator.store import REPORT_GROUP
-from tasks.keys import Keys
-from tasks.token import Hint
+from unstuck.coordinator.job import GroupRecord
+from unstuck.coordinator.queries import Queries
+from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.store import REPORT_GROUP
+from unstuck.tasks.keys import Keys
+from unstuck.tasks.token import Hint
 
 EVERY = 0.1  # seconds
 
