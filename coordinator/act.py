@@ -24,10 +24,10 @@ from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Intent
 from unstuck.coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer
 from unstuck.coordinator.summary import summary_of
-from unstuck.tasks.connect import unavailable
-from unstuck.tasks.points import Point, reach
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.protocol.token import Hint, split_member
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Hint, split_member
+from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
 MAX_ROUNDS = 25

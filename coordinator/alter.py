@@ -19,7 +19,7 @@ from unstuck.coordinator.size import compile_to_store
 from unstuck.coordinator.spec import JobSpec, override
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.token import split_member
+from unstuck.tasks.protocol.token import split_member
 
 S = GroupState
 _GROUP = r"(groups\.[^.]+|defaults)\."

@@ -19,7 +19,7 @@ from unstuck.coordinator.problem import listed, suggestion
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Intent, Status
 from unstuck.tasks.errors import UnstuckError
-from unstuck.tasks.token import split_member
+from unstuck.tasks.protocol.token import split_member
 
 S = GroupState
 SKIPPED = Reason("USER_SKIPPED", "the user skipped it")

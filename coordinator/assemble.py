@@ -18,12 +18,12 @@ from unstuck.coordinator.store import Store
 from unstuck.coordinator.sweep import Sweep
 from unstuck.coordinator.sweepable import Sweepable
 from unstuck.coordinator.vacuum import Vacuum
-from unstuck.tasks.app import app as fleet
-from unstuck.tasks.arming import arm_this_process
-from unstuck.tasks.connect import connect
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lookout import Lookout
+from unstuck.tasks.failpoint_arming import arm_this_process
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.celery_app import app as fleet
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.probe import Lookout
 
 PUBLISHERS = 8  # jobs that one coordinator publishes at a time, in each warehouse
 VACUUM_TERM = 3600.0  # seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again

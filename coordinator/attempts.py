@@ -15,8 +15,8 @@ from unstuck.coordinator.job import Attempt, GroupRecord, Reason
 from unstuck.coordinator.plan import PlannedGroup
 from unstuck.coordinator.status import GroupState
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.group import Scalar
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.group import Scalar
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 MAX_RELEASES = 50
 CLOCK_SLACK = 1.0  # seconds; as in commit.lua

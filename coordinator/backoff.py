@@ -11,7 +11,7 @@ from typing import Any, cast
 from tenacity import RetryCallState, wait_exponential, wait_random_exponential
 from tenacity.wait import wait_base
 
-from unstuck.tasks.group import RetryPolicy
+from unstuck.tasks.protocol.group import RetryPolicy
 
 # A lost worker is our failure: the first relaunch is at once, the next ones give a sick host time to be noticed.
 LOSS_BACKOFF = (0.0, 2.0, 10.0)

@@ -16,8 +16,8 @@ from celery import bootsteps
 from celery.worker import state
 
 from unstuck.coordinator.consumer import Consumer
-from unstuck.tasks.aside import aside
-from unstuck.tasks.ears import Ears
+from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.transport.stall_detector import Ears
 
 log = logging.getLogger(__name__)
 EXIT_CODE = 70  # EX_SOFTWARE

@@ -17,9 +17,9 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands import Command
 from unstuck.coordinator.quiet import hush
 from unstuck.coordinator.spec_check import CONTROL_QUEUE
-from unstuck.tasks.acking import Acknowledging
-from unstuck.tasks.app import celery_app, refuse_other_pools
 from unstuck.tasks.settings import settings
+from unstuck.tasks.transport.acknowledging import Acknowledging
+from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools
 
 _settings = settings()
 app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings)

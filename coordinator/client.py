@@ -36,12 +36,12 @@ from unstuck.coordinator.state import JobState
 from unstuck.coordinator.store import KeyTaken, NotEnded, Store, Submission
 from unstuck.coordinator.submit_key import check_key
 from unstuck.coordinator.summary import summary_of
-from unstuck.tasks.connect import connect
 from unstuck.tasks.errors import UnstuckError
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.log import Warehouse
 
 _PATIENCE = Patience()  # of this process: what hangs in a warehouse outlives the client that asked
 

@@ -22,7 +22,7 @@ from simpleeval import EvalWithCompoundTypes, InvalidExpression
 from unstuck.coordinator.operators import OPERATORS, Impossible
 from unstuck.coordinator.problem import describe, listed, shorten, suggestion
 from unstuck.tasks.errors import UnstuckError
-from unstuck.tasks.group import MAX_WHEN, GroupSpec
+from unstuck.tasks.protocol.group import MAX_WHEN, GroupSpec
 
 MAX_DEPTH = 50  # levels of nesting; far below what Python's own stack allows
 SHOWN_TEXT = 200  # characters of the expression in a sentence

@@ -22,11 +22,11 @@ from unstuck.coordinator.inbox import Entry, Inbox
 from unstuck.coordinator.presence import EVERY, Presence
 from unstuck.coordinator.receipt import Delivered
 from unstuck.coordinator.sweep import Sweep
-from unstuck.tasks.connect import unavailable
 from unstuck.tasks.errors import Malformed
-from unstuck.tasks.points import Point, reach
-from unstuck.tasks.report import NewerSchema, Report
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.protocol.report import NewerSchema, Report
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
 BATCH = 500

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from unstuck.tasks.group import Scalar
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.group import Scalar
+from unstuck.tasks.protocol.token import Hint
 
 EMPTY = 1_000_000  # the resend allowance of a queue on which nothing waits: every overdue hint on it is lost
 MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now

@@ -15,7 +15,7 @@ from unstuck.coordinator.spec_check import CONTROL_QUEUE
 from unstuck.coordinator.tested import TESTED_JAVA, TESTED_SERVER
 from unstuck.coordinator.vitals import JobPlace, Records, Server
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import LAST_STEPS, Settings
 
 OLDEST_REDIS = (7, 0)

@@ -15,7 +15,7 @@ from unstuck.coordinator.moves import check_move
 from unstuck.coordinator.plan import PlannedGroup
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.token import split_member
+from unstuck.tasks.protocol.token import split_member
 
 
 class Draft:

@@ -11,7 +11,7 @@ from unstuck.coordinator.decision import EMPTY, World
 from unstuck.coordinator.job import GroupRecord, JobRecord
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Intent
-from unstuck.tasks.group import RetryPolicy
+from unstuck.tasks.protocol.group import RetryPolicy
 
 S = GroupState
 PUBLISHING = "publishing"

@@ -10,7 +10,7 @@ from unstuck.coordinator.due import MAX_PUBLISH_WAIT, PUBLISHING, publish_at, pu
 from unstuck.coordinator.job import GroupRecord, Reason
 from unstuck.coordinator.status import GroupState, Intent, Status
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.token import fork_member
+from unstuck.tasks.protocol.token import fork_member
 
 S = GroupState
 _WANTED = {

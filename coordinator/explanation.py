@@ -14,7 +14,7 @@ from unstuck.coordinator.queueing import Room
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Intent
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.token import split_member
+from unstuck.tasks.protocol.token import split_member
 
 PATIENCE = 10.0  # seconds for which nobody may look at a job, however often the fleet sweeps
 

@@ -1,6 +1,6 @@
 """The fleet as people see it: runners, coordinators, and the queues between them. Read-only; it decides nothing.
 
-Runners are described by their watchdogs (``unstuck.tasks.watchdog``), coordinators by themselves (``unstuck.coordinator.presence``).
+Runners are described by their watchdogs (``unstuck.tasks.watchdog.__main__``), coordinators by themselves (``unstuck.coordinator.presence``).
 Who died without a goodbye is shown as silent for an hour, since that is what a person looks for.
 """
 
@@ -19,7 +19,7 @@ from unstuck.coordinator.job import NewerJob
 from unstuck.coordinator.loading import bare_state
 from unstuck.coordinator.spec_check import CONTROL_QUEUE
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
 
 COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
 JOBS_LOOKED_AT = 1000  # open jobs, the newest, in which queues are looked for that nobody may listen to
@@ -27,7 +27,7 @@ JOBS_LOOKED_AT = 1000  # open jobs, the newest, in which queues are looked for t
 
 @dataclass(frozen=True, slots=True)
 class SeenThere:
-    """The warehouse that a process of the fleet was set to, as it saw it last (``unstuck.tasks.lookout``).
+    """The warehouse that a process of the fleet was set to, as it saw it last (``unstuck.tasks.warehouse.probe``).
 
     Attributes:
         uri: its address; None if the process was set to none, or is of an older release.

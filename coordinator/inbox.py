@@ -16,9 +16,9 @@ from typing import Any, cast
 import redis
 
 from unstuck.coordinator.store import REPORT_GROUP
-from unstuck.tasks import report
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lease import script
+from unstuck.tasks.protocol import report
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import script
 
 Fields = dict[str, str]
 CONSUMER_SILENCE = 3600.0  # seconds; one that is alive asks at least once a second

@@ -12,8 +12,8 @@ from unstuck.coordinator.job import Attempt, GroupRecord, Reason
 from unstuck.coordinator.size import megabytes
 from unstuck.coordinator.spec_check import MAX_GROUPS, MAX_MEMBERS
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.group import MAX_JOB_BYTES, Scalar, fork_bytes
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Scalar, fork_bytes
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 S = GroupState
 

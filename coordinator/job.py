@@ -14,9 +14,9 @@ from typing import Any, Literal, Self
 
 from unstuck.coordinator.status import GroupState, Intent, Status
 from unstuck.tasks.errors import Malformed, UnstuckError
-from unstuck.tasks.report import Failure, Outcome
-from unstuck.tasks.texts import FIELD, unpack
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.report import Failure, Outcome
+from unstuck.tasks.protocol.texts import FIELD, unpack
+from unstuck.tasks.protocol.token import Hint
 
 
 def _compact(value: Any) -> str:
@@ -121,7 +121,7 @@ _GROUP_FIELDS = frozenset(f.name for f in fields(GroupRecord))
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The live attempt of a group, as the worker scripts keep it (``tasks/lua``). Coordinators only read it."""
+    """The live attempt of a group, as the worker scripts keep it (``tasks/protocol/lua``). Coordinators only read it."""
 
     epoch: int
     nonce: str
@@ -143,7 +143,7 @@ class Attempt:
             parsed = None if outcome is None else Outcome.from_json(outcome)
         except Malformed as error:
             # An outcome nobody can read must still end the attempt, or its group would wait for ever.
-            from unstuck.tasks.report import OutcomeKind
+            from unstuck.tasks.protocol.report import OutcomeKind
 
             parsed = Outcome(OutcomeKind.FAILED, failure=Failure("OUTCOME_UNREADABLE", str(error)))
         return cls(
@@ -247,7 +247,7 @@ class JobRecord:
     Attributes:
         commit: uuid of the last commit; the compare-and-set of every commit.
         spec: as JSON, with references in place of long texts; see `written`.
-        texts: the long texts of the spec, by digest (``unstuck.tasks.texts``). One that an ``alter`` took out stays.
+        texts: the long texts of the spec, by digest (``unstuck.tasks.protocol.texts``). One that an ``alter`` took out stays.
         phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
         aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
         publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.

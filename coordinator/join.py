@@ -12,7 +12,7 @@ from enum import StrEnum
 from unstuck.coordinator.job import Reason
 from unstuck.coordinator.state import UNEXPANDED, Census
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.group import JoinRule
+from unstuck.tasks.protocol.group import JoinRule
 
 
 class Verdict(StrEnum):

@@ -27,9 +27,9 @@ from unstuck.coordinator.crew import Size, crew, valkey
 from unstuck.coordinator.guard import Guard
 from unstuck.coordinator.home import Answer, FleetFailed, FleetRunning, Home, ask, discover_redis_url
 from unstuck.coordinator.voice import Voice, to_stdout
-from unstuck.tasks.connect import broker_url
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import broker_url
 
 __all__ = ["FleetFailed", "FleetRunning", "LocalFleet", "Size", "crew", "discover_redis_url", "valkey"]
 

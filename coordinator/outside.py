@@ -19,7 +19,7 @@ from unstuck.coordinator.publish import Aborted, PublishFailed, abort, publish
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.token import Hint
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Hands:
     """Sends hints through one Celery app and publishes through the job's warehouse."""
 
     def __init__(self, app: Any) -> None:
-        """``app``: the Celery app of the fleet (``unstuck.tasks.app.app``)."""
+        """``app``: the Celery app of the fleet (``unstuck.tasks.transport.celery_app.app``)."""
         self._app = app
 
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:

@@ -15,10 +15,10 @@ import redis
 
 from unstuck.coordinator.inbox import DeadReport, Fields, dead_report
 from unstuck.tasks.errors import Malformed, UnstuckError
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lease import script
-from unstuck.tasks.report import Report
-from unstuck.tasks.token import Token
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import script
+from unstuck.tasks.protocol.report import Report
+from unstuck.tasks.protocol.token import Token
 
 REMEMBERED = 86400  # seconds for which it is known what became of a parked report
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from unstuck.coordinator.spec import JobSpec
-from unstuck.tasks.group import Collect, GroupPlan, GroupSpec, RetryPolicy, Scalar
-from unstuck.tasks.texts import Packer, unpack
+from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, RetryPolicy, Scalar
+from unstuck.tasks.protocol.texts import Packer, unpack
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from unstuck.tasks.errors import UnstuckError
-from unstuck.tasks.warehouse import ID_FILE, Warehouse
+from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
 
 WORKER = "worker"  # the extra that brings Spark
 

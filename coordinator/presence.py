@@ -14,9 +14,9 @@ import redis
 
 from unstuck.coordinator.spec_check import CONTROL_QUEUE
 from unstuck.coordinator.standing import Standing
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lookout import Lookout
-from unstuck.tasks.release import release_here
+from unstuck.tasks.identity import release_here
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.warehouse.probe import Lookout
 
 log = logging.getLogger(__name__)
 EVERY = 1.0  # seconds between two notes of one coordinator

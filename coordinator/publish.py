@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from unstuck.tasks.errors import UnstuckError
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.marker import StagedOutput, files_stand, read_marker
-from unstuck.tasks.points import Point, reach
-from unstuck.tasks.warehouse import Change, Entry, State, Warehouse
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Change, Entry, State, Warehouse
+from unstuck.tasks.warehouse.marker import StagedOutput, files_stand, read_marker
 
 MARKER_GONE = "MARKER_GONE"
 OUTPUT_MISSING = "OUTPUT_MISSING"

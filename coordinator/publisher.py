@@ -19,7 +19,7 @@ from unstuck.coordinator.backoff import BUSY_WAIT, random_wait
 from unstuck.coordinator.decision import PublishResult
 from unstuck.coordinator.job import Reason
 from unstuck.coordinator.state import JobState
-from unstuck.tasks.points import Point, reach
+from unstuck.tasks.failpoints import Point, reach
 
 log = logging.getLogger(__name__)
 MAX_BUSY = 100

@@ -15,9 +15,9 @@ from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.loading import state_of
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import DONE, GroupState, Status
-from unstuck.tasks.group import Scalar
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.token import split_member
+from unstuck.tasks.protocol.group import Scalar
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.token import split_member
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from unstuck.coordinator.draft import Draft
 from unstuck.coordinator.due import resend_at, retry_at
 from unstuck.coordinator.job import Attempt
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.group import FrozenInputs
-from unstuck.tasks.token import fork_member, split_member
+from unstuck.tasks.protocol.group import FrozenInputs
+from unstuck.tasks.protocol.token import fork_member, split_member
 
 S = GroupState
 

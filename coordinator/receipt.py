@@ -15,8 +15,8 @@ from typing import Any
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState
 from unstuck.coordinator.store import Acks
-from unstuck.tasks.report import Report, ReportKind
-from unstuck.tasks.token import split_member
+from unstuck.tasks.protocol.report import Report, ReportKind
+from unstuck.tasks.protocol.token import split_member
 
 REFUSED = "REPORT_REFUSED"
 

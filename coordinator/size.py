@@ -1,7 +1,7 @@
 """Size: how many bytes a job takes in the store, bounded before it is stored.
 
 A spec of a few kilobytes can ask for much more: a text that many groups share, a conf under ``defaults:``. Long texts
-are stored once (``unstuck.tasks.texts``); the rest is stored for each group.
+are stored once (``unstuck.tasks.protocol.texts``); the rest is stored for each group.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from unstuck.coordinator.job import JobRecord
 from unstuck.coordinator.plan import Plan, compile_plan
 from unstuck.coordinator.problem import Loc, Problem, SpecError
 from unstuck.coordinator.spec import JobSpec, fingerprint_of
-from unstuck.tasks.group import MAX_JOB_BYTES
-from unstuck.tasks.texts import LONG, Packer
+from unstuck.tasks.protocol.group import MAX_JOB_BYTES
+from unstuck.tasks.protocol.texts import LONG, Packer
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from unstuck.coordinator.spec_check import ONE_STATEMENT, problems_in, problems_
 from unstuck.coordinator.spec_words import problems_of
 from unstuck.coordinator.text_tree import Reading
 from unstuck.tasks.duration import Timeout
-from unstuck.tasks.group import (
+from unstuck.tasks.protocol.group import (
     MAX_COUNT,
     DatasetName,
     ForkFrom,
@@ -35,7 +35,7 @@ from unstuck.tasks.group import (
     Step,
     Strict,
 )
-from unstuck.tasks.texts import Packer
+from unstuck.tasks.protocol.texts import Packer
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 

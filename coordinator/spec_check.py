@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from unstuck.coordinator.condition import Scope, check
 from unstuck.coordinator.problem import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
-from unstuck.tasks.group import GroupSpec, Step
-from unstuck.tasks.secret import reference_in
+from unstuck.tasks.protocol.group import GroupSpec, Step
+from unstuck.tasks.protocol.secrets import reference_in
 
 if TYPE_CHECKING:
     from unstuck.coordinator.spec import JobSpec

@@ -1,6 +1,6 @@
 """Pydantic's errors in words for the person who wrote the spec.
 
-Translates only: what is an error is decided by the models of ``unstuck.tasks.group`` and ``unstuck.coordinator.spec``.
+Translates only: what is an error is decided by the models of ``unstuck.tasks.protocol.group`` and ``unstuck.coordinator.spec``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from unstuck.coordinator.problem import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
-from unstuck.tasks.group import DatasetName, ForkFrom, GroupName, ParamName, QueueName, Step
+from unstuck.tasks.protocol.group import DatasetName, ForkFrom, GroupName, ParamName, QueueName, Step
 
 # Fields of the design whose behaviour is still to come: better told apart from a slip of the pen.
 NOT_YET = frozenset(

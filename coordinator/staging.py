@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from unstuck.tasks.token import JOB_ID
-from unstuck.tasks.warehouse import Entry
+from unstuck.tasks.protocol.token import JOB_ID
+from unstuck.tasks.warehouse.log import Entry
 
 _ATTEMPT = re.compile(r"\d+-\w+-\w+")
 _DEPTH = 4  # parts in the path of an attempt's folder

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.plan import Plan, PlannedGroup
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.group import Scalar, fork_bytes
-from unstuck.tasks.token import fork_member, split_member
+from unstuck.tasks.protocol.group import Scalar, fork_bytes
+from unstuck.tasks.protocol.token import fork_member, split_member
 
 WAITING_RECORD = GroupRecord()
 UNEXPANDED = "UNEXPANDED"  # in a census: a need that is a dynamic fork whose values nobody knows yet

@@ -1,7 +1,7 @@
 """The store: the only module of the coordinator that speaks to Redis about jobs. One named call per transition.
 
 Every write is one Lua script (``coordinator/lua``) that validates before it writes and may be repeated, since
-redis-py repeats a command whose reply was lost. The keys are listed in ``unstuck.tasks.keys``.
+redis-py repeats a command whose reply was lost. The keys are listed in ``unstuck.tasks.protocol.keys``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from unstuck.coordinator.loading import Damaged, bare_state, state_of
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import TERMINAL, Status
 from unstuck.coordinator.sweepable import to_sweep
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lease import script
-from unstuck.tasks.points import Point, reach
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import script
 from unstuck.tasks.settings import Settings
 
 REPORT_GROUP = "coordinators"

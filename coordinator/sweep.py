@@ -9,8 +9,8 @@ from collections.abc import Callable
 from unstuck.coordinator.act import Coordinator, Handled
 from unstuck.coordinator.store import Store
 from unstuck.coordinator.vacuum import Vacuum
-from unstuck.tasks.connect import unavailable
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
 BATCH = 200

@@ -15,8 +15,8 @@ import redis
 
 from unstuck.coordinator.job import GroupRecord, JobRecord
 from unstuck.coordinator.status import TERMINAL
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lease import script
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import script
 
 MARGIN = 60.0  # seconds on top of what is certain: clocks, slow scripts, a kill that takes its time
 

@@ -20,8 +20,8 @@ from unstuck.coordinator.staging import Kept, folder_of, named_by, owner, remain
 from unstuck.coordinator.store import Store
 from unstuck.coordinator.sweepable import MARGIN, Staged, Sweepable
 from unstuck.tasks.errors import LogBroken, WarehouseMismatch
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
 BATCH = 20  # jobs taken up by one sweep

@@ -13,8 +13,8 @@ import redis
 from unstuck.coordinator.spec_check import CONTROL_QUEUE
 from unstuck.coordinator.status import Status
 from unstuck.coordinator.store import REPORT_GROUP
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.report import NEWEST_SCHEMA, SCHEMA_VERSION
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.report import NEWEST_SCHEMA, SCHEMA_VERSION
 
 JOBS_LOOKED_AT = 200  # open jobs whose warehouse is looked at
 

@@ -20,7 +20,7 @@ from unstuck.tasks.errors import Unrecoverable
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from unstuck.tasks.context import StepContext
+    from unstuck.tasks.steps.context import StepContext
 
 # Above this the instrument was wrong: the data has one hour of 1,048 mph at Newark. In miles per hour.
 HIGHEST_BELIEVABLE_WIND = 200.0

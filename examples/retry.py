@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from unstuck.tasks.token import Token
+from unstuck.tasks.protocol.token import Token
 
 if TYPE_CHECKING:
-    from unstuck.tasks.context import StepContext
+    from unstuck.tasks.steps.context import StepContext
 
 
 class WeatherServiceAway(Exception):

@@ -1,7 +1,7 @@
 """The fleet: ``celery -A unstuck.tasks worker``. The one task it knows, and a runner in each of its children.
 
 Celery looks for this module by name. It must never be imported by a coordinator, which sends hints through
-``unstuck.tasks.app`` alone.
+``unstuck.tasks.transport.celery_app`` alone.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from celery import signals
 
-from unstuck.tasks.acking import Acknowledging
-from unstuck.tasks.app import app, refuse_other_pools
-from unstuck.tasks.ears import Ears
 from unstuck.tasks.host import lacking
 from unstuck.tasks.settings import leave, settings
-from unstuck.tasks.stopping import sign_of_this_worker
+from unstuck.tasks.transport.acknowledging import Acknowledging
+from unstuck.tasks.transport.celery_app import app, refuse_other_pools
+from unstuck.tasks.transport.stall_detector import Ears
+from unstuck.tasks.worker.shutdown import sign_of_this_worker
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ app.steps["consumer"].add(Acknowledging)
 def run(hint: str) -> str:
     """Run the attempt that ``hint`` offers, if it can be claimed; answers what became of it, for Celery's log."""
     # Imported when needed: a coordinator's own worker imports this module too, and has no Spark.
-    from unstuck.tasks.run import run as run_attempt
-    from unstuck.tasks.runner import this_runner
+    from unstuck.tasks.runner.attempt import run as run_attempt
+    from unstuck.tasks.runner.runner import this_runner
 
     return run_attempt(this_runner(), hint)
 
@@ -78,7 +78,7 @@ def _start_runner(**_: Any) -> None:
     if _slots is None:
         return
     try:
-        from unstuck.tasks.runner import start_runner
+        from unstuck.tasks.runner.runner import start_runner
 
         start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, sign=sign_of_this_worker())
     except Exception as error:  # noqa: BLE001 - whatever it is, this child must take no hint
@@ -96,6 +96,6 @@ def _start_runner(**_: Any) -> None:
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]
 def _end_runner(**_: Any) -> None:
     if _slots is not None:
-        from unstuck.tasks.runner import end_runner
+        from unstuck.tasks.runner.runner import end_runner
 
         end_runner()

@@ -12,9 +12,9 @@ from typing import Annotated, Literal, NoReturn, Self
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from unstuck.tasks.address import redis_address
 from unstuck.tasks.duration import Seconds
 from unstuck.tasks.errors import SettingsInvalid
+from unstuck.tasks.redis_url import redis_address
 
 NO_SPARK = "none"  # as UNSTUCK_SPARK_MASTER
 LAST_STEPS = 5.0  # seconds; for what a worker does once its attempts have ended, such as ending its processes

@@ -134,6 +134,6 @@ def rewrite_the_client(spark: Any, ctx: Any) -> None:
 
 def outside_of_the_steps(spark: Any, ctx: Any) -> None:
     """What runs after the steps fails, for a reason that nobody has thought of."""
-    from unstuck.tasks.marker import Marker
+    from unstuck.tasks.warehouse.marker import Marker
 
     Marker.__init__.__code__ = rewrite.__code__

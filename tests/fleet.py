@@ -1,6 +1,6 @@
 """A small fleet for tests: real workers, and a coordinator played by hand.
 
-``offer`` writes what a coordinator would have committed (tasks/keys.py) and sends the hint; ``outcome`` waits for
+``offer`` writes what a coordinator would have committed (tasks/protocol/keys.py) and sends the hint; ``outcome`` waits for
 what the runner puts on the record. Nothing here knows how a runner works.
 """
 
@@ -22,11 +22,11 @@ import redis
 from processes import command_line, lives
 from servers import wait_until
 
-from unstuck.tasks.group import Collect, FrozenInputs, GroupPlan, GroupSpec
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.report import Outcome
-from unstuck.tasks.token import Hint, split_member
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.protocol.group import Collect, FrozenInputs, GroupPlan, GroupSpec
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.report import Outcome
+from unstuck.tasks.protocol.token import Hint, split_member
+from unstuck.tasks.warehouse.log import Warehouse
 
 KEYS = Keys("unstuck")
 RUNNING: list[FleetWorker] = []  # those of this test process, for whoever has to tell why a test failed
@@ -73,7 +73,7 @@ def offer(
 
 def send_hint(client: redis.Redis, hint: Hint, queue: str) -> None:
     """The Celery message, as a coordinator sends it, to the server of ``client``."""
-    from unstuck.tasks.app import app
+    from unstuck.tasks.transport.celery_app import app
 
     where = client.connection_pool.connection_kwargs
     with app.connection_for_write(f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}") as connection:

@@ -18,9 +18,9 @@ ON_THE_WAY = 5.0  # seconds, and UNSTUCK_DISPATCH_TIMEOUT
 if __name__ == "__main__":
     from celery.__main__ import main
 
-    import unstuck.tasks.app
+    import unstuck.tasks.transport.celery_app
 
-    unstuck.tasks.app.START_WITHIN = ON_THE_WAY
+    unstuck.tasks.transport.celery_app.START_WITHIN = ON_THE_WAY
     main()
 else:
     from celery import signals

@@ -28,13 +28,13 @@ from unstuck.coordinator.store import Store
 from unstuck.coordinator.sweep import Sweep
 from unstuck.coordinator.sweepable import Sweepable
 from unstuck.coordinator.vacuum import Vacuum
-from unstuck.tasks.app import app
-from unstuck.tasks.connect import connect
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lease import Claim, FinishAnswer, Lease
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import Claim, FinishAnswer, Lease
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint, Token
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Hint, Token
+from unstuck.tasks.transport.celery_app import app
+from unstuck.tasks.transport.redis_client import connect
 
 NOOP = [{"python": "examples.noop:noop"}]
 SUCCEEDED = Outcome(OutcomeKind.SUCCEEDED)

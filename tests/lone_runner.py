@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.token import Hint
 
 _RUNNER = """
 import logging, sys
-from unstuck.tasks.run import run
-from unstuck.tasks.runner import start_runner
+from unstuck.tasks.runner.attempt import run
+from unstuck.tasks.runner.runner import start_runner
 logging.basicConfig(stream=sys.stderr, level=logging.INFO)
 runner = start_runner(queues=["light"], slots=1)
 {prepared}
@@ -30,7 +30,7 @@ runner.end()
 
 
 class LoneRunner:
-    """One runner. ``said`` are the answers of ``unstuck.tasks.run.run``, once it has ended by itself."""
+    """One runner. ``said`` are the answers of ``unstuck.tasks.runner.attempt.run``, once it has ended by itself."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path) -> None:
         self.process = process

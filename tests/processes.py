@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from unstuck.tasks.proctree import Seen, look
+from unstuck.tasks.process.tree import Seen, look
 
 
 def command_line(process: psutil.Process) -> str:

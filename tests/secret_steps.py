@@ -13,7 +13,7 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from unstuck.tasks import pool
+from unstuck.tasks.worker import pool
 
 
 def told(spark: Any, ctx: Any, key: str, password: str) -> None:

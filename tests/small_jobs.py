@@ -6,7 +6,7 @@ from typing import Any
 
 from unit.job_at_hand import group
 
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 BUDGET = {"max": 1, "backoff": 10.0, "jitter": 0.0}
 SOURCE = {"from": "data.n"}

@@ -1,7 +1,7 @@
 """A small world: one job, and everything that anybody may do to it, step by step, for tests that explore.
 
 The job is decided by the real deciding code. The store, the runners, the warehouse log and the clock are as small as
-can be; what they answer is what the scripts in ``tasks/lua`` and ``coordinator/lua`` and ``publish`` would. Every
+can be; what they answer is what the scripts in ``tasks/protocol/lua`` and ``coordinator/lua`` and ``publish`` would. Every
 step happens at once and is noted in ``history``; ``play`` of the same steps leads to the same world. Every decision is
 judged (``fair_play``).
 
@@ -30,9 +30,9 @@ from unstuck.coordinator.spec import JobSpec
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Intent, Status
 from unstuck.coordinator.store import HALTED_LOOK
-from unstuck.tasks.group import GroupSpec
-from unstuck.tasks.report import Outcome, OutcomeKind
-from unstuck.tasks.token import Hint, split_member
+from unstuck.tasks.protocol.group import GroupSpec
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint, split_member
 
 S = GroupState
 LOOKS_AT_SILENCE = 5  # by when a try of publishing that does not answer is told of, and that it counts as hanging

@@ -1,6 +1,6 @@
-"""Traps: the process of a test, armed at its trigger points (``unstuck.tasks.points``).
+"""Traps: the process of a test, armed at its trigger points (``unstuck.tasks.failpoints``).
 
-Other processes are armed by ``unstuck.tasks.arming``.
+Other processes are armed by ``unstuck.tasks.failpoint_arming``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from unstuck.tasks.points import Act, Point, arm
+from unstuck.tasks.failpoints import Act, Point, arm
 
 # What one coordinator passes by itself; the rest is passed by workers and users.
 OF_A_COORDINATOR = [

@@ -7,7 +7,7 @@ from typing import Any
 from unstuck.coordinator.cli.terminal import iso
 from unstuck.coordinator.job import Reason
 from unstuck.coordinator.queries import ForkView, GroupView, JobView, ListedJob
-from unstuck.tasks.report import Failure
+from unstuck.tasks.protocol.report import Failure
 
 
 def listed_json(job: ListedJob) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from unstuck.coordinator.cli.exits import ELSEWHERE, unreachable
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.home import discover_redis_url
 from unstuck.coordinator.inbox import Inbox
-from unstuck.tasks.connect import connect
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import connect
 
 # Seconds for the first answer; looking for the local fleet before takes one more at most.
 ANSWER_TIMEOUT = 2.0

@@ -10,7 +10,7 @@ import typer
 from unstuck.coordinator.cli.exits import BadRequest
 from unstuck.coordinator.cli.terminal import clock, emit, iso, size, stderr, stdout, table
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.warehouse import DatasetState, Warehouse
+from unstuck.tasks.warehouse.log import DatasetState, Warehouse
 
 
 def warehouse_at(uri: str) -> Warehouse:

@@ -27,7 +27,7 @@ from unstuck.coordinator.cli.terminal import (
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.inbox import DeadReport
 from unstuck.coordinator.parked import NoSuchReport, Treated, Treatment, unreadable
-from unstuck.tasks.failure import shorten
+from unstuck.tasks.protocol.failure import shorten
 
 MOST = 200  # characters of one value in a table; `dead show` and --json have it whole
 

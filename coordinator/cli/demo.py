@@ -121,7 +121,7 @@ def _show_report(warehouse: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from unstuck.tasks.warehouse import published_files
+    from unstuck.tasks.warehouse.log import published_files
 
     report = pa.concat_tables([pq.read_table(path) for path in published_files(warehouse, "report")])
     shown = table("WHAT DELAYED THE FLIGHTS OUT OF NEW YORK IN 2013?", "")

@@ -29,10 +29,10 @@ from unstuck.coordinator.premises import PlaceSeen, java_seen, packages_seen, pl
 from unstuck.coordinator.problem import suggestion
 from unstuck.coordinator.tested import TESTED
 from unstuck.coordinator.vitals import JobPlace, records_of, server_of
-from unstuck.tasks.address import without_password
 from unstuck.tasks.host import JAVA, java_version
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.release import release_here
+from unstuck.tasks.identity import release_here
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import NO_SPARK, Settings
 
 PATIENCE = 3.5  # seconds for all of it; starting Python and printing take the rest of the five

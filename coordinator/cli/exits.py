@@ -9,8 +9,8 @@ from enum import IntEnum
 
 import redis
 
-from unstuck.tasks.address import without_password
 from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import words_of
 
 

@@ -13,8 +13,8 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.terminal import emit, iso, one_line, stderr, stdout, table
 from unstuck.coordinator.fleet import CoordinatorView, FleetView, QueueView, RunnerView
 from unstuck.coordinator.spec_check import CONTROL_QUEUE
-from unstuck.tasks.address import without_password
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.redis_url import without_password
 
 WORKER = "celery -A unstuck.tasks worker"
 COORDINATOR = "celery -A unstuck.coordinator worker -P threads"

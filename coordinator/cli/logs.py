@@ -18,8 +18,8 @@ from unstuck.coordinator.cli.job_name import resolve
 from unstuck.coordinator.cli.terminal import emit_line, stderr
 from unstuck.coordinator.queries import JobView
 from unstuck.tasks.errors import Malformed
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.token import GROUP_ID, split_member
+from unstuck.tasks.protocol.token import GROUP_ID, split_member
+from unstuck.tasks.warehouse.files import Files
 
 EVERY = 0.5  # seconds between two looks
 _LOG = re.compile(r"(\d+)-(\w+)-(\w+)\.log")

@@ -21,7 +21,7 @@ from unstuck.coordinator.cli.tree import job_tree
 from unstuck.coordinator.queries import GroupView, JobView, ListedJob
 from unstuck.coordinator.status import GroupState, Status
 from unstuck.tasks.duration import format_duration, parse_duration
-from unstuck.tasks.report import Failure
+from unstuck.tasks.protocol.report import Failure
 
 FAILED_SHOWN = 5  # groups whose errors are written out
 

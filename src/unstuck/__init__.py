@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from unstuck.coordinator.client import Client
     from unstuck.coordinator.spec import JobSpec
     from unstuck.coordinator.status import Status
-    from unstuck.tasks.context import StepContext
     from unstuck.tasks.errors import Unrecoverable
-    from unstuck.tasks.reader import published
-    from unstuck.tasks.warehouse import published_files
+    from unstuck.tasks.steps.context import StepContext
+    from unstuck.tasks.warehouse.log import published_files
+    from unstuck.tasks.warehouse.reader import published
 
 __all__ = ["Client", "JobSpec", "Status", "StepContext", "Unrecoverable", "published", "published_files"]
 
@@ -20,10 +20,10 @@ _MODULES = {
     "Client": "unstuck.coordinator.client",
     "JobSpec": "unstuck.coordinator.spec",
     "Status": "unstuck.coordinator.status",
-    "StepContext": "unstuck.tasks.context",
+    "StepContext": "unstuck.tasks.steps.context",
     "Unrecoverable": "unstuck.tasks.errors",
-    "published": "unstuck.tasks.reader",
-    "published_files": "unstuck.tasks.warehouse",
+    "published": "unstuck.tasks.warehouse.reader",
+    "published_files": "unstuck.tasks.warehouse.log",
 }
 
 

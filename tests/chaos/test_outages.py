@@ -28,9 +28,9 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.job import GroupRecord
 from unstuck.coordinator.local import LocalFleet
 from unstuck.coordinator.status import Status
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Hint
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]

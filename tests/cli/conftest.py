@@ -25,12 +25,12 @@ from unstuck.coordinator.outside import Hands
 from unstuck.coordinator.queries import JobView
 from unstuck.coordinator.spec import JobSpec
 from unstuck.coordinator.store import Store
-from unstuck.tasks.app import app
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lease import Lease
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import Lease
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint, Token
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Hint, Token
+from unstuck.tasks.transport.celery_app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "unstuck.coordinator.cli")

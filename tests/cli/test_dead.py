@@ -10,7 +10,7 @@ import redis
 from tests.cli.conftest import ByHand, Cli
 from tests.cli.test_wait import Terminal
 from unstuck.coordinator.inbox import DeadReport, Inbox
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
 
 KEYS = Keys()
 

@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from tests.cli.conftest import COMMAND, ByHand, Cli
 from unstuck.coordinator.cli.commands import app
-from unstuck.tasks.address import without_password
+from unstuck.tasks.redis_url import without_password
 
 GOOD = """\
 name: good

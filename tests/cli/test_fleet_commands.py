@@ -20,7 +20,7 @@ from examples.flights_truth import disagreements, truth
 from tests.cli.conftest import ROOT, Cli
 from unstuck.coordinator.cli.demo import missing
 from unstuck.tasks.host import java_version
-from unstuck.tasks.warehouse import published_files
+from unstuck.tasks.warehouse.log import published_files
 
 
 @pytest.fixture

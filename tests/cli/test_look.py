@@ -15,13 +15,13 @@ from servers import wait_until
 
 from tests.cli.conftest import ByHand, Cli
 from unstuck.coordinator.inbox import Inbox
-from unstuck.tasks.attempt_log import AttemptLog
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.marker import DataFile
-from unstuck.tasks.report import Outcome, OutcomeKind
-from unstuck.tasks.token import Token
-from unstuck.tasks.warehouse import Change, Entry, Warehouse
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Change, Entry, Warehouse
+from unstuck.tasks.warehouse.marker import DataFile
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})
 

@@ -25,8 +25,8 @@ from tests.cli.conftest import ByHand, Cli
 from unstuck.coordinator import brief
 from unstuck.coordinator.cli import watch
 from unstuck.coordinator.cli.connection import Connection
-from unstuck.tasks.report import Outcome, OutcomeKind
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.warehouse.log import Warehouse
 
 SPEC = """\
 name: waited

@@ -10,7 +10,7 @@ import redis
 from tests.cli.conftest import ByHand, Cli
 from unstuck.coordinator.cli.terminal import clock
 from unstuck.coordinator.job import GroupRecord
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
 
 
 def blocks(out: str) -> dict[str, list[tuple[str, str]]]:

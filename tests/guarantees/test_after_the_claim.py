@@ -13,8 +13,8 @@ from lone_runner import lone_runner
 from servers import RedisServer
 
 from unstuck.coordinator.status import Status
-from unstuck.tasks.report import Outcome, OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 
 GONE = "import os; os.mkdir('here'); os.chdir('here'); os.rmdir(os.getcwd())"
 

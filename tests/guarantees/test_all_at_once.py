@@ -11,7 +11,7 @@ from servers import wait_until
 
 from unstuck.coordinator.commands import Command
 from unstuck.coordinator.status import Status
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 WANTED: dict[Command | None, Status] = {Command.PAUSE: Status.PAUSED, Command.CANCEL: Status.CANCELED}
 

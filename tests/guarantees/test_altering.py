@@ -15,9 +15,9 @@ from unstuck.coordinator.asking import NoSuchGroup
 from unstuck.coordinator.client import Refused
 from unstuck.coordinator.spec import SpecError
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.group import WorkOrder
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.group import WorkOrder
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 
 RETRY = {"max": 3, "backoff": "1h", "jitter": 0}
 KEY = {"params": {"password": "wrong"}}

@@ -12,8 +12,8 @@ import redis
 from lone_runner import lone_runner
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.report import OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 
 REPLACED = "runner.replace = lambda: print('replaced')\n"
 REPLACING = {*bad_steps.CODE, "files"}

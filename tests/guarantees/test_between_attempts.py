@@ -12,8 +12,8 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.report import OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 
 GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
 SOON = {"UNSTUCK_DISPATCH_TIMEOUT": "1s", "UNSTUCK_SESSION_TIMEOUT": "2s"}

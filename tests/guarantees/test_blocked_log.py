@@ -11,7 +11,7 @@ import redis
 from piped import log_stands_still
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.protocol.report import OutcomeKind
 
 GROUP = {"name": "g", "spark": False}
 UNTIL = {"python": "fleet_steps:until"}

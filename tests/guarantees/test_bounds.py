@@ -16,9 +16,9 @@ from unstuck.coordinator.size import compile_to_store
 from unstuck.coordinator.spec import JobSpec, SpecError
 from unstuck.coordinator.status import Status
 from unstuck.tasks.errors import OrderUnreadable
-from unstuck.tasks.group import MAX_JOB_BYTES
-from unstuck.tasks.report import Outcome, OutcomeKind
-from unstuck.tasks.texts import LONG, Packer, unpack
+from unstuck.tasks.protocol.group import MAX_JOB_BYTES
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.texts import LONG, Packer, unpack
 
 SQL = "SELECT '" + "x" * 300_000 + "' AS a"
 VALUES = st.recursive(

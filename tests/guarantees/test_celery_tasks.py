@@ -22,12 +22,12 @@ from servers import RedisServer, app_of_strangers, wait_until
 from unstuck.coordinator.assemble import mint
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.status import Status
-from unstuck.tasks.connect import connect
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lease import Lease
-from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import Lease
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Token
+from unstuck.tasks.transport.redis_client import connect
 
 ROOT = Path(__file__).parents[2]
 SPEC = {"name": "job", "params": {"year": 2013}, "groups": [group("a"), group("b", "a")]}

@@ -17,7 +17,7 @@ from servers import RedisServer, app_of_strangers, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.finding import Level
 from unstuck.coordinator.fleet_health import of_fleet
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 
 DEAF_AFTER = 1.0

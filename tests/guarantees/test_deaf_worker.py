@@ -22,10 +22,10 @@ from tests.cli.conftest import Cli
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.finding import Level
 from unstuck.coordinator.fleet_health import of_fleet
-from unstuck.tasks.app import celery_app
-from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Hint
+from unstuck.tasks.transport.celery_app import celery_app
 
 DEAF_AFTER = 2.0
 QUEUE = "hearing"

@@ -29,14 +29,14 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.decision import World
 from unstuck.coordinator.job import GroupRecord
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.arming import Deed, order, reached_by
-from unstuck.tasks.connect import connect
-from unstuck.tasks.lease import ClaimAnswer, Lease
-from unstuck.tasks.points import Point
-from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.failpoint_arming import Deed, order, reached_by
+from unstuck.tasks.failpoints import Point
+from unstuck.tasks.protocol.lease import ClaimAnswer, Lease
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Hint
-from unstuck.tasks.warehouse import Warehouse, published_files
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.log import Warehouse, published_files
 
 pytestmark = pytest.mark.timeout(300)  # a table runs in the setup of its first test
 SLOTS = 6  # one more than runners are frozen at a time

@@ -19,8 +19,8 @@ from servers import RedisServer, free_port, wait_until
 
 from tests.cli.conftest import Cli
 from unstuck.coordinator.presence import Presence
-from unstuck.tasks.lookout import Lookout
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.probe import Lookout
 
 GOOD = 'name: good\ngroups: [{name: a, spark: false, steps: [{python: "some.where:step"}]}]\n'
 

@@ -24,9 +24,9 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.job import GroupRecord
 from unstuck.coordinator.local import LocalFleet
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Hint
 
 ROOT = Path(__file__).parents[2]
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
@@ -250,7 +250,7 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
         "import re, sys, unstuck.tasks.settings\n"
         "unstuck.tasks.settings.LAST_STEPS = 0.2\n"
         "from tasks import stopping\n"
-        "from unstuck.tasks.stop_sign import Word\n"
+        "from unstuck.tasks.process.shutdown_flag import Word\n"
         "worker = stopping.begin('spark@here')\n"
         "worker.take_signals()\n"
         "worker.stop(Word.STOP)\n"

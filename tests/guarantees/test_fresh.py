@@ -10,8 +10,8 @@ import fleet
 import redis
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.report import OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 
 
 def offer(store: redis.Redis, folder: Path, job: str, step: str, *, fresh: bool, **params: Any) -> Hint:
@@ -59,7 +59,7 @@ def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_a
         (runner,) = worker.runners
         hint = offer(client, tmp_path, "job", "sleep_on", fresh=True, started=str(started))
         fleet.begun(client, hint, started)
-        (fresh,) = [one for one in runner.children() if "unstuck.tasks.fresh" in " ".join(one.cmdline())]
+        (fresh,) = [one for one in runner.children() if "unstuck.tasks.runner.fresh" in " ".join(one.cmdline())]
         fresh.send_signal(signal.SIGKILL)
         assert fleet.outcome(client, hint, 20).kind is OutcomeKind.LOST
         assert pid(client, offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid

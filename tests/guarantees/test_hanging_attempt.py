@@ -16,16 +16,16 @@ from fleet_steps import hang
 from lone_runner import lone_runner
 from servers import RedisServer
 
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.marker import Marker, write_marker
-from unstuck.tasks.report import Failure, OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.report import Failure, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import Marker, write_marker
 
 SOON = {"UNSTUCK_WAREHOUSE_TIMEOUT": "2s"}
 LOG_THAT_HANGS = """
 import atexit, os, threading
 atexit.register(os._exit, 0)  # a child of the pool ends so: logging does not wait for its handlers
-from unstuck.tasks.attempt_log import _Bounded
+from unstuck.tasks.runner.log import _Bounded
 write = _Bounded.write
 _Bounded.write = lambda self, record: threading.Event().wait() if record.levelname == 'ERROR' else write(self, record)
 runner.replace = lambda: print("replaced")

@@ -28,9 +28,9 @@ from unstuck.coordinator.decision import PublishResult
 from unstuck.coordinator.patience import Patience, WarehouseSilent
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import Intent, Status
-from unstuck.tasks.filesystem import Files
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.warehouse import ID_FILE, Warehouse
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
 
 TERM = 0.5
 LIMIT = 1.0  # seconds; see unstuck.coordinator.patience

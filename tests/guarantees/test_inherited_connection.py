@@ -15,7 +15,7 @@ import redis
 from proxy import Proxy
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.protocol.report import OutcomeKind
 
 GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
 WATCHED = 3.0  # seconds

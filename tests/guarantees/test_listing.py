@@ -11,7 +11,7 @@ from servers import wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.queries import ListedJob
 from unstuck.coordinator.status import Status
-from unstuck.tasks.connect import connect
+from unstuck.tasks.transport.redis_client import connect
 
 JOBS = 300
 CLAIMED = 40

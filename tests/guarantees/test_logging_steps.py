@@ -9,7 +9,7 @@ import redis
 from lone_runner import lone_runner
 from servers import RedisServer
 
-from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
 SAID = ("said by the step", "said by a library", "printed by the step")
 

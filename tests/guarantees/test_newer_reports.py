@@ -20,7 +20,7 @@ COUNT = 1200
 @pytest.fixture
 def upgraded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From this call on the coordinators of this process read schema 2."""
-    return lambda: monkeypatch.setattr("unstuck.tasks.report.SCHEMA_VERSION", 2)
+    return lambda: monkeypatch.setattr("unstuck.tasks.protocol.report.SCHEMA_VERSION", 2)
 
 
 def left(head: Head) -> str:
@@ -54,7 +54,7 @@ def test_an_upgraded_coordinator_applies_what_an_older_one_had_left(
     older = make_head()
     job = older.submit(group("only"))
     older.read()
-    monkeypatch.setattr("unstuck.tasks.lease.SCHEMA_VERSION", 2)  # the workers are upgraded first
+    monkeypatch.setattr("unstuck.tasks.protocol.lease.SCHEMA_VERSION", 2)  # the workers are upgraded first
     (hint,) = older.hints()
     older.work(hint)
     older.read()

@@ -13,8 +13,8 @@ from servers import RedisServer, wait_until
 
 from unstuck.coordinator.status import Status
 from unstuck.coordinator.vitals import records_of
-from unstuck.tasks.connect import connect
-from unstuck.tasks.report import NEWEST_SCHEMA
+from unstuck.tasks.protocol.report import NEWEST_SCHEMA
+from unstuck.tasks.transport.redis_client import connect
 
 
 def test_a_hint_popped_by_a_worker_that_dies_is_sent_again_and_the_group_runs_once(

@@ -11,10 +11,10 @@ import redis
 from lone_runner import lone_runner
 from servers import RedisServer
 
-from unstuck.tasks.report import Failure, OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.report import Failure, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 
-SOON = "import unstuck.tasks.failure, unstuck.tasks.run; unstuck.tasks.failure.TEXT_WITHIN, unstuck.tasks.run.TEXT_CLOCK = 0.5, 1.5\n"
+SOON = "import unstuck.tasks.protocol.failure, unstuck.tasks.runner.attempt; unstuck.tasks.protocol.failure.TEXT_WITHIN, unstuck.tasks.runner.attempt.TEXT_CLOCK = 0.5, 1.5\n"
 REPLACED = SOON + "runner.replace = lambda: print('replaced')\n"
 
 

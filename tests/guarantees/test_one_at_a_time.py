@@ -17,15 +17,15 @@ from redis.retry import Retry
 from servers import RedisServer
 from trap import Once, armed
 
+import unstuck.tasks.watchdog.__main__ as watchdog
 from unstuck.coordinator.commands import Command
 from unstuck.coordinator.job import Reason
 from unstuck.coordinator.status import GroupState, Status
 from unstuck.coordinator.store import Acks, CommitAnswer
-from unstuck.tasks import watchdog
-from unstuck.tasks.connect import connect
-from unstuck.tasks.lease import Lease
-from unstuck.tasks.points import Point
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.failpoints import Point
+from unstuck.tasks.protocol.lease import Lease
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.transport.redis_client import connect
 
 LOST = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "the runner was killed"))
 

@@ -19,8 +19,8 @@ from servers import wait_until
 from trap import OF_A_COORDINATOR, Death, Died, Hold, Once, Route, armed
 
 from unstuck.coordinator.status import Status
-from unstuck.tasks.points import Point
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.failpoints import Point
+from unstuck.tasks.warehouse.log import Warehouse
 
 MakeHead = Callable[..., Head]
 SOON = {"dispatch_timeout": 0.05, "report_idle": 0.02}  # seconds

@@ -10,13 +10,14 @@ import redis
 from guarantees.test_one_at_a_time import LosesReplies, lapse, lossy, queued  # noqa: F401 - a fixture
 from head import SUCCEEDED, Head, failed
 
+import unstuck.tasks.watchdog.__main__ as watchdog
 from unstuck.coordinator.cli.events import event_text
 from unstuck.coordinator.receipt import Delivered
 from unstuck.coordinator.status import Status
-from unstuck.tasks import run, watchdog
-from unstuck.tasks.lease import ANSWER_KEPT, Lease
-from unstuck.tasks.report import Outcome, OutcomeKind, Report
-from unstuck.tasks.token import Token
+from unstuck.tasks.protocol.lease import ANSWER_KEPT, Lease
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner import attempt as run
 
 
 def refused(head: Head, job: str) -> list[dict[str, Any]]:

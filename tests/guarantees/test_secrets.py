@@ -13,8 +13,8 @@ import redis
 from lone_runner import lone_runner
 from servers import RedisServer
 
-from unstuck.tasks.group import Collect
-from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.group import Collect
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n-----END KEY-----\n"
 PASSWORD = "hunter2/'2"

@@ -23,12 +23,12 @@ from unstuck.coordinator.decision import Decision
 from unstuck.coordinator.spec import SpecError
 from unstuck.coordinator.status import Status
 from unstuck.coordinator.store import CommitAnswer
-from unstuck.tasks.connect import connect
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
-from unstuck.tasks.report import Outcome, OutcomeKind
-from unstuck.tasks.token import Hint
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
 
 
 def staged(head: Head, hint: Hint, output: str, rows: int = 3) -> Outcome:

@@ -13,8 +13,8 @@ from head import Head, failed, group, join
 
 from unstuck.coordinator.commands import Command
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.warehouse.log import Warehouse
 
 RETRY = {"max": 3, "backoff": "1h", "jitter": 0}
 WANTED = {
@@ -83,7 +83,7 @@ def let_go(head: Head, job: str) -> None:
 
 
 def _hint(job: str, group_id: str, attempt: dict[str, object]):  # type: ignore[no-untyped-def]
-    from unstuck.tasks.token import Hint
+    from unstuck.tasks.protocol.token import Hint
 
     return Hint(job, group_id, int(str(attempt["epoch"])), str(attempt["nonce"]))
 

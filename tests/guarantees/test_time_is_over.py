@@ -19,8 +19,8 @@ from unstuck.coordinator.decision import Decision
 from unstuck.coordinator.job import Reason
 from unstuck.coordinator.status import Status
 from unstuck.coordinator.store import CommitAnswer
-from unstuck.tasks.report import OutcomeKind
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.warehouse.log import Warehouse
 
 QUICK = {"sweep_every": 0.1, "lease_ttl": 0.2, "dispatch_timeout": 0.2}
 SOON = "400ms"

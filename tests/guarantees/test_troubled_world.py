@@ -20,7 +20,7 @@ from unstuck.coordinator.background import Background
 from unstuck.coordinator.commands import Command
 from unstuck.coordinator.spec import SpecError
 from unstuck.coordinator.status import Status
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.warehouse.log import Warehouse
 
 
 @pytest.mark.parametrize("base", ["noted at submit", "unknown"])
@@ -323,7 +323,7 @@ def test_a_store_that_refuses_writes_for_a_while_is_waited_for(head: Head) -> No
 
 
 def test_a_group_cannot_ask_for_the_coordinators_own_queue(head: Head) -> None:
-    """Its hints go to coordinators, which know no ``unstuck.tasks.run`` and drop them: QUEUED for ever."""
+    """Its hints go to coordinators, which know no ``unstuck.tasks.runner.attempt`` and drop them: QUEUED for ever."""
 
     with pytest.raises(SpecError):
         head.submit(group("x", queue="control"))

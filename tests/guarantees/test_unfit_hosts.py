@@ -19,7 +19,7 @@ from servers import RedisServer, wait_until
 
 from tests.cli.conftest import Cli
 from unstuck.tasks.host import lacking
-from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.settings import Settings
 
 ROOT = Path(__file__).parents[2]

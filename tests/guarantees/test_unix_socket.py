@@ -15,8 +15,8 @@ from tests.cli.conftest import Cli
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local import LocalFleet
 from unstuck.coordinator.status import Status
-from unstuck.tasks.connect import broker_url, connect
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import broker_url, connect
 
 PATHS = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parents[1])])
 

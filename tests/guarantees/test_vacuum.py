@@ -20,11 +20,11 @@ from unstuck.coordinator.background import Background
 from unstuck.coordinator.status import Status
 from unstuck.coordinator.store import Submission
 from unstuck.coordinator.sweepable import Sweepable
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
-from unstuck.tasks.report import Outcome, OutcomeKind
-from unstuck.tasks.token import Hint, Token
-from unstuck.tasks.warehouse import Warehouse, published_files
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint, Token
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
 
 SCHEMA = json.dumps({"type": "struct", "fields": []})
 

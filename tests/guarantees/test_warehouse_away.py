@@ -13,8 +13,8 @@ import pytest
 import redis
 from servers import RedisServer
 
-from unstuck.tasks.report import Outcome, OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 
 
 @pytest.fixture(scope="module")

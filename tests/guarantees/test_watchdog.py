@@ -17,9 +17,9 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.lookout import PATIENCE
-from unstuck.tasks.report import OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.warehouse.probe import PATIENCE
 
 LEASE_TTL = 3.0
 
@@ -139,9 +139,9 @@ def test_the_traceback_is_the_users_own_and_the_log_has_it_whole(
     failure = fleet.outcome(store, hint).failure
     assert failure is not None
     assert "fleet_steps.py" in failure.traceback
-    assert "tasks/run.py" not in failure.traceback
+    assert "tasks/runner/attempt.py" not in failure.traceback
     (log,) = (tmp_path / "warehouse" / "_staging" / hint.job / "g").glob("*.log")
-    assert "tasks/run.py" in log.read_text()
+    assert "tasks/runner/attempt.py" in log.read_text()
 
 
 def test_a_secret_reaches_the_step_and_nothing_else(

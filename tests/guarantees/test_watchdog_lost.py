@@ -10,7 +10,7 @@ import fleet
 import redis
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.protocol.report import OutcomeKind
 
 
 def a_python(folder: Path) -> Path:

@@ -19,7 +19,7 @@ from unstuck.coordinator.decision import World
 from unstuck.coordinator.explanation import Explanation
 from unstuck.coordinator.job import Reason
 from unstuck.coordinator.status import Intent, Status
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 
 def why(head: Head, job: str) -> dict[str, Explanation]:

@@ -12,7 +12,7 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.protocol.report import OutcomeKind
 
 LEASE_TTL = 3.0  # as fleet.worker sets it
 

@@ -11,9 +11,9 @@ from collections import defaultdict
 from unstuck.coordinator.job import JobRecord
 from unstuck.coordinator.spec import JobSpec
 from unstuck.coordinator.status import Status
-from unstuck.tasks.group import WorkOrder
-from unstuck.tasks.report import Outcome
-from unstuck.tasks.token import Token
+from unstuck.tasks.protocol.group import WorkOrder
+from unstuck.tasks.protocol.report import Outcome
+from unstuck.tasks.protocol.token import Token
 
 from .depot import Depot
 from .model import ModelStore

@@ -18,8 +18,8 @@ from unstuck.coordinator.plan import Plan, plan_of
 from unstuck.coordinator.spec import JobSpec
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.group import FrozenInputs, GroupSpec
-from unstuck.tasks.token import Token, split_member
+from unstuck.tasks.protocol.group import FrozenInputs, GroupSpec
+from unstuck.tasks.protocol.token import Token, split_member
 
 from .adopted import kin
 from .depot import Depot

@@ -19,10 +19,10 @@ from unstuck.coordinator.spec import JobSpec
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.store import Acks, Begun, Store, Submission
 from unstuck.coordinator.summary import summary_of
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lease import ClaimAnswer, Lease
-from unstuck.tasks.report import Outcome
-from unstuck.tasks.token import Hint, Token
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import ClaimAnswer, Lease
+from unstuck.tasks.protocol.report import Outcome
+from unstuck.tasks.protocol.token import Hint, Token
 
 from .model import ModelStore
 

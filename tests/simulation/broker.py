@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.token import Hint
 
 from .stage import Stage
 from .trouble import Trouble

@@ -9,7 +9,7 @@ from typing import Any
 from unstuck.coordinator.job import Attempt, GroupRecord
 from unstuck.coordinator.plan import PlannedGroup
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.protocol.report import OutcomeKind
 
 from .broken import FORGOTTEN, LONG_BACKOFF, ONE, WORD, Broken
 from .model import ModelStore

@@ -16,9 +16,9 @@ from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState
 from unstuck.coordinator.store import Store
 from unstuck.coordinator.sweep import Sweep
-from unstuck.tasks.lease import ClaimAnswer
-from unstuck.tasks.report import Outcome, OutcomeKind, Report
-from unstuck.tasks.token import Hint, Token
+from unstuck.tasks.protocol.lease import ClaimAnswer
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
+from unstuck.tasks.protocol.token import Hint, Token
 
 from .broker import Broker
 from .head import StoreAtHand

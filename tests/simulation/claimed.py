@@ -1,4 +1,4 @@
-"""What a runner hears to a claim: the answer of the script, put together as in ``unstuck.tasks.lease``."""
+"""What a runner hears to a claim: the answer of the script, put together as in ``unstuck.tasks.protocol.lease``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from unstuck.tasks.group import FrozenInputs, GroupPlan, WorkOrder
-from unstuck.tasks.lease import ClaimAnswer
+from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.protocol.lease import ClaimAnswer
 
 
 @dataclass(frozen=True, slots=True)

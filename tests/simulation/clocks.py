@@ -12,7 +12,7 @@ from unstuck.coordinator.decision import Decision
 from unstuck.coordinator.job import JobRecord
 from unstuck.coordinator.plan import plan_of
 from unstuck.coordinator.status import GroupState, Intent, Status
-from unstuck.tasks.token import split_member
+from unstuck.tasks.protocol.token import split_member
 
 from .stored import StoredJob
 

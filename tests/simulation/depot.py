@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unstuck.tasks.token import Token
+from unstuck.tasks.protocol.token import Token
 
 
 @dataclass(frozen=True, slots=True)

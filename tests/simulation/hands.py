@@ -10,7 +10,7 @@ from unstuck.coordinator.decision import PublishResult
 from unstuck.coordinator.job import Reason
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.token import Hint
 
 from .broker import Broker
 from .depot import Depot, LogEntry

@@ -15,8 +15,8 @@ from unstuck.coordinator.job import JobRecord
 from unstuck.coordinator.plan import plan_of
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Intent
+from unstuck.tasks.protocol.token import Hint, split_member
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Hint, split_member
 
 from . import broken
 from .broken import Broken

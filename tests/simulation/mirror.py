@@ -18,10 +18,10 @@ from unstuck.coordinator.job import JobRecord, Reason
 from unstuck.coordinator.plan import plan_of
 from unstuck.coordinator.status import Status
 from unstuck.coordinator.store import REPORT_GROUP, Acks, Begun, CommitAnswer, EndAnswer, NotEnded, Store, Submission
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lease import FinishAnswer, Lease, RenewAnswer
-from unstuck.tasks.report import Outcome
-from unstuck.tasks.token import Hint, Token
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import FinishAnswer, Lease, RenewAnswer
+from unstuck.tasks.protocol.report import Outcome
+from unstuck.tasks.protocol.token import Hint, Token
 
 from .broken import Broken
 from .claimed import Claimed
@@ -150,7 +150,7 @@ class Mirrored(ModelStore):
 
         return restore
 
-    # ---- tasks/lua -----------------------------------------------------------------------------------
+    # ---- tasks/protocol/lua -----------------------------------------------------------------------------------
 
     def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claimed:
         arguments = (hint, claimant, worker, event)

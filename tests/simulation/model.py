@@ -1,4 +1,4 @@
-"""The model of the store: what the scripts in ``tasks/lua`` and ``coordinator/lua`` do, on Python values.
+"""The model of the store: what the scripts in ``tasks/protocol/lua`` and ``coordinator/lua`` do, on Python values.
 
 Every method is one script and happens at once. It must hold no logic of its own: ``test_model.py`` runs the same
 calls against this and against the scripts on a real Valkey, and compares every answer and every record.
@@ -17,9 +17,9 @@ from unstuck.coordinator.plan import plan_of
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import Intent, Status
 from unstuck.coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
-from unstuck.tasks.lease import ClaimAnswer, FinishAnswer, RenewAnswer
-from unstuck.tasks.report import Outcome
-from unstuck.tasks.token import Hint, Token, split_member
+from unstuck.tasks.protocol.lease import ClaimAnswer, FinishAnswer, RenewAnswer
+from unstuck.tasks.protocol.report import Outcome
+from unstuck.tasks.protocol.token import Hint, Token, split_member
 
 from .claimed import Claimed
 from .stored import Reports, StoredJob, Watching
@@ -75,7 +75,7 @@ class ModelStore:
 
         return restore
 
-    # ---- tasks/lua -----------------------------------------------------------------------------------
+    # ---- tasks/protocol/lua -----------------------------------------------------------------------------------
 
     def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claimed:
         job = self.jobs.get(hint.job)

@@ -24,8 +24,8 @@ from unstuck.coordinator.queueing import queue_ready
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Intent, Status
 from unstuck.coordinator.store import BeginAnswer, Begun
-from unstuck.tasks.group import WorkOrder
-from unstuck.tasks.token import Token, split_member
+from unstuck.tasks.protocol.group import WorkOrder
+from unstuck.tasks.protocol.token import Token, split_member
 
 from .broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ONE, SHOWN, WHOLE, WORD
 from .depot import Depot

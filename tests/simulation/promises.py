@@ -17,10 +17,10 @@ from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.plan import PlannedGroup, plan_of
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Intent, Status
-from unstuck.tasks.group import FrozenInputs, WorkOrder
-from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.group import FrozenInputs, WorkOrder
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Token, split_member
 
 from . import ends, word
 from .adopted import Adopted

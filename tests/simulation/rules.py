@@ -8,7 +8,7 @@ from unstuck.coordinator.decision import World
 from unstuck.coordinator.explain import explain
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Intent
-from unstuck.tasks.token import split_member
+from unstuck.tasks.protocol.token import split_member
 
 S = GroupState
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.job import Attempt
-from unstuck.tasks.report import Outcome, OutcomeKind
-from unstuck.tasks.token import Token
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Token
 
 Offered = tuple[str, str, int, str]  # job, group, epoch, nonce
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from unstuck.coordinator.decision import Decision
 from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from unstuck.tasks.group import WorkOrder
-from unstuck.tasks.report import Outcome
-from unstuck.tasks.token import Token
+from unstuck.tasks.protocol.group import WorkOrder
+from unstuck.tasks.protocol.report import Outcome
+from unstuck.tasks.protocol.token import Token
 
 Fields = dict[str, str]
 

@@ -24,12 +24,12 @@ from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Status
 from unstuck.coordinator.store import Acks, CommitAnswer, Store
 from unstuck.coordinator.summary import summary_of
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.lease import Lease
-from unstuck.tasks.marker import DataFile, Marker, StagedOutput, write_marker
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.token import Hint, Token
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.protocol.lease import Lease
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint, Token
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
 
 from .both import KEYS, STEP, Both, server_time, submit
 from .broker import Broker

@@ -11,8 +11,8 @@ from unstuck.coordinator.decision import PublishResult
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Status
 from unstuck.coordinator.store import Begun
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
 
 from .calm import Calm, Hands
 

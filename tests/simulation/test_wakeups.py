@@ -12,8 +12,8 @@ import pytest
 
 from unstuck.coordinator.receipt import Delivered
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.report import Report, ReportKind
-from unstuck.tasks.token import Token
+from unstuck.tasks.protocol.report import Report, ReportKind
+from unstuck.tasks.protocol.token import Token
 
 from .calm import Calm
 

@@ -16,7 +16,7 @@ from processes import below, command_line
 from servers import RedisServer, wait_until
 
 from unstuck.coordinator.status import Status
-from unstuck.tasks.warehouse import published_files
+from unstuck.tasks.warehouse.log import published_files
 
 pytestmark = pytest.mark.timeout(240)
 ENVIRON = {"UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}), "UNSTUCK_SPARK_MASTER": "local[2]"}

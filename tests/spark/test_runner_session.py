@@ -10,7 +10,7 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.report import OutcomeKind
+from unstuck.tasks.protocol.report import OutcomeKind
 
 pytestmark = pytest.mark.timeout(120)
 

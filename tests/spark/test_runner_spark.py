@@ -17,11 +17,11 @@ import redis
 from processes import below, command_line, lives
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.group import Collect
-from unstuck.tasks.marker import read_marker
-from unstuck.tasks.report import OutcomeKind
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.group import Collect
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import read_marker
 
 pytestmark = pytest.mark.timeout(180)
 

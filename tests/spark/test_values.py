@@ -22,18 +22,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.functions import lit
 
-from unstuck.tasks.context import Work
 from unstuck.tasks.errors import OutputInvalid
-from unstuck.tasks.failure import failure_of
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.inputs import Dataset
-from unstuck.tasks.marker import StagedOutput
-from unstuck.tasks.output import stage
-from unstuck.tasks.reader import published
+from unstuck.tasks.protocol.failure import failure_of
+from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.spark import Driver
-from unstuck.tasks.token import Token
-from unstuck.tasks.warehouse import Change, Entry, Warehouse, published_files
+from unstuck.tasks.steps.context import Work
+from unstuck.tasks.steps.inputs import Dataset
+from unstuck.tasks.steps.output import stage
+from unstuck.tasks.steps.spark import Driver
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Change, Entry, Warehouse, published_files
+from unstuck.tasks.warehouse.marker import StagedOutput
+from unstuck.tasks.warehouse.reader import published
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -16,7 +16,7 @@ from unstuck.coordinator.plan import compile_plan
 from unstuck.coordinator.spec import JobSpec
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 LEASE = 15.0
 NO_JITTER = {"max": 3, "backoff": 10.0, "jitter": 0.0}

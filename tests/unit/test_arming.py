@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from unstuck.tasks import points
-from unstuck.tasks.arming import VARIABLE, Armed, Deed, arm_this_process, order, reached_by
-from unstuck.tasks.points import Point, reach
+from unstuck.tasks import failpoints as points
+from unstuck.tasks.failpoint_arming import VARIABLE, Armed, Deed, arm_this_process, order, reached_by
+from unstuck.tasks.failpoints import Point, reach
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 from servers import wait_until
 
-from unstuck.tasks.aside import MOST, WITHIN, AsideHandler
+from unstuck.tasks.process.deadlines import MOST, WITHIN, AsideHandler
 
 
 @dataclass

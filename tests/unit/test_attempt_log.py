@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from unstuck.tasks.attempt_log import AttemptLog
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.secret import Secrets
+from unstuck.tasks.protocol.secrets import Secrets
+from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.warehouse.files import Files
 
 
 def hush() -> Secrets:

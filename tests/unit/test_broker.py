@@ -15,9 +15,9 @@ from proxy import Proxy
 from servers import RedisServer, free_port, wait_until
 
 from unstuck.coordinator.celery import app as coordinators
-from unstuck.tasks.app import app as workers
-from unstuck.tasks.broker import BrokerConnection
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.transport.broker_connection import BrokerConnection
+from unstuck.tasks.transport.celery_app import app as workers
 
 APPS = pytest.mark.parametrize("app", [workers, coordinators], ids=["workers", "coordinators"])
 

@@ -14,7 +14,7 @@ from unstuck.coordinator.decision import MAX_TRANSITIONS, Decision, World
 from unstuck.coordinator.job import Attempt
 from unstuck.coordinator.moves import IllegalMove
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.group import FrozenInputs, GroupPlan
+from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan
 
 S = GroupState
 WIDE = list(range(1200))

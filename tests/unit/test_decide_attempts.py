@@ -14,7 +14,7 @@ from unstuck.coordinator.commands import Command
 from unstuck.coordinator.decision import PublishResult, World
 from unstuck.coordinator.job import Reason
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
 S = GroupState
 RELEASED = Outcome(OutcomeKind.RELEASED)

@@ -12,8 +12,8 @@ from unstuck.coordinator.commands import Answer, Command, Commanded, command, ta
 from unstuck.coordinator.decision import PublishResult, World
 from unstuck.coordinator.explain import explain
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.group import GroupPlan
-from unstuck.tasks.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.group import GroupPlan
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
 S = GroupState
 RETRY = {"max": 1, "backoff": 60.0, "jitter": 0.0}

@@ -15,7 +15,7 @@ from unstuck.coordinator.explain import explain
 from unstuck.coordinator.job import GroupRecord
 from unstuck.coordinator.state import JobState
 from unstuck.coordinator.status import GroupState, Intent, Status
-from unstuck.tasks.group import FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, WorkOrder
 
 S = GroupState
 TRUE, FALSE, FAILS = "results.a.n == 1", "results.a.n > 1", "results.a.nothing > 1"

@@ -35,7 +35,7 @@ from unstuck.coordinator.spec import Defaults, JobSpec
 from unstuck.coordinator.spec_words import NOT_YET
 from unstuck.coordinator.status import TERMINAL, GroupState, Status
 from unstuck.tasks.duration import parse_duration
-from unstuck.tasks.group import ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
+from unstuck.tasks.protocol.group import ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
 from unstuck.tasks.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -352,7 +352,7 @@ def test_every_status_is_described_and_the_final_ones_are_named() -> None:
 
 
 def test_the_catalogue_of_keys_is_that_of_the_code() -> None:
-    catalogue = importlib.import_module("unstuck.tasks.keys").__doc__ or ""
+    catalogue = importlib.import_module("unstuck.tasks.protocol.keys").__doc__ or ""
     code = dict(re.findall(r"^``(P:\S+)`` +(hash|list|stream|string|zset|pub/sub)", catalogue, re.MULTILINE))
     kinds = {"sorted set": "zset"}
     page = {bare(row[0]): kinds.get(row[1], row[1]) for row in rows((DOCS / "keys.md").read_text(), 3)}

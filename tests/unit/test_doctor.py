@@ -18,7 +18,7 @@ from unstuck.coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packa
 from unstuck.coordinator.tested import TESTED, TESTED_JAVA, TESTED_SERVER
 from unstuck.coordinator.vitals import JobPlace, Records, Server
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.warehouse.log import Warehouse
 
 SETTINGS = Settings()
 WELL = Server("valkey", "9.1.2", False, False, 0, True, "everysec", (), "noeviction", 10**6, 0, 10**10, 0.01, 0.01)

@@ -14,7 +14,7 @@ import fsspec
 import pytest
 
 from unstuck.tasks.errors import WarehouseUnsupported
-from unstuck.tasks.filesystem import Files
+from unstuck.tasks.warehouse.files import Files
 
 
 @pytest.fixture(params=["folder", "file-uri", "memory"])

@@ -9,11 +9,11 @@ import redis
 from kombu import Connection, Consumer, Producer, Queue
 from servers import RedisServer, free_port
 
-from unstuck.tasks.connect import connect
-from unstuck.tasks.ears import Ears, _waiting
-from unstuck.tasks.hearing import Hearing, Look
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.transport.stall_detector import Ears, _waiting
+from unstuck.tasks.transport.stall_policy import Hearing, Look
 
 KEYS = Keys()
 

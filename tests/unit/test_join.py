@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unstuck.coordinator.join import Verdict, judge
 from unstuck.coordinator.state import UNEXPANDED
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.group import JoinRule
+from unstuck.tasks.protocol.group import JoinRule
 
 S = GroupState
 STATES = [str(state) for state in S]

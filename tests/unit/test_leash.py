@@ -17,7 +17,7 @@ from servers import RedisServer, wait_until
 # Does what it is told, line by line, and says what came of it; as a runner does with the steps of its attempts.
 _RUNNER = """
 import errno, logging, os, resource, signal, subprocess, sys, threading, time
-from unstuck.tasks.leash import Leash
+from unstuck.tasks.runner.watchdog_client import Leash
 
 def hoard(most):
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

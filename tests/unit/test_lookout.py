@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from servers import wait_until
 
-from unstuck.tasks.lookout import EVERY, EVERY_NONE, PATIENCE, Lookout
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.probe import EVERY, EVERY_NONE, PATIENCE, Lookout
 
 AT = 5000.0  # by the clock of the store
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from unstuck.tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.marker import (
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import (
     MARKER,
     DataFile,
     Marker,
@@ -22,7 +23,6 @@ from unstuck.tasks.marker import (
     standing_marker,
     write_marker,
 )
-from unstuck.tasks.warehouse import Warehouse
 
 GROUP = "_staging/job-1/clean"
 SCHEMA = '{"type":"struct","fields":[]}'

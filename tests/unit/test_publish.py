@@ -23,10 +23,10 @@ import pytest
 import unstuck.coordinator.publish
 from unstuck.coordinator.publish import Aborted, Published, PublishFailed, abort, publish
 from unstuck.tasks.errors import LogBroken, WarehouseMismatch
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.marker import MARKER, DataFile, Marker, StagedOutput, read_marker, write_marker
-from unstuck.tasks.points import Point, arm
-from unstuck.tasks.warehouse import Warehouse
+from unstuck.tasks.failpoints import Point, arm
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import MARKER, DataFile, Marker, StagedOutput, read_marker, write_marker
 
 
 def schema(*columns: str, nullable: bool = True) -> str:
@@ -539,7 +539,7 @@ def test_killed_at_every_point_of_publishing_readers_see_all_of_the_old_or_all_o
     root: str, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "unstuck.tasks.warehouse.SNAPSHOT_EVERY", 1
+        "unstuck.tasks.warehouse.log.SNAPSHOT_EVERY", 1
     )  # so that every publish goes through all that is written
     old = two_outputs(root, "job-0")
     old.publish()

@@ -19,24 +19,24 @@ import pytest
 import redis
 from servers import RedisServer, wait_until
 
-from unstuck.tasks import attempt_log
-from unstuck.tasks.attempt_log import AttemptLog
-from unstuck.tasks.connect import connect
-from unstuck.tasks.context import StepContext, Work
 from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound
-from unstuck.tasks.failure import MAX_TEXT, failure_of, shorten
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.group import Collect
-from unstuck.tasks.inputs import read_inputs
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.leftovers import Surroundings, working_folder
-from unstuck.tasks.marker import Marker, write_marker
-from unstuck.tasks.output import collect, read_table, stage
-from unstuck.tasks.proctree import Seen, Tree, describe_status, look
-from unstuck.tasks.spark import hadoop_uri, local_master, same_schema
-from unstuck.tasks.steps import find, fit
-from unstuck.tasks.token import Token
-from unstuck.tasks.wake import Wake
+from unstuck.tasks.process.tree import Seen, Tree, describe_status, look
+from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
+from unstuck.tasks.protocol.group import Collect
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner import log as attempt_log
+from unstuck.tasks.runner.leaks import Surroundings, working_folder
+from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.steps.context import StepContext, Work
+from unstuck.tasks.steps.execute import find, fit
+from unstuck.tasks.steps.inputs import read_inputs
+from unstuck.tasks.steps.output import collect, read_table, stage
+from unstuck.tasks.steps.spark import hadoop_uri, local_master, same_schema
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import Marker, write_marker
+from unstuck.tasks.watchdog.cancel_channel import Wake
 
 
 def imported_by(module: str) -> set[str]:
@@ -45,7 +45,13 @@ def imported_by(module: str) -> set[str]:
 
 
 def test_a_coordinator_can_import_the_celery_app_without_any_package_of_a_worker() -> None:
-    assert not imported_by("unstuck.tasks.celery") & {"pyspark", "pyarrow", "pandas", "psutil", "unstuck.tasks.runner"}
+    assert not imported_by("unstuck.tasks.celery") & {
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "psutil",
+        "unstuck.tasks.runner.runner",
+    }
 
 
 def test_the_watchdog_starts_without_spark_and_celery() -> None:
@@ -53,7 +59,7 @@ def test_the_watchdog_starts_without_spark_and_celery() -> None:
 
 
 def test_the_pieces_of_a_runner_import_no_spark_before_a_group_asks() -> None:
-    assert not imported_by("unstuck.tasks.run") & {"pyspark", "pyarrow", "pandas"}
+    assert not imported_by("unstuck.tasks.runner.attempt") & {"pyspark", "pyarrow", "pandas"}
 
 
 # -- calls -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from servers import wait_until
 
-from unstuck.tasks.seats import MOST, Seats
+from unstuck.tasks.worker.idle_slots import MOST, Seats
 
 
 @pytest.fixture

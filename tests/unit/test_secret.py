@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus, urlencode
 import pytest
 
 from unstuck.tasks.errors import Unrecoverable
-from unstuck.tasks.secret import Secrets, Stream, reference_in
+from unstuck.tasks.protocol.secrets import Secrets, Stream, reference_in
 
 KEY = "\n".join(
     [

@@ -11,7 +11,7 @@ from specs import FLIGHTS, HEAD, A, minimal, told
 
 from unstuck.coordinator import schema
 from unstuck.coordinator.spec import Defaults, JobSpec, SpecError
-from unstuck.tasks.group import GroupSpec
+from unstuck.tasks.protocol.group import GroupSpec
 
 
 def test_the_spec_of_the_design_is_read() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specs import FLIGHTS
 
 from unstuck.coordinator.spec import JobSpec, SpecError
-from unstuck.tasks.group import GroupSpec
+from unstuck.tasks.protocol.group import GroupSpec
 
 
 def refuses_or_reads(text: str, source: str) -> None:

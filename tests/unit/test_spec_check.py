@@ -12,7 +12,7 @@ from specs import HEAD, A, minimal, told
 
 from unstuck.coordinator.spec import JobSpec, SpecError
 from unstuck.coordinator.spec_check import several_statements
-from unstuck.tasks.group import GroupSpec
+from unstuck.tasks.protocol.group import GroupSpec
 
 
 @pytest.mark.parametrize(

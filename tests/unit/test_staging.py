@@ -7,8 +7,8 @@ import random
 import pytest
 
 from unstuck.coordinator.staging import Kept, folder_of, named_by, owner, remains, stale
-from unstuck.tasks.marker import DataFile
-from unstuck.tasks.warehouse import Change, Entry
+from unstuck.tasks.warehouse.log import Change, Entry
+from unstuck.tasks.warehouse.marker import DataFile
 
 LISTING = {
     "clean": ["1-n-a", "1-n-a.log", "2-m-b", "2-m-b.log", ".2-m-b.log.x.tmp", "notes"],

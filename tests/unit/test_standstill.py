@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from unstuck.tasks.proctree import Seen
-from unstuck.tasks.standstill import Standstill
+from unstuck.tasks.process.standstill import Standstill
+from unstuck.tasks.process.tree import Seen
 
 
 def stood(looks: list[tuple[float, Seen]]) -> float:

@@ -14,7 +14,7 @@ from unstuck.coordinator.plan import Plan, compile_plan
 from unstuck.coordinator.spec import JobSpec
 from unstuck.coordinator.state import UNEXPANDED, JobState
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.token import fork_member
+from unstuck.tasks.protocol.token import fork_member
 
 S = GroupState
 GROUPS = [

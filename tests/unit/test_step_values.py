@@ -15,14 +15,14 @@ import pytest
 
 from unstuck.coordinator.condition import evaluate
 from unstuck.coordinator.job import Attempt
-from unstuck.tasks.attempt_log import AttemptLog
-from unstuck.tasks.context import MAX_DEPTH, StepContext, Work
 from unstuck.tasks.errors import OutputInvalid, Unrecoverable
-from unstuck.tasks.failure import failure_of
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.marker import Marker, standing_marker, write_marker
-from unstuck.tasks.report import Outcome, OutcomeKind
-from unstuck.tasks.token import Token
+from unstuck.tasks.protocol.failure import failure_of
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.steps.context import MAX_DEPTH, StepContext, Work
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import Marker, standing_marker, write_marker
 
 Shown = list[tuple[Any, Any]]
 

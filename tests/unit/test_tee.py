@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from unstuck.tasks import tee
-from unstuck.tasks.attempt_log import AttemptLog
-from unstuck.tasks.filesystem import Files
-from unstuck.tasks.secret import Secrets
-from unstuck.tasks.tee import Tee
+from unstuck.tasks.protocol.secrets import Secrets
+from unstuck.tasks.runner import stdio as tee
+from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.runner.stdio import Tee
+from unstuck.tasks.warehouse.files import Files
 
 
 class Paper:

@@ -14,7 +14,7 @@ from unstuck.coordinator.decision import MAX_TRANSITIONS
 from unstuck.coordinator.job import Reason
 from unstuck.coordinator.spec import JobSpec, SpecError
 from unstuck.coordinator.status import GroupState, Status
-from unstuck.tasks.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
+from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
 
 S = GroupState
 

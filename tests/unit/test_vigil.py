@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.tasks.lease import RenewAnswer
-from unstuck.tasks.proctree import Seen
-from unstuck.tasks.report import OutcomeKind
-from unstuck.tasks.vigil import Clock, Order, Sight, Vigil, decide, may_renew
+from unstuck.tasks.process.tree import Seen
+from unstuck.tasks.protocol.lease import RenewAnswer
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.watchdog.policy import Clock, Order, Sight, Vigil, decide, may_renew
 
 IDLE = Vigil()
 GRACE = 10.0

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
-from unstuck.tasks.marker import DataFile
-from unstuck.tasks.warehouse import SNAPSHOT_EVERY, Change, Entry, State, Warehouse, fold, published_files
+from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Change, Entry, State, Warehouse, fold, published_files
+from unstuck.tasks.warehouse.marker import DataFile
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 

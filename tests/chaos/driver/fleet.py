@@ -28,9 +28,9 @@ from unstuck.coordinator.fleet import fleet_of
 from unstuck.coordinator.guard import Guard
 from unstuck.coordinator.local import LocalFleet, Size, crew
 from unstuck.coordinator.queries import Queries
-from unstuck.tasks.connect import connect
-from unstuck.tasks.keys import Keys
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import connect
 
 from .proxy import Proxy
 from .server import Server

@@ -18,7 +18,7 @@ import pyarrow.parquet
 
 from unstuck.coordinator.status import GroupState, Status
 from unstuck.tasks.errors import UnstuckError
-from unstuck.tasks.warehouse import Entry, Warehouse, published_files
+from unstuck.tasks.warehouse.log import Entry, Warehouse, published_files
 
 from .fleet import ChaosFleet
 from .load import Asked

@@ -34,13 +34,13 @@ from unstuck.coordinator.inbox import Inbox
 from unstuck.coordinator.outside import Hands
 from unstuck.coordinator.store import Store
 from unstuck.coordinator.sweep import Sweep
-from unstuck.tasks.app import app
-from unstuck.tasks.connect import connect
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.lease import Lease
-from unstuck.tasks.report import Outcome, OutcomeKind, ReportKind
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import Lease
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind, ReportKind
+from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.token import Hint
+from unstuck.tasks.transport.celery_app import app
+from unstuck.tasks.transport.redis_client import connect
 
 from .fleet import plain
 from .reports import Account, Sent, judge, transactions

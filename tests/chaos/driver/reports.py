@@ -15,9 +15,9 @@ from pathlib import Path
 
 from unstuck.coordinator.receipt import Applied
 from unstuck.coordinator.status import GroupState
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.report import ReportKind
-from unstuck.tasks.token import Token
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.report import ReportKind
+from unstuck.tasks.protocol.token import Token
 
 Command = list[bytes]
 Transaction = list[Command]

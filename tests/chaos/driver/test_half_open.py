@@ -10,7 +10,7 @@ import redis
 from fleet import KEYS, FleetWorker, attempt, offer, send_hint, worker
 from servers import RedisServer, wait_until
 
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.token import Hint
 
 from .proxy import Link, Proxy
 

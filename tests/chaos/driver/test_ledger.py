@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unstuck.coordinator.status import Status
-from unstuck.tasks.warehouse import Entry
+from unstuck.tasks.warehouse.log import Entry
 
 from .ledger import Found, Ledger, judge
 from .load import Asked, asked

@@ -10,8 +10,8 @@ import pytest
 from head import Head, group
 from servers import RedisServer
 
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.report import ReportKind
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.report import ReportKind
 
 from .reports import EVENT, Sent, Transaction, judge, transactions
 

@@ -19,8 +19,8 @@ from unstuck.coordinator.job import GroupRecord
 from unstuck.coordinator.queries import Queries
 from unstuck.coordinator.status import GroupState, Status
 from unstuck.coordinator.store import REPORT_GROUP
-from unstuck.tasks.keys import Keys
-from unstuck.tasks.token import Hint
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.token import Hint
 
 EVERY = 0.1  # seconds
 

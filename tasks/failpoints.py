@@ -1,0 +1,73 @@
+"""Trigger points: the named moments at which a test can make this process die, freeze, fail or wait.
+
+Between two steps of the protocol lies the moment in which a process may be lost. Each such moment has a name here, and
+the code says ``reach(point, job)`` when it comes there. Unarmed, which is always so in production, that costs a call
+and one comparison. docs/trigger-points.md has the same catalogue; ``unstuck.tasks.failpoint_arming`` arms the processes of a test fleet,
+tests/trap.py the process of a test.
+
+Nothing here may decide, write or remember anything: with or without its points the code does the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+
+class Point(StrEnum):
+    """A moment, and what is true at it."""
+
+    def __new__(cls, value: str, sentence: str) -> Point:
+        made = str.__new__(cls, value)
+        made._value_ = value
+        made.sentence = sentence
+        return made
+
+    sentence: str
+
+    # In a runner, in the order of an attempt.
+    AFTER_CLAIM = "after-claim", "the store has given the attempt to this runner, which has not heard of it"
+    AFTER_OUTPUT = "after-output", "a step has staged an output and goes on"
+    BEFORE_MARKER = "before-marker", "all steps are done and all files staged; nothing vouches for them"
+    AFTER_MARKER = "after-marker", "the marker stands; there is no outcome"
+    BEFORE_FINISH = "before-finish", "the outcome is known to the runner alone"
+    AFTER_FINISH = "after-finish", "outcome and report are in the store; who sent them has not heard of it"
+
+    # In a watchdog.
+    BEFORE_LAST_WORD = "before-last-word", "the runner is dead, and its watchdog alone knows"
+
+    # In a coordinator, in the order of a pass.
+    AFTER_READ = "after-read", "reports were read from the stream; none was applied or acked"
+    AFTER_LOCK = "after-lock", "the job is locked and its due pushed away; nothing was read of it"
+    BEFORE_COMMIT = "before-commit", "it is decided what to write; nothing is written"
+    AFTER_COMMIT = "after-commit", "the store has answered the commit; the coordinator has not heard of it"
+    BEFORE_HINT = "before-hint", "groups stand QUEUED, and the lock is free; no hint was sent"
+    AFTER_HINT = "after-hint", "the hints are with the broker"
+    BEFORE_PACKAGE = "before-package", "the job is publishing; no marker was read"
+    BEFORE_ENTRY = "before-entry", "the entry of the warehouse log is made up; its slot is free"
+    AFTER_ENTRY = "after-entry", "the entry stands and readers see it; its author has not heard of it"
+    AFTER_PUBLISH = "after-publish", "the publisher knows what became of the package; the record does not"
+
+    # In whoever submits or gives a command.
+    AFTER_SUBMIT = "after-submit", "the job is in the store; who submitted it has not heard of it"
+    AFTER_COMMAND = "after-command", "the command is on the record; who gave it has not heard of it"
+
+
+Act = Callable[[Point, str], None]
+_act: Act | None = None
+
+
+def reach(point: Point, job: str) -> None:
+    """This process is at ``point``, at work on ``job``. Returns at once, unless a test has armed this process."""
+    if _act is not None:
+        _act(point, job)
+
+
+def arm(act: Act | None) -> Act | None:
+    """From now on ``act`` is called at every point, in the thread that reached it; None disarms.
+
+    Returns: what was armed before. For tests, and for ``unstuck.tasks.failpoint_arming`` alone.
+    """
+    global _act
+    before, _act = _act, act
+    return before

@@ -1,0 +1,187 @@
+"""The lease: claim, renew, finish. The only way a worker writes to the store; each is one Lua script.
+
+Every call is idempotent, because redis-py repeats a command whose reply was lost. Worker scripts write the
+attempt record only, never the job's commit (docs/protocol.md, rule 2): a wide job must not make its coordinator lose
+every race.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.resources import files
+from typing import Any
+
+import redis
+from pydantic import ValidationError
+
+from unstuck.tasks.errors import OrderUnreadable
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.identity import release_here
+from unstuck.tasks.protocol.group import STORED, FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.report import SCHEMA_VERSION, Outcome
+from unstuck.tasks.protocol.texts import FIELD, unpack
+from unstuck.tasks.protocol.token import Hint, Token, split_member
+from unstuck.tasks.settings import whoami
+
+ANSWER_KEPT = 900  # seconds; whoever finishes goes on trying for less (run.FINISH_FOR, watchdog.LAST_WORD_FOR)
+
+
+class ClaimAnswer(StrEnum):
+    CLAIMED = "CLAIMED"
+    HELD = "HELD"  # the job's intent is not to run: leave, the coordinator will hint again
+    STALE = "STALE"  # another claimant, another epoch, or a job that has ended
+    UNKNOWN_JOB = "UNKNOWN_JOB"
+
+
+class RenewAnswer(StrEnum):
+    CONTINUE = "CONTINUE"
+    CANCEL = "CANCEL"
+    DRAIN = "DRAIN"
+    STALE = "STALE"
+
+
+class FinishAnswer(StrEnum):
+    APPLIED = "APPLIED"
+    DUPLICATE = "DUPLICATE"
+    STALE = "STALE"
+    UNKNOWN_JOB = "UNKNOWN_JOB"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the store said to a claim.
+
+    ``stored``: with CLAIMED plan, inputs, member and parameters, as JSON; then digest and text of each reference in the
+    plan.
+    """
+
+    answer: ClaimAnswer
+    stored: tuple[str, ...] = ()
+
+    @property
+    def order(self) -> WorkOrder | None:
+        """What is to be done; None unless CLAIMED.
+
+        It is read when it is asked for: whoever claims holds the attempt, also one whose order it cannot read, and has
+        to end it. (test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison)
+
+        Raises:
+            OrderUnreadable: this release cannot read it.
+        """
+        if self.answer is not ClaimAnswer.CLAIMED:
+            return None
+        try:
+            plan_text, inputs_text, member_text, params, *texts = self.stored
+            stored = json.loads(plan_text)
+            group = unpack(stored["group"], dict(zip(texts[::2], texts[1::2], strict=True)))
+            plan = GroupPlan.model_validate({**stored, "group": group}, context=STORED)
+            plan = plan.model_copy(update={"params": {**json.loads(params), **plan.params}})
+            inputs = FrozenInputs.model_validate_json(inputs_text, context=STORED)
+            member = FrozenInputs.model_validate_json(member_text, context=STORED)
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise OrderUnreadable(unreadable(error)) from error
+        return WorkOrder(plan=plan, frozen=FrozenInputs(value=member.value, inputs=inputs.inputs or member.inputs))
+
+
+def unreadable(error: Exception) -> str:
+    """In words: what this worker could not read, and what to do. Not what stands there: it may be long."""
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, ValidationError):
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        what = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:5])
+    release = release_here()["release"] or "(not installed)"
+    return (
+        f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} "
+        f"({what}). Most likely another release wrote it: run one release everywhere. The group is tried again, as its "
+        "retry: allows; if the job was submitted to an older release, submit it again"
+    )
+
+
+def script(client: redis.Redis, package: str, name: str) -> Any:
+    """The Lua script ``name`` of ``package``, registered with ``client`` (EVALSHA, loaded when missing)."""
+    return client.register_script((files(package) / "lua" / f"{name}.lua").read_text())
+
+
+class Lease:
+    """Claims, renews and finishes attempts on one Redis."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, ttl: float) -> None:
+        """``client`` must decode responses; ``ttl`` is the life of a lease in seconds."""
+        self._keys = keys
+        self._ttl = ttl
+        self._claim = script(client, __package__, "claim")
+        self._renew = script(client, __package__, "renew")
+        self._finish = script(client, __package__, "finish")
+
+    def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claim:
+        """Try to take the attempt. ``claimant`` and ``event`` are made before the first try and reused in retries.
+
+        Raises:
+            redis.RedisError: the store could not be asked; the hint will be sent again.
+        """
+        keys = self._keys.of(hint.job)
+        answer = self._claim(
+            keys=[keys.job, keys.attempts, keys.plans, keys.inputs, self._keys.reports, self._keys.due],
+            args=[
+                hint.job,
+                hint.group,
+                hint.epoch,
+                hint.nonce,
+                claimant,
+                worker,
+                self._ttl,
+                event,
+                split_member(hint.group)[0],
+                SCHEMA_VERSION,
+                FIELD,
+            ],
+        )
+        kind = ClaimAnswer(answer[0])
+        if kind is not ClaimAnswer.CLAIMED:
+            return Claim(kind)
+        reach(Point.AFTER_CLAIM, hint.job)
+        return Claim(kind, tuple(answer[1:]))
+
+    def renew(self, token: Token, worker: str, progress: str = "") -> RenewAnswer:
+        """Keep the lease for another ``ttl``, carrying the last progress value (JSON text).
+
+        Raises:
+            redis.RedisError: the store could not be asked; the lease runs on as it is.
+        """
+        keys = self._keys.of(token.job)
+        answer = self._renew(
+            keys=[keys.job, keys.attempts],
+            args=[token.group, token.epoch, token.nonce, token.claimant, worker, self._ttl, progress],
+        )
+        return RenewAnswer(answer)
+
+    def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
+        """Put the outcome on the record and report it, in one step. ``event`` is reused in every retry.
+
+        Raises:
+            redis.RedisError: the store could not be asked; try again with the same ``event``.
+        """
+        keys = self._keys.of(token.job)
+        answer = self._finish(
+            keys=[
+                *(keys.job, keys.attempts, self._keys.reports, self._keys.due),
+                self._keys.finish(str(token), event),
+            ],
+            args=[
+                token.job,
+                token.group,
+                token.epoch,
+                token.nonce,
+                token.claimant,
+                outcome.to_json(),
+                str(outcome.kind),
+                event,
+                SCHEMA_VERSION,
+                ANSWER_KEPT,
+            ],
+        )
+        reach(Point.AFTER_FINISH, token.job)
+        return FinishAnswer(answer)

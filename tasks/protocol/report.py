@@ -1,0 +1,165 @@
+"""Outcome and report: what a worker says of an attempt, and the message that says it.
+
+The outcome stands on the attempt record and is the truth; the report is the message that somebody should look.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from unstuck.tasks.errors import Malformed
+from unstuck.tasks.protocol.token import Token
+
+SCHEMA_VERSION = 1
+NEWEST_SCHEMA = 99  # what a report may call itself; each newer version has a stream of its own
+_VERSION = re.compile(r"[1-9][0-9]?")
+
+
+class OutcomeKind(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # the user's code, or its timeout
+    CANCELED = "canceled"
+    RELEASED = "released"  # handed back by a worker that was told to stop
+    LOST = "lost"  # the runner died under the attempt, as its watchdog says; or could not begin it, as it says itself
+
+
+class ReportKind(StrEnum):
+    CLAIMED = "claimed"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as people see it: a code to compare, a sentence, and the traceback trimmed to the user's code."""
+
+    code: str
+    text: str
+    recoverable: bool = True
+    traceback: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"code": self.code, "text": self.text, "recoverable": self.recoverable, "traceback": self.traceback}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Failure:
+        return cls(
+            str(data["code"]), str(data["text"]), bool(data.get("recoverable", True)), str(data.get("traceback", ""))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended.
+
+    Attributes:
+        staging: the folder that holds the marker, relative to the warehouse; for an adopted marker that of the
+            earlier attempt. Empty unless ``kind`` is SUCCEEDED.
+        adopted: a standing marker with the same fingerprint was found, and nothing was run.
+        rows: rows per output.
+        forks: values collected for dynamic forks, by ``output.column``.
+        results: small values that steps returned through ``ctx.result``.
+    """
+
+    kind: OutcomeKind
+    staging: str = ""
+    adopted: bool = False
+    rows: dict[str, int] = field(default_factory=dict)
+    forks: dict[str, list[Any]] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    failure: Failure | None = None
+
+    def to_json(self) -> str:
+        data: dict[str, Any] = {"kind": str(self.kind)}
+        if self.staging:
+            data["staging"] = self.staging
+        if self.adopted:
+            data["adopted"] = True
+        for name in ("rows", "forks", "results"):
+            if value := getattr(self, name):
+                data[name] = value
+        if self.failure is not None:
+            data["failure"] = self.failure.to_dict()
+        return json.dumps(data, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        """Raises: Malformed."""
+        try:
+            data = json.loads(text)
+            failure = data.get("failure")
+            return cls(
+                OutcomeKind(data["kind"]),
+                str(data.get("staging", "")),
+                bool(data.get("adopted", False)),
+                dict(data.get("rows") or {}),
+                dict(data.get("forks") or {}),
+                dict(data.get("results") or {}),
+                None if failure is None else Failure.from_dict(failure),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Malformed(f"not an outcome: {text[:200]!r} ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One message from a worker. ``event`` is made before the first try to send and reused in every retry.
+
+    Attributes:
+        at: seconds since the epoch, by the clock of Redis.
+        refused: empty, or why ``finish`` did not take the outcome: STALE (the attempt was no longer live) or TERMINAL
+            (the job had ended).
+    """
+
+    event: str
+    token: Token
+    kind: ReportKind
+    at: float
+    refused: str = ""
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, str]) -> Report:
+        """The report in a stream entry.
+
+        Raises:
+            Malformed: a field is missing or cannot be read.
+            NewerSchema: a later release wrote it.
+        """
+        said = fields.get("v")
+        if said is None:
+            raise Malformed("a report needs a schema version in the field 'v', and this one has none")
+        # Not by int() alone: it reads "1_0", " 2" and the digits of every script.
+        if not _VERSION.fullmatch(said):
+            raise Malformed(
+                f"the schema version in 'v' must be a whole number from 1 to {NEWEST_SCHEMA}, not {said[:60]!r}"
+            )
+        version = int(said)
+        if version > SCHEMA_VERSION:
+            raise NewerSchema(version)
+        try:
+            return cls(
+                fields["id"],
+                Token.parse(fields["token"]),
+                ReportKind(fields["kind"]),
+                float(fields["at"]),
+                fields.get("refused", ""),
+            )
+        except KeyError as error:
+            raise Malformed(f"a report needs the field {error}") from error
+        except ValueError as error:
+            raise Malformed(str(error)[:300]) from error  # it repeats the value, which may be of any length
+
+
+class NewerSchema(Malformed):
+    """A report of a schema version that this release cannot read; it waits for a newer coordinator."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"report of schema version {version}; this release reads up to {SCHEMA_VERSION}")
+        self.version = version

@@ -1,0 +1,489 @@
+"""One attempt, from the claim to the finish.
+
+Every way out leads through ``_finish``, which puts the outcome on the record once, or finds that the attempt is
+somebody else's by now. The marker is written before the outcome, and the outcome before anybody is told. User code
+may raise what it likes: it ends its attempt and never the runner. How an attempt ended is read from the orders this
+process was given, never from the text of an error. The session is left after the outcome, which that so cannot change.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import redis
+from billiard.common import terminate_handler_fired
+
+from unstuck.tasks.errors import (
+    AttemptEnded,
+    ForkValuesInvalid,
+    HostUnfit,
+    Malformed,
+    NotBegun,
+    OrderUnreadable,
+    UnstuckError,
+    WarehouseMismatch,
+)
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.process import hang_alarm as fuse
+from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.protocol.failure import (
+    MAX_TEXT,
+    TEXT_WITHIN,
+    Told,
+    class_name,
+    describe,
+    outside_of_the_steps,
+    shorten,
+    tell,
+)
+from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
+from unstuck.tasks.protocol.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.secrets import Secrets
+from unstuck.tasks.protocol.token import Hint, Token
+from unstuck.tasks.runner.fresh import run_fresh, wants_fresh
+from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.runner.runner import Held, Runner
+from unstuck.tasks.runner.stdio_filter import filtered
+from unstuck.tasks.steps.context import StepContext, Work
+from unstuck.tasks.steps.execute import StepRaised, run_step, the_users
+from unstuck.tasks.steps.inputs import read_inputs
+from unstuck.tasks.steps.output import collect
+from unstuck.tasks.transport.redis_client import persistently
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import Marker, standing_marker, write_marker
+from unstuck.tasks.watchdog.policy import Order
+
+log = logging.getLogger(__name__)
+
+LOOK = "WAREHOUSE_TIMEOUT"
+TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot say what was raised in it
+FINISH_FOR = 600.0  # seconds to go on trying to put the outcome on the record; the marker stands anyway
+
+
+def run(runner: Runner, hint_text: str) -> str:
+    """Claim and run the attempt that a hint offers.
+
+    Returns:
+        What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, UNFIT, or the outcome
+        and the answer of finish.
+    """
+    runner.leash.taken()
+    try:
+        hint = Hint.parse(hint_text)
+    except Malformed as error:
+        log.error("a hint that cannot be read is dropped: %s", error)
+        return "UNREADABLE"
+    if runner.stopping:
+        # A claim now would only be handed back. Unclaimed, it costs no epoch and is sent again, to another worker.
+        log.info("%s is not claimed: this worker was told to stop. The hint will be sent again", hint)
+        return "STOPPING"
+    if runner.unfit:
+        # A claim now would be charged as a lost worker, again and again: a host without Java fails in seconds.
+        runner.replace()
+        log.error("%s is not claimed: Java is gone from this host. The hint will be sent again", hint)
+        return "UNFIT"
+    # Made before the first try to claim: a claim that is repeated because its reply was lost is the same claim.
+    claimant, event = secrets.token_hex(6), secrets.token_hex(8)
+    claim: Claim | BaseException
+    try:
+        claim = persistently(runner.settings.dispatch_timeout, _claim, runner, hint, claimant, event)
+    except redis.RedisError as error:
+        log.warning("%s could not be claimed, the store does not answer: %s. The hint will be sent again", hint, error)
+        return "UNREACHABLE"
+    except BaseException as error:  # noqa: BLE001 - the store may have answered CLAIMED, so the attempt is to be ended
+        claim = error
+    if isinstance(claim, Claim) and claim.answer is not ClaimAnswer.CLAIMED:
+        log.info("%s: %s", hint, claim.answer)
+        return str(claim.answer)
+    token = hint.held_by(claimant)
+    try:
+        if wants_fresh(claim):
+            try:
+                return run_fresh(runner, token, claim)
+            except NotBegun as error:
+                runner.replace()  # its host may lack what the next one needs as well
+                claim = error
+        return Attempt(runner, token, claim).run()
+    except BaseException:
+        runner.replace()  # something of ours has failed in this process, and would again
+        raise
+
+
+def _claim(runner: Runner, hint: Hint, claimant: str, event: str) -> Claim:
+    fuse.light()  # one try takes a minute at most, all of them together may take longer
+    return runner.lease.claim(hint, claimant, runner.name, event)
+
+
+class Attempt:
+    """One claimed attempt in this process.
+
+    From the claim on, whatever is raised ends it with an outcome: nobody else knows that it is held, and a lease that
+    lapses would be charged to the group as a lost worker (tests/guarantees/test_after_the_claim.py).
+    """
+
+    def __init__(self, runner: Runner, token: Token, claim: Claim | BaseException) -> None:
+        """``claim``: what the store said; or what was raised while it was heard, so that nobody knows what it was."""
+        self._runner = runner
+        self._token = token
+        self._claim = claim
+        self._secrets = Secrets(dict(os.environ))  # as it is now: a step may change it
+        self._warehouse = ""  # its address, once it is known
+        self._leave_off: Callable[[], None] = lambda: None  # its log, once it has one
+        self._changed = ""  # what its steps changed of this process, in words
+
+    def run(self) -> str:
+        """Run it and put its outcome on the record; answers both, for people."""
+        stop: BaseException | None = None
+        held: Held | None = None
+        with ExitStack() as stack:
+            try:
+                held = stack.enter_context(self._runner.holding(self._token))
+                held.clean = self._secrets.clean
+                self._order = self._ordered()
+                self._open(stack)
+                outcome: Outcome | None = self._succeed(held, stack)
+            except BaseException as error:  # noqa: BLE001 - a step may raise anything; it ends the attempt alone
+                outcome = self._surely(held, self._ended_by, held, error)
+                if terminate_handler_fired():
+                    stop = error
+            if held is not None:
+                held.ended.set()
+            answer: str = self._surely(held, self._finish, outcome)
+            if stop is not None:
+                # This process was told to end (billiard's SIGTERM handler raised through the step).
+                raise SystemExit(0) from stop
+            return answer
+
+    def _surely(self, held: Held | None, end: Callable[..., Any], *arguments: Any) -> Any:
+        """``end`` this attempt. If even that fails nobody would, so this runner ends, and its watchdog says why."""
+        try:
+            return end(*arguments)
+        except BaseException as error:
+            if held is None:
+                raise  # the watchdog does not know of it: its lease lapses
+            changed = f"; its steps had changed {self._changed}" if self._changed else ""
+            why = f"{self._token} could not be ended: {describe(error)}{changed}"
+            with suppress(Exception):  # that may be what is broken
+                why = self._secrets.clean(why)
+            self._runner.leash.give_up(why)
+
+    # -- what the attempt does ---------------------------------------------------------------------------------
+
+    def _ordered(self) -> WorkOrder:
+        claim = self._claim
+        if isinstance(claim, NotBegun):
+            raise claim
+        if isinstance(claim, ValueError):
+            raise OrderUnreadable(unreadable(claim)) from claim  # an answer that is no text
+        if isinstance(claim, BaseException):
+            what = f"{type(claim).__name__}: {claim}"
+            raise NotBegun(f"{self._runner.name} could not hear what the store said to its claim: {what}") from claim
+        order = claim.order
+        assert order is not None, "only what was CLAIMED is an attempt"
+        return order
+
+    def _looking(self, what: str) -> AbstractContextManager[None]:
+        """Around every look at the warehouse that is ours: one that hangs must not hold the group for ever.
+
+        The time counts from the last answer, so that ten thousand quick ones are no hang.
+        """
+        if not self._warehouse:
+            return nullcontext()
+        where = f"{what} the warehouse {self._warehouse} on {self._runner.name}"
+        return self._runner.leash.clock(LOOK, self._runner.settings.warehouse_timeout, where)
+
+    def _open(self, stack: ExitStack) -> None:
+        """The warehouse and the log in it. The id comes first: where the warehouse is not, nothing is to be made."""
+        plan = self._order.plan
+        self._warehouse = plan.warehouse
+        with self._looking("opening"):
+            self._files = Warehouse(plan.warehouse, plan.warehouse_id).storage
+            self._files.answered = partial(self._runner.leash.restart_clock, LOOK)
+            self._files.check()
+            self._log = AttemptLog(self._files, self._token.staging, self._secrets)
+            self._leave_off = self._log.leave_off
+            stack.enter_context(self._log.open())
+        self._runner.leash.note_in(None if self._log.path is None else str(self._log.path))
+
+    def _succeed(self, held: Held, stack: ExitStack) -> Outcome:
+        """Find the work done, or do it. The Spark session is left with ``stack``."""
+        with self._looking("looking for work that is done in"):
+            if (adopted := self._adopted()) is not None:
+                return adopted
+        params = self._resolved()
+        session = self._session(stack)
+        with ExitStack() as within:
+            within.enter_context(filtered(self._secrets, self._runner.start_helper))
+            work = self._do(held, session, params, within)
+            with self._looking("writing the marker into"):
+                marker = self._marker(work)
+                reach(Point.BEFORE_MARKER, self._token.job)
+                write_marker(self._files, self._token.staging, marker)
+            reach(Point.AFTER_MARKER, self._token.job)
+        return _success(self._token.staging, marker)
+
+    def _adopted(self) -> Outcome | None:
+        """The success of an earlier attempt that did the same work; None if there is none."""
+        for job in (self._token.job, *self._order.plan.adopts):
+            folder = replace(self._token, job=job).staging.rpartition("/")[0]
+            standing = standing_marker(self._files, folder, self._order.fingerprint)
+            if standing is None:
+                continue
+            staging, marker = standing
+            self._files.check()
+            log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
+            return _success(staging, marker, adopted=True)
+        return None
+
+    def _resolved(self) -> dict[str, Any]:
+        """The parameters of all steps. What is resolved later is looked for as well, so that all secrets are known."""
+        order = self._order
+        for step in order.group.steps:
+            self._secrets.resolve(step.params)
+            self._secrets.expect(step.sql or "")
+        self._secrets.resolve(order.group.conf)
+        return {**self._secrets.resolve(order.written_params), **order.fork_params}
+
+    def _session(self, stack: ExitStack) -> Any:
+        """The Spark session of this attempt; None for a group that wants none.
+
+        It is left with ``stack``, when the outcome is on the record: a session that cannot be left must neither hide
+        why a step failed, nor make work that is done a failure (tests/guarantees/test_hanging_attempt.py).
+        """
+        group, runner = self._order.group, self._runner
+        if not group.spark:
+            return None
+        self._progress({"label": "starting Spark"}, now=True)
+        conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
+        entered = ExitStack()
+        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
+            try:
+                with the_users():
+                    runner.driver.start()
+                    session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
+            except StepRaised as raised:
+                if not isinstance(raised.error, HostUnfit):
+                    raise
+                runner.replace()  # the next one begins only where the host is fit again
+                raise raised.error from None
+        stack.callback(self._leave, entered)
+        return session
+
+    def _leave(self, entered: ExitStack) -> None:
+        """Leave the session. It has a time of its own: a query that runs on may not stop."""
+        runner = self._runner
+        what = f"leaving the Spark session on {runner.name}"
+        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):
+            try:
+                entered.close()
+            except BaseException:
+                runner.replace()
+                if terminate_handler_fired():
+                    raise  # this process was told to end
+                log.exception("%s: %s failed; this runner is replaced before it takes more work", self._token, what)
+
+    def _do(self, held: Held, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
+        """All steps, in order, with what they read."""
+        order, runner = self._order, self._runner
+        stack.enter_context(self._log.steps())
+        with self._looking("reading what the group needs in"):
+            inputs = read_inputs(self._files, order.frozen.inputs)
+        work = Work(self._files, self._token, session, inputs, self._secrets)
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
+        stack.enter_context(runner.leash.clock("TIMEOUT", order.group.timeout))
+        with the_users():
+            for name in work.inputs if session is not None else ():
+                work.show(name)  # Spark reads, in jobs that may wait for room on the cluster: the group's time
+        self._run_steps(held, work, params, scratch)
+        # Last look. From here on the work is done and counts, whatever is ordered: to give it up costs doing it again.
+        self._leave_if_ordered(held)
+        return work
+
+    def _run_steps(self, held: Held, work: Work, params: dict[str, Any], scratch: Path) -> None:
+        """All steps; the process is put back to what it was before any line of ours goes on that may need it so."""
+        steps, runner = self._order.group.steps, self._runner
+        before = runner.snapshot()
+        try:
+            for index, step in enumerate(steps):
+                self._leave_if_ordered(held)
+                where = f"step {index + 1} of {len(steps)}"
+                log.info("%s: %s", where, step.label)
+                ctx = self._context(held, work, step, index, params, scratch)
+                with runner.leash.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
+                    try:
+                        with the_users():
+                            run_step(step, work, ctx, runner.settings.step_modules, before.imported)
+                    except BaseException:
+                        before.put_back()
+                        raise
+                    before.put_code_back()
+        finally:
+            before.put_back()
+            if before.changed:
+                self._changed = self._secrets.clean(", ".join(before.changed))
+                then = "this runner is replaced before it takes more work" if before.spoiled else "it was put back"
+                self._tell(logging.WARNING, "the steps of %s changed %s; %s", self._token, self._changed, then)
+                runner.leash.remark(f"its steps had changed {self._changed}")
+            if before.spoiled:
+                runner.replace()
+
+    def _context(
+        self, held: Held, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Path
+    ) -> StepContext:
+        at: dict[str, Any] = {"step": index + 1, "steps": len(self._order.group.steps), "label": step.label}
+        if work.session is not None:
+            at |= self._runner.driver.application
+        self._progress({**at, "rows": _rows(work)}, now=True)
+        return StepContext(
+            work,
+            {**params, **self._secrets.resolve(step.params)},
+            log=self._log.logger,
+            scratch=scratch,
+            is_cancelled=held.ordered.is_set,
+            report=lambda done, total: self._progress({**at, "rows": _rows(work), "done": done, "total": total}),
+        )
+
+    def _marker(self, work: Work) -> Marker:
+        forks: dict[str, list[Any]] = {}
+        room = MAX_JOB_BYTES
+        for wanted in self._order.plan.collect:
+            names = [wanted.output]
+            if wanted.output == self._order.group.name and len(work.outputs) == 1:
+                names += work.outputs
+            found = next((work.outputs[name] for name in names if name in work.outputs), None)
+            if found is not None:
+                values = forks[wanted.key] = collect(self._files, found, wanted, room)
+                if secret := next(filter(None, map(self._secrets.named_in, values)), None):
+                    raise ForkValuesInvalid(
+                        f"a value of {wanted.key} holds the value of {secret}, and the values of a fork are stored and "
+                        "shown. Fork over another column, which names what is meant"
+                    )
+                room -= fork_bytes(values)
+        return Marker(
+            token=str(self._token),
+            fingerprint=self._order.fingerprint,
+            outputs=work.outputs,
+            forks=forks,
+            results=self._secrets.clean_all(work.results),
+            written_at=time.time(),
+        )
+
+    def _progress(self, value: dict[str, Any], *, now: bool = False) -> None:
+        self._runner.leash.progress(json.dumps(self._secrets.clean_all(value)), now=now)
+
+    # -- how the attempt ends ----------------------------------------------------------------------------------
+
+    def _leave_if_ordered(self, held: Held) -> None:
+        if held.order is not None:
+            raise AttemptEnded(f"{self._token} was told to end: {held.order}")
+
+    def _ended_by(self, held: Held | None, error: BaseException) -> Outcome | None:
+        """The outcome of an attempt that ``error`` ended; None when it is another runner's by now."""
+        order = None if held is None else held.order
+        if order is None and terminate_handler_fired():
+            order = Order.DRAIN
+        if order is None:
+            return self._failed(held, error)
+        self._tell(logging.WARNING, "%s ended because it was told to: %s", self._token, order)
+        if order is Order.STALE:
+            return None
+        if order is Order.CANCEL:
+            return Outcome(OutcomeKind.CANCELED)
+        if order is Order.DRAIN:
+            return Outcome(OutcomeKind.RELEASED)
+        return Outcome(OutcomeKind.FAILED, failure=None if held is None else held.timeout)
+
+    def _tell(self, level: int, text: str, *arguments: object) -> None:
+        """A line into the attempt's log before its outcome is on the record, which must not wait for it."""
+        if not aside(partial(log.log, level, text, *arguments)):
+            self._leave_off()
+            self._runner.replace()
+
+    def _told(self, held: Held | None, error: BaseException) -> Told:
+        """``error`` in words. The clock is for a text that lets no other thread of this process run."""
+        leash = self._runner.leash
+        clock = nullcontext() if held is None else leash.clock("STEP_FAILED", TEXT_CLOCK, class_name(error))
+        with clock:
+            told = tell(error, self._secrets.clean)
+        if told.hangs:
+            self._runner.replace()
+        return told
+
+    def _failed(self, held: Held | None, error: BaseException) -> Outcome:
+        ours = not isinstance(error, StepRaised | UnstuckError)
+        told = self._told(held, error.error if isinstance(error, StepRaised) else error)
+        self._tell(logging.ERROR, "%s failed\n%s", self._token, told.whole)
+        found = told.failure
+        if ours:
+            self._runner.replace()
+            found = outside_of_the_steps(found, self._runner.name, self._changed)
+        failure = self._unless_away(found)
+        # That this runner failed is no fault of the group: it is charged as the loss of a worker is.
+        kind = OutcomeKind.LOST if ours or isinstance(error, NotBegun) else OutcomeKind.FAILED
+        return Outcome(kind, failure=failure)
+
+    def _unless_away(self, failure: Failure) -> Failure:
+        """``failure``, unless it is for good and the warehouse is away: whatever was missing may be there next time.
+
+        If the warehouse hangs instead, the watchdog's word has the failure in it.
+        """
+        if failure.recoverable:
+            return failure
+        plan = self._order.plan
+        what = f"looking, after it failed with {failure.code} ({shorten(failure.text, MAX_TEXT // 2)}), for"
+        try:
+            with self._looking(what):
+                Warehouse(plan.warehouse, plan.warehouse_id).storage.check()
+        except WarehouseMismatch as away:
+            text = self._secrets.clean(shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT))
+            return replace(failure, code=away.code, text=text, recoverable=True)
+        except Exception as error:  # noqa: BLE001 - whatever its file system raises, the step's own failure counts
+            said = "%s: the warehouse could not be asked whether it is there: %s"
+            self._tell(logging.WARNING, said, self._token, error)
+        return failure
+
+    def _finish(self, outcome: Outcome | None) -> str:
+        """Put the outcome on the record. Nothing is removed when it is refused: another attempt may adopt it."""
+        if outcome is None:
+            return "STALE"
+        event = secrets.token_hex(8)  # one for all tries
+        reach(Point.BEFORE_FINISH, self._token.job)
+        try:
+            answer: FinishAnswer = persistently(FINISH_FOR, self._runner.lease.finish, self._token, outcome, event)
+        except redis.RedisError as error:
+            log.error(
+                "%s %s, but the store did not answer for %gs: %s. Its lease will lapse and the next attempt takes over "
+                "what stands in %s",
+                *(self._token, outcome.kind, FINISH_FOR, error, self._token.staging),
+            )
+            return f"{outcome.kind} UNREACHABLE"
+        level = logging.INFO if answer in (FinishAnswer.APPLIED, FinishAnswer.DUPLICATE) else logging.WARNING
+        log.log(level, "%s %s: %s", self._token, outcome.kind, answer)
+        return f"{outcome.kind} {answer}"
+
+
+def _rows(work: Work) -> int:
+    return sum(output.rows for output in work.outputs.values())
+
+
+def _success(staging: str, marker: Marker, *, adopted: bool = False) -> Outcome:
+    return Outcome(
+        OutcomeKind.SUCCEEDED,
+        staging=staging,
+        adopted=adopted,
+        rows={name: output.rows for name, output in marker.outputs.items()},
+        forks=marker.forks,
+        results=marker.results,
+    )

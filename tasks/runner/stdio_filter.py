@@ -1,0 +1,127 @@
+"""Descriptors 1 and 2 of an attempt that was given secrets: what is written to them goes on without these.
+
+Children of a step, ``os.write(1, …)`` and C libraries do not write through ``sys.stdout``. A small process reads what
+they write, and writes it without secrets to the worker's own streams. A thread could not do it: C code that holds the
+GIL while it writes into a full pipe would wait for ever. The process ends when the last writer has closed its
+descriptors, so it also serves a runner that dies and children that outlive the attempt. An attempt without secrets
+keeps the worker's own descriptors.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+
+from unstuck.tasks.errors import NotBegun
+from unstuck.tasks.protocol.secrets import Secrets, Stream
+
+
+@contextmanager
+def filtered(secrets: Secrets, start: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen) -> Iterator[None]:
+    """Within the block nothing that ``secrets`` gave out reaches the worker's own streams.
+
+    ``start`` starts the process that filters. It ends by itself, and nobody waits for it.
+
+    Raises:
+        NotBegun: the process that filters cannot be started.
+    """
+    streams = {1: sys.__stdout__, 2: sys.__stderr__}
+    open_ones = [fd for fd, stream in streams.items() if stream is not None and not stream.closed]
+    if not secrets.given or not open_ones:
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            for fd, write in _started(secrets, open_ones, start).items():
+                kept = os.dup(fd)
+                stack.callback(_put, kept, fd)
+                os.dup2(write, fd)
+                os.close(write)
+        except (OSError, RuntimeError) as error:  # no descriptor, process or thread is left
+            raise NotBegun(f"what is printed cannot be kept free of secrets: {error}") from error
+        stack.callback(_flush)
+        yield
+
+
+def _started(secrets: Secrets, fds: list[int], start: Callable[..., subprocess.Popen[bytes]]) -> Mapping[int, int]:
+    """The pipe to write to in place of each of ``fds``; the process that reads them is started."""
+    pipes = {fd: os.pipe() for fd in fds}
+    reads = {fd: read for fd, (read, _) in pipes.items()}
+    try:
+        process = start(
+            [sys.executable, "-m", "unstuck.tasks.runner.stdio_filter", json.dumps(reads)],
+            stdin=subprocess.PIPE,
+            pass_fds=list(reads.values()),
+        )
+        assert process.stdin is not None
+        with process.stdin as pipe:  # through a pipe: arguments and environment are seen by others
+            pipe.write(json.dumps(secrets.given).encode())
+        # So that it is no zombie when it has ended.
+        threading.Thread(target=process.wait, name="stdio filter", daemon=True).start()
+    except BaseException:
+        for _, write in pipes.values():
+            os.close(write)
+        raise
+    finally:
+        for read in reads.values():
+            os.close(read)
+    return {fd: write for fd, (_, write) in pipes.items()}
+
+
+def _put(kept: int, fd: int) -> None:
+    """``fd`` is what it was again."""
+    with suppress(OSError):  # the step has closed all descriptors that there are
+        os.dup2(kept, fd)
+        os.close(kept)
+
+
+def _flush() -> None:
+    """What is in a buffer of this process was written within the block."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with suppress(Exception):  # a step may have closed it, or put its own there
+            stream.flush()  # type: ignore[union-attr]
+    ctypes.CDLL(None).fflush(None)
+
+
+# -- the process -----------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # meant for those that write; it ends when they have
+    reads = json.loads(sys.argv[1])
+    given = json.loads(sys.stdin.buffer.read())
+    secrets = Secrets(given)
+    secrets.resolve([f"${{env:{name}}}" for name in given])
+    with selectors.DefaultSelector() as waiting:
+        for fd, read in reads.items():
+            decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+            waiting.register(read, selectors.EVENT_READ, (int(fd), decoder, Stream(secrets)))
+        while waiting.get_map():
+            for ready, _ in waiting.select():
+                fd, decoder, stream = ready.data
+                data = os.read(ready.fd, 2**16)
+                text = stream.feed(decoder.decode(data, final=not data))
+                if not data:
+                    text += stream.finish()
+                    waiting.unregister(ready.fileobj)
+                _write(fd, text.encode("utf-8", "surrogateescape"))
+
+
+def _write(fd: int, data: bytes) -> None:
+    with suppress(OSError):  # nobody reads it any more; those that write are not to notice
+        while data:
+            data = data[os.write(fd, data) :]
+
+
+if __name__ == "__main__":
+    main()

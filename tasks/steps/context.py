@@ -1,0 +1,233 @@
+"""The step context ``ctx``: what a step may ask of the attempt that runs it.
+
+It is the whole of what user code sees of Unstuck at run time, so names here are promises. It never lets a step
+reach the store, the lease or another attempt's files.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.protocol.secrets import Secrets
+from unstuck.tasks.protocol.token import GROUP_ID, Token
+from unstuck.tasks.steps.inputs import Dataset
+from unstuck.tasks.steps.output import read_table, stage
+from unstuck.tasks.steps.spark import read_parquet
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import StagedOutput
+
+MAX_RESULTS = 64 * 1024  # bytes of JSON, of all results of an attempt
+MAX_DEPTH = 100  # levels of lists and mappings in a result; what reads and writes it stops at some depth beyond
+
+
+@dataclass
+class Work:
+    """What the steps of one attempt have in common: what they read, and what they have made so far."""
+
+    files: Files
+    token: Token
+    session: Any  # the Spark session; None for a group without Spark
+    inputs: Mapping[str, Dataset]
+    secrets: Secrets = field(default_factory=Secrets)
+    outputs: dict[str, StagedOutput] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def read(self, name: str) -> Any:
+        """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier step's output.
+
+        Raises:
+            InputMissing: there is none of this name.
+        """
+        dataset = Dataset(name, (self.outputs[name],)) if name in self.outputs else self.inputs.get(name)
+        if dataset is None:
+            there = ", ".join(sorted({*self.inputs, *self.outputs})) or "none"
+            raise InputMissing(f"there is no input {name!r}; there are: {there}. Does the group need what makes it?")
+        if self.session is None:
+            return read_table(self.files, list(dataset.parts))
+        return read_parquet(self.session, dataset.by_schema(self.files))
+
+    def write(self, name: str, frame: Any) -> StagedOutput:
+        """Stage ``frame`` as the output ``name``, and show it to later steps under that name.
+
+        Raises:
+            OutputInvalid: the name cannot be one, was written already, a name holds a secret, or the frame cannot be
+                stored.
+        """
+        if not isinstance(name, str) or "-" in name or GROUP_ID.fullmatch(name) is None or name.endswith("]"):
+            raise OutputInvalid(f"an output wants a name of letters, digits and _ (at most 63), not {name!r}")
+        if name in self.outputs:
+            raise OutputInvalid(f"the output {name} was written twice; write it once, or give the second another name")
+        if name in self.inputs:
+            raise OutputInvalid(f"the output {name} has the name of an input of this group; give it another one")
+        if secret := self.secrets.named_in(name):
+            raise OutputInvalid(f"an output has the value of {secret} in its name, and names are stored and shown")
+        folder = f"{self.token.staging}/{name}"
+        staged = stage(self.files, folder, frame)
+        if secret := self.secrets.named_in(staged.schema):
+            self.files.remove_tree(folder)
+            raise OutputInvalid(
+                f"the output {name} has the value of {secret} in the name of a column, and names are stored and shown. "
+                "Rename the column"
+            )
+        reach(Point.AFTER_OUTPUT, self.token.job)
+        self.outputs[name] = staged
+        self.show(name)
+        return staged
+
+    def show(self, name: str) -> None:
+        """Make ``name`` a temp view, where there is Spark."""
+        if self.session is not None:
+            self.read(name).createOrReplaceTempView(f"`{name}`" if "-" in name else name)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSlot:
+    """Where one output goes."""
+
+    name: str
+    _write: Callable[[str, Any], StagedOutput]
+
+    def write(self, frame: Any) -> int:
+        """Stage a Spark, Arrow or pandas frame as this output; once. Answers its rows.
+
+        Raises:
+            OutputInvalid: written twice, or a frame that cannot be stored.
+        """
+        return self._write(self.name, frame).rows
+
+
+class StepContext:
+    """``ctx`` of one step.
+
+    Attributes:
+        params: the job's, the group's, the fork's and the step's own parameters, with references resolved.
+        token: ``job/group/epoch/nonce/claimant``; an idempotency key for what a step does elsewhere.
+        log: a standard logger; its lines are in ``unstuck logs``.
+        scratch: a folder of this machine that is removed when the attempt has ended.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        params: Mapping[str, Any],
+        *,
+        log: logging.Logger,
+        scratch: Path,
+        is_cancelled: Callable[[], bool],
+        report: Callable[[float, float | None], None],
+    ) -> None:
+        self.params = dict(params)
+        self.token = str(work.token)
+        self.log = log
+        self.scratch = scratch
+        self._work = work
+        self._is_cancelled = is_cancelled
+        self._report = report
+        self._warned = False
+
+    @property
+    def cancelled(self) -> bool:
+        """True once this attempt should end: canceled, timed out, handed back or taken over. Poll it in long loops."""
+        return self._is_cancelled()
+
+    def input(self, name: str) -> Any:
+        """An output of a needed group, or of an earlier step: a Spark frame; an Arrow table if ``spark: false``.
+
+        Raises:
+            InputMissing: there is none of this name.
+        """
+        return self._work.read(name)
+
+    def output(self, name: str) -> OutputSlot:
+        """The place to ``write`` the output ``name`` to."""
+        return OutputSlot(name, self._work.write)
+
+    def result(self, key: str, value: Any) -> None:
+        """Keep a small JSON value with the attempt's outcome: shown with the job, and seen by conditions (``when:``).
+
+        Numbers and booleans of numpy and its like are taken as Python's.
+
+        Raises:
+            OutputInvalid: it is not JSON, or all results together are over 64 KiB.
+        """
+        results = {**self._work.results, str(key): value}
+        try:
+            text = json.dumps(results, allow_nan=False, default=_plain)
+            kept = json.loads(text)
+            json.dumps(kept, ensure_ascii=False).encode()  # half a character cannot be written down
+            if _depth(kept) > MAX_DEPTH + 1:
+                raise ValueError(f"more than {MAX_DEPTH} lists and mappings in one another")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise OutputInvalid(
+                f"the result {key!r} is not a JSON value: {error}. Expected: text, a finite number, true, false, none, "
+                "or a list or mapping of these. Cast what it holds, as with float(), str() or list()"
+            ) from error
+        if len(text.encode()) > MAX_RESULTS:
+            raise OutputInvalid(
+                f"with {key!r} the results of this attempt are over {MAX_RESULTS // 1024} KiB; write a frame instead"
+            )
+        self._work.results = kept
+
+    def progress(self, done: float, total: float | None = None) -> None:
+        """Show how far this step is. Cheap: the last value travels with the next renewal of the lease.
+
+        Any number will do, also of numpy, Decimal or Fraction. A total of None, of 0 or below, or without end is not
+        known. What is no number is not shown, and the log says so once: it never fails the step.
+        """
+        number, whole = _number(done), 0 if total is None else _number(total)
+        countable = number is not None and math.isfinite(number)
+        wrong = [] if countable else [f"done={_named(done)}"]
+        if whole is None or math.isnan(whole):
+            wrong.append(f"total={_named(total)}")
+        if wrong and not self._warned:
+            self._warned = True
+            self.log.warning(
+                "ctx.progress(done, total) wants numbers and got %s, which is not shown. The step goes on; this is "
+                "said once",
+                ", ".join(wrong),
+            )
+        if number is not None and countable:
+            self._report(number, whole if whole is not None and 0 < whole < math.inf else None)
+
+
+def _number(value: Any) -> int | float | None:
+    """``value`` as Python has numbers, perhaps NaN or infinite; None for what is none, or beyond what a float holds."""
+    if isinstance(value, str | bytes | bytearray):
+        return None
+    try:
+        try:
+            number: int | float = int(operator.index(value))
+        except TypeError:
+            number = float(value)
+        math.isfinite(number)  # OverflowError: a whole number that no bar can be drawn of
+    except Exception:  # noqa: BLE001 - a class of somebody's own may raise what it likes, and this must fail no step
+        return None
+    return number
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy, or of a library that follows it, as Python's own. Raises: TypeError: it is none."""
+    if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):
+        scalar = value.item()
+        if isinstance(scalar, str | int | float):
+            return scalar
+    raise TypeError(f"it holds a {type(value).__qualname__}")
+
+
+def _depth(value: Any) -> int:
+    """Levels of lists and mappings, in what was read from JSON."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
+
+
+def _named(value: Any) -> str:
+    return repr(value)[:60] if type(value) in (str, bytes, float) else f"({type(value).__qualname__})"

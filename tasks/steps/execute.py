@@ -1,0 +1,200 @@
+"""Steps: find the code, check the call, run it, store what it returns.
+
+Errors here say whose fault it is: code that cannot be imported, a call that does not fit and SQL that does not
+resolve are not mended by a retry; whatever the code itself raises may be.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from unstuck.tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
+from unstuck.tasks.protocol.failure import describe
+from unstuck.tasks.protocol.group import Step
+from unstuck.tasks.runner.leaks import working_folder
+from unstuck.tasks.settings import whoami
+from unstuck.tasks.steps.context import StepContext, Work
+from unstuck.tasks.steps.output import is_any_frame
+from unstuck.tasks.steps.spark import sql_error
+
+_MARKERS = re.compile(r":([A-Za-z_]\w*)")
+_QUERY = re.compile(r"\s*(?:\(\s*)*(?:select|with|from|values|table)\b", re.IGNORECASE)
+_COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+class StepRaised(Exception):
+    """Carries what the user's part of an attempt raised past our own code, which asks it for nothing on its way."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class the_users:
+    """Around all that runs the user's code, or that its spec decides: what is raised here is charged to the group."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            raise StepRaised(error) from None
+
+
+def run_step(
+    step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None] = lambda: None
+) -> None:
+    """Run one step.
+
+    Args:
+        allowed: modules that a step may be imported from, with what is below them; empty: any.
+        imported: called when its module was imported, before its function is called.
+
+    Raises:
+        StepNotFound, BadStepCall, SqlInvalid, OutputInvalid: a retry cannot help.
+        BaseException: whatever the step raised.
+    """
+    with _ending_forks():
+        if step.python is not None:
+            _run_python(step, work, ctx, allowed, imported)
+        else:
+            _run_sql(step, work, ctx)
+
+
+# -- Python ----------------------------------------------------------------------------------------------------
+
+
+def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None]) -> None:
+    assert step.python is not None
+    function = find(step.python, allowed)
+    imported()
+    arguments = fit(step.python, function, ctx.params, own=set(step.params))
+    value = function(work.session, ctx, **arguments)
+    if step.output is not None:
+        if value is not None:
+            work.write(step.output, value)
+        elif step.output not in work.outputs:
+            raise OutputInvalid(
+                f"{step.python} names the output {step.output}, but neither returned a frame nor wrote to "
+                f'ctx.output("{step.output}")'
+            )
+    elif is_any_frame(value) and not work.outputs:
+        raise OutputInvalid(f"{step.python} returned a frame that goes nowhere: say output: NAME on the step")
+
+
+class _ending_forks:
+    """A process that the block forks ends where it leaves the block: only this process goes on with the attempt."""
+
+    def __enter__(self) -> None:
+        self._pid = os.getpid()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if os.getpid() == self._pid:
+            return
+        code = os.EX_OK if error is None else _exit_code(error)
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _exit_code(error: BaseException) -> int:
+    """The exit code that Python ends with when nobody catches ``error``, whose text goes to the standard error."""
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return error.code or os.EX_OK
+    with suppress(Exception):
+        if isinstance(error, SystemExit):
+            sys.stderr.write(f"{error.code}\n")
+        else:
+            traceback.print_exception(error)
+    return 1
+
+
+def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
+    """The function ``module:function``.
+
+    Raises:
+        StepNotFound: it may not be imported here, or cannot be.
+        WorkerFolderGone: it cannot be, and the folder that it may have been in is gone; a retry elsewhere may help.
+    """
+    module_name, _, path = name.partition(":")
+    if allowed and not any(module_name == a or module_name.startswith(f"{a}.") for a in allowed):
+        raise StepNotFound(
+            f"{name} is not among the modules that this worker may import ({', '.join(allowed)}; UNSTUCK_STEP_MODULES)"
+        )
+    here = working_folder()
+    if here is not None and here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        target: Any = importlib.import_module(module_name)
+        for part in path.split("."):
+            target = getattr(target, part)
+    except Exception as error:
+        if here is None:
+            raise WorkerFolderGone(
+                f"{name} cannot be imported on {whoami()}, whose working directory is gone "
+                f"({describe(error)}). If a deploy removed or replaced it, restart this worker; another one may run "
+                "the group"
+            ) from error
+        raise StepNotFound(f"{name} cannot be imported on {whoami()}: {describe(error)}") from error
+    if not callable(target):
+        raise StepNotFound(f"{name} is not a function but {type(target).__name__}")
+    return target  # type: ignore[no-any-return]
+
+
+def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, own: set[str]) -> dict[str, Any]:
+    """The parameters that ``function`` takes after ``spark`` and ``ctx``.
+
+    Those of the job and the group are there for whoever wants them; those written on the step are meant for this
+    function, so one that it does not take is a mistake.
+
+    Raises:
+        BadStepCall: one is missing, or one of the step's own is not taken.
+    """
+    try:
+        declared = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
+    positional = [p for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in declared):
+        raise BadStepCall(f"{name} must take spark and ctx first: def {name.rpartition(':')[2]}(spark, ctx, ...)")
+    named = [p for p in declared if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p not in positional[:2]]
+    taken = {p.name for p in named}
+    needed = {p.name for p in named if p.default is p.empty}
+    if any(p.kind is p.VAR_KEYWORD for p in declared):
+        taken |= set(params) - {p.name for p in positional[:2]}
+    if missing := sorted(needed - set(params)):
+        raise BadStepCall(f"{name} needs {', '.join(missing)}; the step has {', '.join(sorted(params)) or 'no params'}")
+    if strange := sorted(own - taken):
+        raise BadStepCall(f"{name} does not take {', '.join(strange)}, which the step gives it")
+    return {key: value for key, value in params.items() if key in taken}
+
+
+# -- SQL -------------------------------------------------------------------------------------------------------
+
+
+def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
+    text = step.sql
+    if text is None:
+        raise SqlInvalid(f"the step names the file {step.sql_file}, which was not read when the job was submitted")
+    bare = _COMMENTS.sub(" ", text)
+    # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
+    named = set(_MARKERS.findall(bare))
+    arguments = {key: value for key, value in ctx.params.items() if key in named}
+    if step.output is None and _QUERY.match(bare):
+        raise OutputInvalid("the rows of this query go nowhere: say output: NAME on the step")
+    try:
+        frame = work.session.sql(text, args=arguments)
+        if step.output is not None:
+            work.write(step.output, frame)
+    except Exception as error:
+        if (what := sql_error(error)) is not None:
+            raise SqlInvalid(what) from error
+        raise

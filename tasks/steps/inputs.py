@@ -1,0 +1,78 @@
+"""Inputs: what the needed groups staged, as the datasets that a group's steps read.
+
+The attempts to read were frozen when the group was first queued, so that every retry reads the same. Reading is
+lazy: only markers are looked at before a step asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.steps.spark import same_schema
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import StagedOutput, read_marker
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """One name that steps can read: the parts that the members of one fork (or one group) staged under it."""
+
+    name: str
+    parts: tuple[StagedOutput, ...]
+
+    def by_schema(self, files: Files) -> list[tuple[str, list[str]]]:
+        """Each schema with the URIs of its files, so that most datasets are one plain read."""
+        groups: list[tuple[str, list[str]]] = []
+        for part in self.parts:
+            uris = [files.uri(file.path) for file in part.files]
+            for schema, known in groups:
+                if same_schema(schema, part.schema):
+                    known.extend(uris)
+                    break
+            else:
+                groups.append((part.schema, uris))
+        return groups
+
+
+def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]]) -> dict[str, Dataset]:
+    """The datasets in ``inputs`` (needed group → staging folders), by every name a step may call them.
+
+    A group with exactly one output answers to its own name too.
+
+    Raises:
+        InputMissing: a marker is not there, or cannot be read.
+        OutputInvalid: two needed groups have an output of the same name.
+        OSError: the warehouse could not be asked.
+    """
+    found: dict[str, Dataset] = {}
+    maker: dict[str, str] = {}
+    by_group: dict[str, Dataset] = {}
+    for need, folders in inputs.items():
+        outputs = _outputs_of(files, need, folders)
+        for name, parts in outputs.items():
+            if name in maker:
+                raise OutputInvalid(
+                    f"both {maker[name]} and {need} have an output named {name}; give one of them another name"
+                )
+            maker[name] = need
+            found[name] = Dataset(name, tuple(parts))
+        if len(outputs) == 1:
+            by_group[need] = next(iter(found[name] for name in outputs))
+    # An output's own name wins over a group that happens to be called the same.
+    return {**by_group, **found}
+
+
+def _outputs_of(files: Files, need: str, folders: Iterable[str]) -> dict[str, list[StagedOutput]]:
+    outputs: dict[str, list[StagedOutput]] = {}
+    for folder in folders:
+        marker = read_marker(files, folder)
+        if marker is None:
+            raise InputMissing(
+                f"what {need} staged cannot be read: no marker in {files.uri(folder)}. It may have been swept, or this "
+                "worker does not see the folder that the other one wrote to"
+            )
+        for name, staged in marker.outputs.items():
+            outputs.setdefault(name, []).append(staged)
+    return outputs

@@ -1,0 +1,205 @@
+"""Outputs: a frame becomes Parquet files in the attempt's own staging folder, and is counted there.
+
+Rows and schema come from the footers of the files themselves: what was written, not what was meant, and without
+another Spark job. Nothing here is visible to anybody before the marker and the package are.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import IO, Any, cast
+
+from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
+from unstuck.tasks.protocol.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
+from unstuck.tasks.steps.columns import arrow_table, check_spark_schema, plain_table
+from unstuck.tasks.steps.spark import is_frame, spark_schema, write_parquet
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
+
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+
+
+def is_any_frame(value: Any) -> bool:
+    """True for a frame that can be stored: Spark's, an Arrow table, or pandas'."""
+    return is_frame(value) or _kind(value) in ("pyarrow", "pandas")
+
+
+def _kind(value: Any) -> str:
+    package = type(value).__module__.partition(".")[0]
+    name = type(value).__name__
+    return package if (package, name) in {("pyarrow", "Table"), ("pandas", "DataFrame")} else ""
+
+
+def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
+    """Write ``frame`` into ``folder`` (relative to the warehouse) and say what stands there.
+
+    Raises:
+        OutputInvalid: it is no frame, or one that cannot be stored as Parquet that all readers read alike.
+        StagingLost: it was written, and is not there, or not all of it.
+        WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
+        OSError: the store failed.
+    """
+    files.check()
+    if is_frame(frame):
+        check_spark_schema(json.loads(frame.schema.json()))
+        wrote = write_parquet(frame, files.uri(folder))
+        files.check()
+        staged = describe(files, folder)
+        staged = replace(staged, schema=_untyped(staged.schema, json.loads(frame.schema.json())))
+        if wrote is not None and wrote != staged.rows:
+            # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
+            # Spark commits what it finds there, without an error.
+            # (test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_half_of_one)
+            raise StagingLost(
+                f"Spark wrote {wrote} rows to {files.uri(folder)}, and {staged.rows} stand there. The warehouse was "
+                "away for a while, or somebody removed files; the group runs again, as its retry: allows"
+            )
+        return staged
+    kind = _kind(frame)
+    if not kind:
+        raise OutputInvalid(
+            f"an output wants a Spark, Arrow or pandas frame, not {type(frame).__module__}.{type(frame).__qualname__}"
+        )
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = plain_table(arrow_table(frame) if kind == "pandas" else frame)
+    data = io.BytesIO()
+    try:
+        # The schema of Arrow would be known to some readers alone, and they would find other types than the rest.
+        pq.write_table(table, data, store_schema=False)
+    except pa.ArrowException as error:
+        raise OutputInvalid(f"the frame cannot be stored: {error}") from error
+    files.remove_tree(folder)
+    files.write_durable(f"{folder}/part-00000.parquet", data.getvalue())
+    return describe(files, folder)
+
+
+def _untyped(schema: str, written: dict[str, Any]) -> str:
+    """``schema`` of the files of a Spark frame, in which columns without a type, stored as text, have none again."""
+    fields = json.loads(schema)
+    without = {field["name"] for field in written["fields"] if field["type"] == "void"}
+    for field in fields["fields"]:
+        if field["name"] in without:
+            field["type"] = "void"
+    return json.dumps(fields) if without else schema
+
+
+def describe(files: Files, folder: str) -> StagedOutput:
+    """What the Parquet files in ``folder`` say of themselves.
+
+    Raises:
+        StagingLost: there is no data file.
+    """
+    import pyarrow.parquet as pq
+
+    staged: list[DataFile] = []
+    schema = ""
+    for name in files.names(folder):
+        if name.startswith(("_", ".")) or not name.endswith(".parquet"):
+            continue  # _SUCCESS, _temporary, .crc: Spark's own
+        path = f"{folder}/{name}"
+        with open_file(files, path) as file:
+            footer = pq.ParquetFile(file)
+            staged.append(DataFile(path, footer.metadata.num_rows, files.size(path) or 0))
+            if not schema:
+                own = (footer.metadata.metadata or {}).get(_SPARK_SCHEMA)
+                schema = own.decode() if own else spark_schema(footer.schema_arrow)
+    if not staged:
+        # Spark writes a file for an empty frame too.
+        raise StagingLost(
+            f"no data file stands in {files.uri(folder)} after it was written. The warehouse was away for a while, or "
+            "somebody removed the files; the group runs again, as its retry: allows"
+        )
+    return StagedOutput(staged, sum(file.rows for file in staged), schema)
+
+
+@contextmanager
+def open_file(files: Files, path: str) -> Iterator[IO[bytes]]:
+    """``path`` for reading, with seeks, wherever the warehouse is."""
+    local = files.local_path(path)
+    if local is not None:
+        with local.open("rb") as file:
+            yield file
+        return
+    import fsspec
+
+    with fsspec.open(files.uri(path), "rb") as file:
+        yield cast("IO[bytes]", file)
+
+
+def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | None = None) -> Any:
+    """The rows of ``outputs`` as one Arrow table; a column is null where one of them lacks it, or gives it no type."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for output in outputs:
+        without = {field["name"] for field in json.loads(output.schema)["fields"] if field["type"] == "void"}
+        for data_file in output.files:
+            with open_file(files, data_file.path) as file:
+                table = pq.ParquetFile(file).read(columns=columns)
+            for name in without.intersection(table.column_names):
+                at = table.column_names.index(name)
+                table = table.set_column(at, name, pa.nulls(len(table)))
+            tables.append(table)
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def collect(files: Files, output: StagedOutput, wanted: Collect, room: int = MAX_JOB_BYTES) -> list[Any]:
+    """The values of one column, for a dynamic fork: JSON scalars in the order of the files, without doubles.
+
+    Args:
+        room: bytes of JSON that they may take.
+
+    Raises:
+        ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
+    """
+    names = [column["name"] for column in json.loads(output.schema)["fields"]]
+    if wanted.column not in names:
+        raise ForkValuesInvalid(f"{wanted.key}: the output has no column {wanted.column}; it has {', '.join(names)}")
+    if not wanted.distinct and output.rows > MAX_FORK:
+        raise ForkValuesInvalid(f"{wanted.key} has {output.rows} rows; a fork has at most {MAX_FORK} members")
+    seen: dict[Any, None] = {}
+    for value in _values(files, output, wanted.column):
+        if value is None:
+            if wanted.distinct:
+                continue
+            raise ForkValuesInvalid(f"{wanted.key} has a null; drop it, or say distinct: true")
+        if not isinstance(value, str | int | float | bool) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ForkValuesInvalid(
+                f"{wanted.key} has the value {value!r}; a fork's values are text, numbers or booleans (cast the column)"
+            )
+        if value in seen and not wanted.distinct:
+            raise ForkValuesInvalid(f"{wanted.key} has the value {value!r} twice; drop one, or say distinct: true")
+        if value not in seen:
+            room -= fork_bytes((value,))
+        seen[value] = None
+        if room < 0:
+            raise ForkValuesInvalid(
+                f"the values of {wanted.key}, and of what else this group's forks go over, take more than "
+                f"{MAX_JOB_BYTES // 2**20} MB; fork over a short name of each value"
+            )
+        if len(seen) > MAX_FORK:
+            raise ForkValuesInvalid(
+                f"{wanted.key} has more than {MAX_FORK} values; a fork has at most that many members"
+            )
+    return list(seen)
+
+
+def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    for data_file in output.files:
+        with open_file(files, data_file.path) as file:
+            for batch in pq.ParquetFile(file).iter_batches(columns=[column]):
+                files.answered()
+                try:
+                    yield from batch.column(0).to_pylist()
+                except (ValueError, OverflowError) as error:  # a date of the year 12000, text that is no UTF-8
+                    raise ForkValuesInvalid(f"a value of the column {column} cannot be read: {error}") from error

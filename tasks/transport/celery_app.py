@@ -1,0 +1,105 @@
+"""The Celery app that carries hints: what the fleet consumes with and coordinators send with.
+
+It carries hints and nothing else: no results, no data, no secrets. A hint is acknowledged when it is received,
+because the claim and the lease carry the guarantee: with late acknowledgement a dropped connection gives every
+running task a second copy at once (measured), and a hint that is lost is simply sent again.
+
+This module must stay light: a coordinator imports it to send hints. What a worker does with them is in
+``unstuck.tasks.celery``, which no coordinator imports.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery, signals
+from celery.concurrency import get_implementation
+from kombu import Exchange, Queue
+
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import Settings, leave, settings_or_leave
+from unstuck.tasks.transport.broker_connection import BrokerConnection
+from unstuck.tasks.transport.redis_client import broker_url
+
+QUEUES = ("spark", "light")
+START_WITHIN = 60.0  # seconds; a child on a busy host may take long to say that it is up
+
+
+def queue_of(name: str) -> Queue:
+    """The Celery queue ``name``, on the anonymous exchange.
+
+    A message to a *named* exchange whose binding key is gone from Redis vanishes silently (measured).
+    """
+    return Queue(name, exchange=Exchange(""), routing_key=name)
+
+
+def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery:
+    """A Celery app as both rooms want it: no results, early acknowledgement, anonymous exchanges. Binds to nothing yet.
+
+    The first of ``queues`` is the default one.
+    """
+    made = Celery(name, broker=broker_url(settings.redis_url), set_as_current=False)
+    # Queues that a worker is given with -Q, or a spec names, are made the same way.
+    made.amqp.autoexchange = lambda _name: Exchange("")
+    made.amqp.Connection = BrokerConnection
+    made.conf.update(
+        task_ignore_result=True,
+        task_acks_late=False,
+        task_reject_on_worker_lost=False,
+        task_default_queue=queues[0],
+        task_queues=[queue_of(queue) for queue in queues],
+        task_create_missing_queues=True,
+        task_default_exchange="",
+        task_serializer="json",
+        accept_content=["json"],
+        worker_prefetch_multiplier=1,
+        # A message that nobody here can begin with is left to others: what a worker holds and has not begun comes back
+        # only after the visibility_timeout (test_submits_by_message_that_hang_hold_up_no_other_command).
+        worker_disable_prefetch=True,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_redirect_stdouts=False,
+        worker_send_task_events=True,
+        task_send_sent_event=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_timeout=5.0,
+        # Celery would give up after a hundred tries, and end a worker with all that it runs. And it takes an answer
+        # that refuses a write for an error without a cure, and ends at once (tests/guarantees/test_troubled_broker.py).
+        broker_connection_max_retries=None,
+        broker_channel_error_retry=True,
+        # No retry option here: it would silently switch Producer.batch off (measured).
+        broker_transport_options={
+            # A connection whose other end went away without a word (a failover, a firewall) is found by these alone.
+            # A process has several, and finds them one after the other (tests/chaos/driver/test_half_open.py). The
+            # BRPOP of a listening worker waits for one second, so five are enough for any reply.
+            "socket_timeout": 5.0,
+            "socket_connect_timeout": 5.0,
+            "socket_keepalive": True,
+            "health_check_interval": 5,
+            "visibility_timeout": 3600,
+            # Two fleets may share a database. Without it they would take each other's messages.
+            "global_keyprefix": Keys(settings.prefix).broker,
+        },
+    )
+    return made
+
+
+def refuse_other_pools(app: Celery, sentence: str) -> None:
+    """A worker of ``app`` that is given another pool than ``worker_pool`` ends with ``sentence``, having taken nothing.
+
+    ``-P prefork`` is not another one: Celery takes it for no choice at all, and ``worker_pool`` for what is wanted.
+    """
+
+    def look(sender: Any, **_: Any) -> None:
+        if sender.app is app and get_implementation(sender.pool_cls) is not get_implementation(app.conf.worker_pool):
+            leave(sentence)
+
+    # Signals are global to a process, and a coordinator's worker knows both apps.
+    signals.worker_init.connect(look, weak=False)
+
+
+app = celery_app("unstuck.tasks", QUEUES, settings_or_leave())
+app.conf.update(
+    worker_pool="unstuck.tasks.worker.pool:TaskPool",
+    worker_concurrency=1,
+    worker_proc_alive_timeout=START_WITHIN,
+)

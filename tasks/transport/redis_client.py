@@ -1,0 +1,87 @@
+"""A worker's connection to the store, and the same address as Celery writes it: short waits, few silent repeats.
+
+redis-py repeats a command up to ten times by itself; here that is bounded, so that a watchdog goes on counting
+seconds while the store is away, and the callers that must get through repeat by their own, visible rule.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+import redis
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from unstuck.tasks.protocol.keys import Keys
+
+log = logging.getLogger(__name__)
+
+
+def connect(url: str, *, timeout: float = 5.0, repeats: int = 2) -> redis.Redis:
+    """A client that answers within about ``timeout`` seconds per try, with decoded responses."""
+    # A Unix socket has no such option, and redis-py refuses it there (test_a_fleet_on_a_unix_socket_runs_a_job).
+    tcp: dict[str, Any] = {} if _is_socket(url) else {"socket_keepalive": True}
+    return redis.Redis.from_url(
+        url,
+        decode_responses=True,
+        # Bytes that are no text must be shown and parked, not raised out of the read (test_reports_that_are_no_text).
+        encoding_errors="backslashreplace",
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        health_check_interval=15,
+        retry=Retry(ExponentialBackoff(base=0.05, cap=0.5), repeats),
+        **tcp,
+    )
+
+
+def broker_url(url: str) -> str:
+    """``url`` as Celery wants it: ``unix:///path?db=1`` is ``redis+socket:///path?virtual_host=1`` there."""
+    if not _is_socket(url):
+        return url
+    parts, asked = urlsplit(url), parse_qs(urlsplit(url).query)
+    user = parts.username or quote(asked.get("username", [""])[0], safe="")
+    password = parts.password or quote(asked.get("password", [""])[0], safe="")
+    known = f"{user}:{password}@" if user or password else ""
+    return f"redis+socket://{known}{parts.path}?{urlencode({'virtual_host': asked.get('db', ['0'])[0]})}"
+
+
+def _is_socket(url: str) -> bool:
+    return url.startswith("unix://")
+
+
+# Errors that the server gives as an answer, though they say that it cannot serve now, not that the command is wrong.
+_AWAY = ("READONLY", "MISCONF", "NOREPLICAS", "LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "OOM")
+
+
+def unavailable(error: BaseException) -> bool:
+    """The store cannot serve at this moment (away, full, failing over): wait and try again; nobody did wrong."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | redis.exceptions.OutOfMemoryError):
+        return True
+    if isinstance(error, redis.exceptions.ReadOnlyError):
+        return True
+    # A script passes such an answer on with its own words around it.
+    return isinstance(error, redis.ResponseError) and any(word in str(error)[:200] for word in _AWAY)
+
+
+def takes_writes(client: redis.Redis | redis.client.Pipeline, keys: Keys) -> None:
+    """Ask for a write that changes nothing, and that the server refuses whenever it refuses any.
+
+    Raises:
+        redis.RedisError: the server's refusal, in a pipeline later; ``unavailable`` tells whether it may end by itself.
+    """
+    client.lpushx(keys.nothing, "")
+
+
+def persistently(seconds: float, call: Any, *arguments: Any) -> Any:
+    """``call``, repeated while the store does not answer, for ``seconds`` at most."""
+    retrying = Retrying(
+        retry=retry_if_exception_type(redis.RedisError),
+        wait=wait_random_exponential(multiplier=0.1, max=5),
+        stop=stop_after_delay(seconds),
+        before_sleep=before_sleep_log(log, logging.WARNING),
+        reraise=True,
+    )
+    return retrying(call, *arguments)

@@ -1,0 +1,370 @@
+"""The warehouse log: what is published, and the only thing readers believe.
+
+``_log/<n>.json`` is one package of outputs, which appears in one step because its entry does. Entries are created in
+order, only if absent, and never change: whoever creates slot *n* has published *n*, and nobody can undo it. A
+snapshot beside every fiftieth entry spares readers the older ones; it is a shortcut and never an authority.
+
+This file publishes nothing by itself (see coordinator/publish.py) and imports Spark only where a caller brings it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import DataFile
+
+ENTRY_VERSION = 1
+SNAPSHOT_EVERY = 50
+ID_FILE = "_warehouse_id"
+_LOG = "_log"
+_NAME = re.compile(r"(\d{12,})(\.snapshot)?\.json")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one entry does to one dataset. ``removed`` holds paths, ``rows`` counts the rows of ``added``."""
+
+    mode: str
+    added: list[DataFile]
+    removed: list[str]
+    rows: int
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One slot of the log.
+
+    Attributes:
+        n: the slot; ``parent`` is the version it was made against, ``n - 1``.
+        publish_id: the job, or job/generation/batch of a streaming job. At most one entry has it.
+        kind: a package, or an ABORT: the publish id can never be published, and no dataset changes.
+        at: seconds since the epoch, by the clock of the coordinator; for people only.
+        tokens: the staging folders the files came from.
+        code, reason: of an ABORT: what a machine may compare, and a sentence.
+    """
+
+    n: int
+    parent: int
+    publish_id: str
+    kind: Literal["package", "abort"]
+    job: str
+    job_name: str
+    at: float
+    params: dict[str, Any] = field(default_factory=dict)
+    datasets: dict[str, Change] = field(default_factory=dict)
+    tokens: list[str] = field(default_factory=list)
+    code: str = ""
+    reason: str = ""
+    version: int = ENTRY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetState:
+    """A dataset at one version: its files, and the entry, time and job that changed it last."""
+
+    files: list[DataFile]
+    schema: str
+    changed: int
+    at: float
+    job: str
+    job_name: str
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+State = dict[str, DatasetState]
+_ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
+_STATE: TypeAdapter[State] = TypeAdapter(State)
+
+
+def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
+    """``state`` after ``entry``. Pure; knows no modes, since an entry names every file it adds and removes."""
+    folded = dict(state)
+    for name, change in entry.datasets.items():
+        gone = set(change.removed)
+        kept = [file for file in state[name].files if file.path not in gone] if name in state else []
+        folded[name] = DatasetState([*kept, *change.added], change.schema, entry.n, entry.at, entry.job, entry.job_name)
+    return folded
+
+
+class Warehouse:
+    """The log of the warehouse at ``uri``. Holds no state but the address: every call reads what stands."""
+
+    def __init__(self, uri: str, known: str | None = None) -> None:
+        """
+        Args:
+            known: the id that the warehouse must have. Where another one stands, or none, every write raises
+                WarehouseMismatch (``check_id``), and nothing is made there. None: any will do.
+
+        Raises:
+            ValueError: ``uri`` cannot be the place of a warehouse (see ``Files``).
+        """
+        self.storage = Files(uri, None if known is None else partial(self.check_id, known))
+
+    # The identity: a folder that is not shared between hosts must not pass for the warehouse.
+
+    def ensure_id(self) -> str:
+        """The warehouse's id, created once however many ask at a time.
+
+        Raises:
+            WarehouseUnsupported: the file system cannot create a file only if it is absent.
+        """
+        if (standing := self._id()) is not None:
+            return standing
+        mine = uuid.uuid4().hex
+        if self.storage.create(ID_FILE, mine.encode()):
+            return mine
+        return self.storage.read(ID_FILE).decode().strip()
+
+    def identity(self) -> str | None:
+        """The warehouse's id as seen from this process; None if there is none yet. Raises: OSError."""
+        return self._id()
+
+    def check_id(self, expected: str) -> None:
+        """Raises: WarehouseMismatch: this process sees another warehouse here than ``expected``, or none."""
+        seen = self._id()
+        if seen != expected:
+            what = "no warehouse" if seen is None else f"warehouse {seen}"
+            raise WarehouseMismatch(
+                f"there is {what} at {self.storage.uri('')} as seen from this process; the job was submitted to "
+                f"warehouse {expected}. Usually the folder is not shared between the hosts, or not mounted on this one"
+            )
+
+    def _id(self) -> str | None:
+        try:
+            return self.storage.read(ID_FILE).decode().strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    # Reading the log.
+
+    def head(self) -> int:
+        """The newest version; 0 while nothing is published. One listing, however long the log is."""
+        return self._listing()[0]
+
+    def _listing(self) -> tuple[int, list[int]]:
+        """Head, and the versions that have a snapshot, newest first.
+
+        The listing of a folder that others write to may miss an entry and show a later one, so a hole in it proves
+        nothing. The newest name does: its slot could be created only after all before it.
+        """
+        head, snapshots = 0, []
+        for name in self.storage.names(_LOG):
+            if match := _NAME.fullmatch(name):
+                n = int(match[1])
+                if match[2]:
+                    snapshots.append(n)
+                else:
+                    head = max(head, n)
+        return head, sorted(snapshots, reverse=True)
+
+    def entry(self, n: int) -> Entry | None:
+        """The entry in slot ``n``; None while the slot is free.
+
+        Raises:
+            WarehouseNewer: a later release wrote it; upgrade this process.
+            LogBroken: it cannot be read.
+        """
+        path = _entry_path(n)
+        try:
+            text = self.storage.read(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            data = json.loads(text)
+            if isinstance(data, dict) and isinstance(version := data.get("version"), int) and version > ENTRY_VERSION:
+                raise WarehouseNewer(
+                    f"entry {n} of the log at {self.storage.uri('')} is of version {version}, this release reads up to "
+                    f"{ENTRY_VERSION}; upgrade Unstuck in this process"
+                )
+            entry = _ENTRY.validate_python(data)
+        except (ValueError, ValidationError) as error:
+            raise LogBroken(f"the log entry {self.storage.uri(path)} cannot be read: {error}") from error
+        if entry.n != n:
+            raise LogBroken(f"the log entry {self.storage.uri(path)} says that it is entry {entry.n}")
+        return entry
+
+    def _standing(self, n: int) -> Entry:
+        """The entry in a slot that cannot be free. Raises: LogBroken, WarehouseNewer."""
+        entry = self.entry(n)
+        if entry is None:
+            raise LogBroken(
+                f"entry {n} of the log at {self.storage.uri('')} is missing, though later ones stand. Nothing in "
+                f"Unstuck removes entries; restore {self.storage.uri(_entry_path(n))} from a backup"
+            )
+        return entry
+
+    def state(self, version: int | None = None) -> State:
+        """All datasets at ``version`` (None: the newest), from the newest snapshot not above it.
+
+        Raises:
+            DatasetNotFound: the log has no such version.
+            LogBroken, WarehouseNewer: an entry is missing, unreadable, or of a later release.
+        """
+        head, snapshots = self._listing()
+        version = head if version is None else version
+        if not 0 <= version <= head:
+            raise DatasetNotFound(
+                f"the warehouse {self.storage.uri('')} has no version {version}; the newest one is {head}"
+            )
+        start, state = 0, State()
+        for n in snapshots:
+            if n <= version and (shortcut := self._snapshot(n)) is not None:
+                start, state = n, shortcut
+                break
+        for n in range(start + 1, version + 1):
+            state = fold(state, self._standing(n))
+        return state
+
+    def dataset(self, dataset: str, version: int | None = None) -> DatasetState:
+        """One dataset at one version. Raises: DatasetNotFound, naming those there are; as ``state``."""
+        state = self.state(version)
+        if dataset not in state:
+            known = ", ".join(sorted(state)) or "nothing yet"
+            at = "" if version is None else f" at version {version}"
+            raise DatasetNotFound(
+                f"the warehouse {self.storage.uri('')} has no dataset {dataset!r}{at}; published there: {known}"
+            )
+        return state[dataset]
+
+    def datasets(self, version: int | None = None) -> list[str]:
+        """The names of the published datasets, sorted. Raises: as ``state``."""
+        return sorted(self.state(version))
+
+    def files(self, dataset: str, version: int | None = None) -> list[DataFile]:
+        """The files of ``dataset``, paths relative to the warehouse. Raises: as ``dataset``."""
+        return self.dataset(dataset, version).files
+
+    def find_publish(self, publish_id: str, after: int) -> int | None:
+        """The slot above ``after`` that holds ``publish_id``, as a package or as an ABORT; None if none does.
+
+        Raises:
+            LogBroken: an entry is missing or unreadable, or the log ends before ``after`` (restored from a backup?):
+                then nobody can say what was published.
+        """
+        head = self.head()
+        if after > head:
+            raise LogBroken(
+                f"the log at {self.storage.uri('')} ends at version {head}, but {publish_id} began at version {after}: "
+                "the warehouse seems to have been restored from an older copy"
+            )
+        return next((n for n in range(after + 1, head + 1) if self._standing(n).publish_id == publish_id), None)
+
+    # Writing the log.
+
+    def create_entry(self, n: int, entry: Entry) -> bool:
+        """Take slot ``n`` with ``entry``; False if the slot is taken (read it to learn by whom).
+
+        Raises:
+            LogBroken: the slot before it is free; a gap can never be made.
+            WarehouseUnsupported: the file system cannot create a file only if it is absent.
+            OSError: it is not known who has the slot; read it.
+            WarehouseMismatch: nor is it known here; see ``known``.
+        """
+        if n < 1 or entry.n != n or entry.parent != n - 1:
+            raise ValueError(f"entry {entry.n} with parent {entry.parent} does not belong into slot {n}")
+        if n > 1 and self.storage.size(_entry_path(n - 1)) is None:
+            raise LogBroken(f"slot {n} of the log at {self.storage.uri('')} cannot be taken: slot {n - 1} is free")
+        return self.storage.create(_entry_path(n), _ENTRY.dump_json(entry))
+
+    def append(self, publish_id: str, after: int, make: Callable[[int, State], Entry]) -> tuple[Entry, bool]:
+        """The one entry of ``publish_id``: the one that stands above ``after``, or else ``make(n, state at n - 1)``.
+
+        Every slot above ``after`` is read, in order, up to the first free one, and that one is tried. So of any number
+        of callers with one publish id (a repeat, a zombie, a publisher against a canceler) the first to create wins
+        and all others find its entry: nobody can pass a slot without having read it. ``after`` must lie below any
+        entry of this publish id. (tests/unit/test_publish.py: test_abort_and_publish_in_a_race_leave_exactly_one)
+
+        Returns:
+            The entry that stands, and whether this call created it.
+
+        Raises:
+            LogBroken, WarehouseNewer, WarehouseUnsupported, WarehouseMismatch, OSError: as ``create_entry`` and
+                ``find_publish``; the outcome is unknown, and repeating the call is safe.
+        """
+        head = self.head()
+        found = self.find_publish(publish_id, after)
+        if found is not None:
+            return self._standing(found), False
+        n, state = head + 1, self.state(head)
+        while True:
+            entry = make(n, state)
+            reach(Point.BEFORE_ENTRY, entry.job)
+            if self.create_entry(n, entry):
+                reach(Point.AFTER_ENTRY, entry.job)
+                self._snapshot_if_due(n)
+                return entry, True
+            standing = self._standing(n)
+            if standing.publish_id == publish_id:
+                return standing, False
+            n, state = n + 1, fold(state, standing)
+
+    # Snapshots.
+
+    def write_snapshot(self, n: int) -> None:
+        """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as ``state``."""
+        body = {"version": ENTRY_VERSION, "n": n, "datasets": _STATE.dump_python(self.state(n), mode="json")}
+        self.storage.write_durable(_snapshot_path(n), json.dumps({**body, "sha256": _digest(body)}).encode())
+
+    def _snapshot_if_due(self, n: int) -> None:
+        """Write the newest snapshot that should stand at ``n`` and does not (its author may have died before it)."""
+        due = n - n % SNAPSHOT_EVERY
+        try:
+            if due and self.storage.size(_snapshot_path(due)) is None:
+                self.write_snapshot(due)
+        except (OSError, WarehouseMismatch) as error:
+            # Entry n stands, and that is the publish. The next one tries again.
+            log.warning("Snapshot %d of the log at %s could not be written: %s", due, self.storage.uri(""), error)
+
+    def _snapshot(self, n: int) -> State | None:
+        """The state in snapshot ``n``; None if there is any doubt about it."""
+        try:
+            body = json.loads(self.storage.read(_snapshot_path(n)))
+            if body.pop("sha256") == _digest(body) and body["n"] == n and body["version"] <= ENTRY_VERSION:
+                return _STATE.validate_python(body["datasets"])
+            doubt = "it is damaged or of a later release"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            doubt = str(error)
+        log.warning("Snapshot %d of the log at %s is passed over: %s", n, self.storage.uri(""), doubt)
+        return None
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _entry_path(n: int) -> str:
+    return f"{_LOG}/{n:012d}.json"
+
+
+def _snapshot_path(n: int) -> str:
+    return f"{_LOG}/{n:012d}.snapshot.json"
+
+
+def published_files(warehouse: Warehouse | str, dataset: str, version: int | None = None) -> list[str]:
+    """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and pyarrow take them.
+
+    Raises:
+        DatasetNotFound: no such dataset, or no such version.
+    """
+    place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
+    return [place.storage.uri(file.path) for file in place.files(dataset, version)]

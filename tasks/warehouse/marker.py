@@ -1,0 +1,172 @@
+"""The marker: the durable record, beside the staged files, that an attempt finished.
+
+It is written last, after every file it names is on disk. It proves that the work was done, not that it counts: the
+commit that records its token makes it the group's output, and only the warehouse log makes it visible.
+
+Reading a marker never changes anything, and a marker that cannot be understood is never believed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
+
+from unstuck.tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
+from unstuck.tasks.warehouse.files import Files
+
+MARKER = "_marker.json"
+MARKER_VERSION = 1
+_TRIES = 4
+_ATTEMPT = re.compile(r"(\d+)-\w+-\w+")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file: its path relative to the warehouse, its rows, its size in bytes."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOutput:
+    """One output of one attempt. ``schema`` is Spark's JSON of a struct, also where no Spark wrote the files."""
+
+    files: list[DataFile]
+    rows: int
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What an attempt made.
+
+    Attributes:
+        token: who made it (``job/group/epoch/nonce/claimant``).
+        fingerprint: of the work order; equal fingerprints mean that running again would do the same work.
+        outputs: by name.
+        forks: values collected for dynamic forks, by ``output.column``.
+        results: small values that steps returned through ``ctx.result``.
+        written_at: seconds since the epoch, by the clock of the worker; for people only.
+    """
+
+    token: str
+    fingerprint: str
+    outputs: dict[str, StagedOutput]
+    forks: dict[str, list[Any]]
+    results: dict[str, Any]
+    written_at: float
+    version: int = MARKER_VERSION
+
+
+_MARKER: TypeAdapter[Marker] = TypeAdapter(Marker)
+
+
+def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Put the marker into the attempt's ``staging`` folder, durably, after the files it names.
+
+    Raises:
+        MarkerFailed: it could not be written after a few tries (about two seconds), or its forks or results are not
+            JSON. The attempt does not count as done; nor in the other cases.
+        WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
+        StagingLost: a file that the marker names is not there.
+    """
+    path = f"{staging}/{MARKER}"
+    retrying = Retrying(
+        retry=retry_if_exception_type((OSError, WarehouseMismatch, StagingLost)),
+        stop=stop_after_attempt(_TRIES),
+        wait=wait_exponential(multiplier=0.2, max=2) + wait_random(0, 0.1),
+        sleep=sleep,
+        reraise=True,
+    )
+    try:
+        data = _MARKER.dump_json(marker)
+        retrying(_write, files, path, marker, data)
+    except (OSError, ValueError) as error:
+        raise MarkerFailed(
+            f"the marker of {marker.token} could not be written to {files.uri(path)}: {error}. "
+            "Its outputs count for nothing; look at the space, rights and health of the warehouse"
+        ) from error
+
+
+def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
+    # First, so that what was written to a path from which the warehouse had gone is not vouched for at that path.
+    # (test_a_marker_is_never_written_beside_files_in_a_false_folder)
+    files.check()
+    # The marker vouches for the files, so they reach the disk first: a loss of power must not leave it alone there.
+    try:
+        files.sync(file.path for output in marker.outputs.values() for file in output.files)
+    except FileNotFoundError as error:
+        raise StagingLost(
+            f"{error.filename}, which {marker.token} wrote, is not there any more. The warehouse was away for a while "
+            "during the attempt, or somebody removed the file; the group runs again, as its retry: allows"
+        ) from error
+    files.write_durable(path, data)
+
+
+def read_marker(files: Files, staging: str) -> Marker | None:
+    """The marker in ``staging``; None if there is none, or none that this release can understand (which is logged).
+
+    Raises:
+        OSError: the store could not be asked, which says nothing about the marker.
+    """
+    path = f"{staging}/{MARKER}"
+    try:
+        data = files.read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        marker = _MARKER.validate_json(data)
+    except ValidationError as error:
+        log.warning("The marker %s is not readable and counts as absent: %s", files.uri(path), _short(error))
+        return None
+    if marker.version > MARKER_VERSION:
+        log.warning(
+            "The marker %s is of version %d, this release reads up to %d; it counts as absent",
+            *(files.uri(path), marker.version, MARKER_VERSION),
+        )
+        return None
+    return marker
+
+
+def _short(error: ValidationError) -> str:
+    return json.dumps(error.errors(include_url=False, include_input=False, include_context=False))[:500]
+
+
+def marker_stands(files: Files, marker: Marker) -> bool:
+    """True if every file the marker names is there with its size. Raises: OSError: the store could not be asked."""
+    return all(files_stand(files, output.files) for output in marker.outputs.values())
+
+
+def files_stand(files: Files, data_files: list[DataFile]) -> bool:
+    """True if every one of ``data_files`` is there with its size. Raises: OSError: the store could not be asked."""
+    return all(files.size(file.path) == file.bytes for file in data_files)
+
+
+def standing_marker(files: Files, group_folder: str, fingerprint: str) -> tuple[str, Marker] | None:
+    """The newest marker below ``_staging/<job>/<group>`` that is to be believed, with its staging folder.
+
+    Believed is one whose fingerprint equals ``fingerprint`` and whose files stand: then nothing needs to run again
+    (after a restart, a rollback of Redis, in a retry).
+
+    Raises:
+        OSError: the store could not be asked.
+    """
+    attempts = [(int(match[1]), name) for name in files.names(group_folder) if (match := _ATTEMPT.fullmatch(name))]
+    for _, name in sorted(attempts, reverse=True):
+        staging = f"{group_folder}/{name}"
+        marker = read_marker(files, staging)
+        if marker is not None and marker.fingerprint == fingerprint and marker_stands(files, marker):
+            return staging, marker
+    return None

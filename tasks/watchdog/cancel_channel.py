@@ -1,0 +1,70 @@
+"""Wake: hears at once that a job wants something of its runners. The renewal hears it too, a little later.
+
+Pub/sub may lose every message; nothing depends on it. An error here ends the listening until the next attempt, and is
+never more than a line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import redis
+
+from unstuck.tasks.protocol.keys import Keys
+
+log = logging.getLogger(__name__)
+
+
+class Wake:
+    """Listens for one job at a time, on a connection of its own."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+        self._listening: Any = None
+        self._job: str | None = None
+
+    def follow(self, job: str | None) -> None:
+        """Listen for ``job``; None: for nothing."""
+        if job == self._job:
+            return
+        try:
+            if self._listening is None:
+                self._listening = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+            if self._job is not None:
+                self._listening.unsubscribe(self._keys.cancel(self._job))
+            if job is not None:
+                self._listening.subscribe(self._keys.cancel(job))
+            self._job = job
+        except redis.RedisError as error:
+            self._lose(error)
+
+    def socket(self) -> Any:
+        """What becomes readable when there is something to hear; None while nothing is listened to."""
+        connection = getattr(self._listening, "connection", None)
+        return getattr(connection, "_sock", None) if self._job is not None else None
+
+    def heard(self) -> bool:
+        """Take in what has arrived; True if the job wants something, or if the connection was lost.
+
+        Then the store may have been restarted, or rolled back to before this attempt was claimed: it is time to renew
+        (test_a_lost_connection_is_heard_like_an_order).
+        """
+        found, held = False, self.socket()
+        try:
+            while self._listening is not None and self.socket() is not None:
+                message = self._listening.get_message(timeout=0.0)
+                if message is None:
+                    return found or self.socket() is not held  # redis-py has connected again by itself
+                found |= message["type"] == "message"
+        except redis.RedisError as error:
+            self._lose(error)
+            return True
+        return found
+
+    def _lose(self, error: redis.RedisError) -> None:
+        log.warning("orders are heard at renewals only, until the next attempt: %s", error)
+        if self._listening is not None:
+            self._listening.close()
+        self._listening, self._job = None, None

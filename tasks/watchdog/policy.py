@@ -1,0 +1,195 @@
+"""What a watchdog decides: from what it sees of its runner and what the store answers, to what it does.
+
+Pure: no process, no clock, no store. ``unstuck.tasks.watchdog.__main__`` looks, asks ``decide``, and acts. It must never let a
+runner that is told to stop go on for ever, and never say of an attempt what the order given to it contradicts:
+a runner killed because the user canceled was canceled, not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from unstuck.tasks.process.tree import Seen
+from unstuck.tasks.protocol.lease import RenewAnswer
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+
+
+class Order(StrEnum):
+    """Why a runner is told to leave its attempt, weakest first: a stronger order replaces a weaker one."""
+
+    TIMEOUT = "timeout"
+    DRAIN = "drain"
+    CANCEL = "cancel"
+    STALE = "stale"
+
+    @property
+    def strength(self) -> int:
+        return list(Order).index(self)
+
+
+_ORDER_OF = {RenewAnswer.CANCEL: Order.CANCEL, RenewAnswer.DRAIN: Order.DRAIN, RenewAnswer.STALE: Order.STALE}
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time that is running out: of the session, of a look at the warehouse, of all steps or one, of an error's text."""
+
+    code: str  # of the failure when it has run out: [SESSION_|WAREHOUSE_|STEP_]TIMEOUT; STEP_FAILED of an error's text
+    seconds: float
+    began: float  # monotonic seconds
+    step: str = ""  # what it is that may take so long, in words; empty for all steps, and for the session's start
+
+    @property
+    def leaving(self) -> bool:
+        """Of leaving the session, after the attempt: whatever its outcome is, its runner has said it."""
+        return self.code == "SESSION_TIMEOUT" and bool(self.step)
+
+    @property
+    def ends(self) -> float:
+        """Monotonic seconds."""
+        return self.began + self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Vigil:
+    """What is known of the attempt that the runner holds. Times are monotonic seconds."""
+
+    clocks: Mapping[str, Clock] = field(default_factory=dict)  # those that run, by code
+    order: Order | None = None
+    ordered_at: float = 0.0
+    timed_out: Clock | None = None  # the first that ran out
+
+    def with_clock(self, clock: Clock) -> Vigil:
+        return replace(self, clocks={**self.clocks, clock.code: clock})
+
+    def without_clock(self, code: str) -> Vigil:
+        return replace(self, clocks={name: clock for name, clock in self.clocks.items() if name != code})
+
+    @property
+    def drains(self) -> bool:
+        """True once the runner was told to hand its attempt back, or more."""
+        return self.order is not None and self.order.strength >= Order.DRAIN.strength
+
+    @property
+    def leaving(self) -> bool:
+        """True while the runner leaves the session: the attempt is over, and nothing more is to be said of it."""
+        return any(clock.leaving for clock in self.clocks.values())
+
+    @property
+    def next_end(self) -> float | None:
+        """When the first of the clocks runs out; None if none runs, or one has run out already."""
+        return None if self.timed_out else min((clock.ends for clock in self.clocks.values()), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is seen at one moment. ``answer`` is that of a renewal made since the last moment, if one was."""
+
+    now: float
+    runner: Seen
+    orphaned: bool = False  # the worker above the runner has died: nobody listens to it, and it hears of no work
+    answer: RenewAnswer | None = None
+    drain_at: float | None = None  # when the attempt is to be handed back, since the worker was told to stop
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do, in this order: ``tell`` the runner, ``kill`` its tree, ``finish`` the attempt in its stead."""
+
+    vigil: Vigil
+    tell: Order | None = None
+    kill: str = ""  # why, as a sentence for people; empty: let it live
+    finish: Outcome | None = None
+    ended: bool = False  # the vigil is over, the runner is dead or will be
+
+
+def may_renew(runner: Seen) -> bool:
+    """A lease says that somebody works: a runner that is gone or stopped does not (tests/guarantees/test_watchdog)."""
+    return runner is Seen.ALIVE
+
+
+def decide(vigil: Vigil, sight: Sight, *, grace: float, death: str = "died", who: str = "the runner") -> Verdict:
+    """The verdict on a runner that holds an attempt.
+
+    Args:
+        grace: seconds a runner has to leave after it was told to.
+        death: how it died, in words, if it is gone.
+        who: the runner as people know it.
+    """
+    vigil, tell = _hear(vigil, sight)
+    if sight.runner is Seen.GONE:
+        # Kill all the same: what the runner started outlives it (a JVM that writes, Python workers).
+        why = f"{who} {death}"
+        return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
+    if sight.orphaned:
+        why = f"{who} was ended because the Celery worker above it has died"
+        return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
+    if vigil.order is not None and sight.now - vigil.ordered_at >= grace:
+        why = f"{who} was killed: it had not left {grace:g}s after it was told to ({vigil.order})"
+        if vigil.timed_out is not None and vigil.timed_out.leaving:
+            why = f"{who} was killed: {timeout_failure(vigil.timed_out).text}"
+        return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
+    return Verdict(vigil, tell)
+
+
+def _hear(vigil: Vigil, sight: Sight) -> tuple[Vigil, Order | None]:
+    """The vigil with a new or stronger order, and that order if there is one. The grace counts from the first."""
+    heard = [_ORDER_OF[sight.answer]] if sight.answer in _ORDER_OF else []
+    if vigil.leaving and Order.STALE in heard:
+        heard.remove(Order.STALE)  # the outcome is on the record; leaving the session has its own time, not the grace
+    if sight.drain_at is not None and sight.drain_at <= sight.now:
+        heard.append(Order.DRAIN)
+    over = [clock for clock in vigil.clocks.values() if clock.ends <= sight.now]
+    if over:
+        heard.append(Order.TIMEOUT)
+        vigil = replace(vigil, timed_out=vigil.timed_out or min(over, key=lambda clock: clock.ends))
+    order = max(heard, key=lambda o: o.strength, default=None)
+    if order is None or (vigil.order is not None and order.strength <= vigil.order.strength):
+        return vigil, None
+    since = sight.now if vigil.order is None else vigil.ordered_at
+    return replace(vigil, order=order, ordered_at=since), order
+
+
+def _last_word(vigil: Vigil, sight: Sight, why: str) -> Outcome | None:
+    """What to report for a runner that cannot report any more; None when it has, or the attempt is another's by now."""
+    if vigil.order is Order.STALE or vigil.leaving:
+        return None
+    if vigil.order is Order.CANCEL:
+        return Outcome(OutcomeKind.CANCELED)
+    if vigil.order is Order.DRAIN:
+        return Outcome(OutcomeKind.RELEASED)
+    if vigil.order is Order.TIMEOUT and vigil.timed_out is not None:
+        return Outcome(OutcomeKind.FAILED, failure=timeout_failure(vigil.timed_out))
+    if sight.drain_at is not None:
+        # Ended with its worker before its time: a supervisor with a shorter grace than ours. No fault of the group.
+        return Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", f"{why}, while its worker was told to stop"))
+    return Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why))
+
+
+def timeout_failure(clock: Clock) -> Failure:
+    """The failure of a group whose time ran out."""
+    if clock.code == "WAREHOUSE_TIMEOUT":
+        text = (
+            f"{clock.step}: no answer for {clock.seconds:g}s (UNSTUCK_WAREHOUSE_TIMEOUT). A mount of that host may "
+            "hang: look at it there, as the worker's account. The group is tried again, as its retry: allows, and what "
+            "was finished is taken over"
+        )
+    elif clock.code == "SESSION_TIMEOUT" and clock.step:
+        text = (
+            f"{clock.step} took longer than {clock.seconds:g}s (UNSTUCK_SESSION_TIMEOUT); a streaming query that a "
+            "step started may not stop. How the attempt ended was said before, and stays"
+        )
+    elif clock.code == "SESSION_TIMEOUT":
+        text = (
+            f"the Spark session had not started after {clock.seconds:g}s (UNSTUCK_SESSION_TIMEOUT); "
+            "see the worker's log, and check UNSTUCK_SPARK_MASTER and that the cluster has room"
+        )
+    elif clock.code == "STEP_FAILED":
+        text = f"{clock.step}: its text could not be made within {clock.seconds:g}s"
+    elif clock.step:
+        text = f"{clock.step} ran longer than its timeout of {clock.seconds:g}s; raise its timeout: or make it smaller"
+    else:
+        text = f"the group ran longer than its timeout of {clock.seconds:g}s; raise timeout: or make the group smaller"
+    return Failure(clock.code, text)

@@ -1,0 +1,137 @@
+"""The prefork pool of the fleet: Celery's own, with additions.
+
+A child may ask to be replaced; it notes whether it waits for its next job (``unstuck.tasks.worker.idle_slots``); and until it does, or
+holds an attempt, it has a fuse (``unstuck.tasks.process.hang_alarm``). It is also where a worker's main process hears of its own start,
+before it forks, and of every way it may end: what it does then stands in ``unstuck.tasks.worker.shutdown``. The main process adopts
+what a killed child leaves, and ends it.
+
+billiard replaces a child that leaves with ``EX_RECYCLE`` without calling any task lost, but offers no way to ask
+for it other than counting tasks or memory. The question is put here, where a child is about to wait for its next
+job: the last result is already sent, and no job has been read that could be lost with the process.
+
+It must never decide by itself that a child should go; ``unstuck.tasks.runner.runner`` does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from billiard.pool import EX_RECYCLE
+from billiard.process import current_process
+from celery.concurrency import asynpool, prefork
+
+from unstuck.tasks.process import hang_alarm as fuse
+from unstuck.tasks.process.shutdown_flag import Word
+from unstuck.tasks.process.tree import adopt_orphans, end_strays, is_watchdog
+from unstuck.tasks.settings import settings
+from unstuck.tasks.transport.celery_app import START_WITHIN
+from unstuck.tasks.worker import shutdown as stopping
+from unstuck.tasks.worker.idle_slots import Seats
+
+log = logging.getLogger(__name__)
+
+_wanted = False
+
+
+def recycle_this_process() -> None:
+    """Let this child end cleanly before it takes its next job; Celery starts another in its place."""
+    global _wanted
+    _wanted = True
+
+
+class Worker(asynpool.Worker):  # type: ignore[misc]
+    """One child of the pool."""
+
+    wait_for_job: Callable[..., Any]
+
+    def _make_child_methods(self, *args: Any, **kwargs: Any) -> None:
+        fuse.lay(START_WITHIN + settings().dispatch_timeout)  # what comes after the start may be a try to claim
+        super()._make_child_methods(*args, **kwargs)
+        self.wait_for_job = _or_leave(_seated(self.wait_for_job))
+
+
+def _or_leave(wait: Callable[..., Any]) -> Callable[..., Any]:
+    def wait_or_leave(*args: Any, **kwargs: Any) -> Any:
+        if _wanted:
+            sys.exit(EX_RECYCLE)
+        return wait(*args, **kwargs)
+
+    return wait_or_leave
+
+
+def _seated(wait: Callable[..., Any]) -> Callable[..., Any]:
+    worker, seat, pid = stopping.this_worker(), current_process().index, os.getpid()
+    assert worker is not None
+    assert worker.seats is not None, "made before the first child is forked"
+    seats = worker.seats
+
+    def on_the_way() -> None:
+        fuse.light()
+        seats.work(seat, pid)
+
+    def wait_seated(*args: Any, **kwargs: Any) -> Any:
+        seats.wait(seat, pid)
+        fuse.put_out()
+        try:
+            job = wait(*args, **kwargs)
+        except BaseException:  # it is told to leave
+            on_the_way()
+            raise
+        if job:
+            on_the_way()
+        return job
+
+    return wait_seated
+
+
+class Pool(asynpool.AsynPool):  # type: ignore[misc]
+    Worker = Worker
+
+    def maintain_pool(self) -> None:
+        """Called every few seconds, and when a child has died."""
+        super().maintain_pool()
+        try:
+            ended = end_strays(self._owns, wait=0)
+        except OSError as error:
+            log.warning("what a runner left cannot be listed: %s", error)
+            return
+        if ended:
+            log.warning("the processes %s outlived their runner and were ended", ", ".join(map(str, ended)))
+
+    def _owns(self, pid: int) -> bool:
+        """True for a runner, for the watchdog of a dead one, and for whatever else the main process started itself.
+
+        The last is in its process group; a runner leads a group of its own, which its watchdog kills.
+        """
+        try:
+            if pid in {worker.pid for worker in self._pool} or os.getpgid(pid) == os.getpgrp():
+                return True
+        except OSError:
+            return False  # dead: it is reaped
+        return is_watchdog(pid)
+
+
+class TaskPool(prefork.TaskPool):  # type: ignore[misc]
+    """``worker_pool`` of the Celery app of the fleet."""
+
+    Pool = Pool
+
+    def on_start(self) -> None:
+        self._stopping = stopping.begin(self.options["initargs"][1])
+        self._stopping.take_signals()  # Celery has set its own by now
+        self._stopping.seats = Seats()
+        adopt_orphans()
+        super().on_start()
+
+    def on_close(self) -> None:
+        # A stop that came without a signal: ``celery control shutdown``, SIGHUP, an error that ends the worker.
+        self._stopping.stop(Word.STOP)
+        super().on_close()
+
+    def on_terminate(self) -> None:
+        self._stopping.stop(Word.STOP_NOW)
+        super().on_terminate()
