@@ -11,12 +11,12 @@ from typing import Any
 
 from celery import Task
 
-from unstuck.coordinator.assemble import Parts, assemble
-from unstuck.coordinator.bootstep import CoordinatorEars, ReportConsumer
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.quiet import hush
-from unstuck.coordinator.spec_check import CONTROL_QUEUE
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.reconcile.bootsteps import CoordinatorEars, ReportConsumer
+from unstuck.coordinator.reconcile.quiet import hush
+from unstuck.coordinator.reconcile.wiring import Parts, assemble
+from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.acknowledging import Acknowledging
 from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools

@@ -17,25 +17,33 @@ from typing import Any
 
 import redis
 
-from unstuck.coordinator.alter import alter
-from unstuck.coordinator.asking import rerun, skip
-from unstuck.coordinator.commands import RETRY_LEGAL, Answer, Command, Commanded, against_damage, against_retry, command
-from unstuck.coordinator.decision import World
-from unstuck.coordinator.explain import SHOWN, explain
-from unstuck.coordinator.explanation import Explanation
-from unstuck.coordinator.fleet import FleetView, fleet_of
-from unstuck.coordinator.fleet_health import all_at_work, left_lying
-from unstuck.coordinator.giving import Giving, Judge
-from unstuck.coordinator.job import JobRecord
-from unstuck.coordinator.parked import Parked, Treated
-from unstuck.coordinator.patience import LISTING, Patience
-from unstuck.coordinator.queries import JobView, ListedJob, Queries, view_of
-from unstuck.coordinator.size import compile_to_store
-from unstuck.coordinator.spec import JobSpec
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.store import KeyTaken, NotEnded, Store, Submission
-from unstuck.coordinator.submit_key import check_key
-from unstuck.coordinator.summary import summary_of
+from unstuck.coordinator.commands.alter import alter
+from unstuck.coordinator.commands.apply import Giving, Judge
+from unstuck.coordinator.commands.job import (
+    RETRY_LEGAL,
+    Answer,
+    Command,
+    Commanded,
+    against_damage,
+    against_retry,
+    command,
+)
+from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.doctor.fleet_checks import all_at_work, left_lying
+from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.explain.job import SHOWN, explain
+from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.summary import summary_of
+from unstuck.coordinator.publishing.breaker import LISTING, Patience
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.submit_key import check_key
+from unstuck.coordinator.store.dead_letters import Parked, Treated
+from unstuck.coordinator.store.jobs import KeyTaken, NotEnded, Store, Submission
+from unstuck.coordinator.views.fleet import FleetView, fleet_of
+from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
@@ -357,7 +365,7 @@ class Client:
         return self._give(job, given, judge, said, who)
 
     def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
-        """Change values of a job's spec, all or none. See `command`, and `unstuck.coordinator.alter` for what may change when.
+        """Change values of a job's spec, all or none. See `command`, and `unstuck.coordinator.commands.alter` for what may change when.
 
         Args:
             values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a value out.

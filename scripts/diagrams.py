@@ -1,4 +1,4 @@
-"""Draw the moves of groups and jobs in docs/how-it-works.md from the tables in coordinator/moves.py.
+"""Draw the moves of groups and jobs in docs/how-it-works.md from the tables in coordinator/model/moves.py.
 
 ``python scripts/diagrams.py`` writes the page anew between its marks; ``tests/unit/test_docs.py`` holds it equal.
 """
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from unstuck.coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
+from unstuck.coordinator.model.status import GroupState, Status
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-it-works.md"
 Moves = Mapping[tuple[StrEnum, StrEnum], str]

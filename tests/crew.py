@@ -18,7 +18,7 @@ import psutil
 
 _NURSERY = """
 import logging, os, signal, sys
-from unstuck.coordinator.assemble import assemble
+from unstuck.coordinator.reconcile.wiring import assemble
 from unstuck.tasks.settings import settings
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
 logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")

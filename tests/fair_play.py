@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from unstuck.coordinator.decision import Decision, World
-from unstuck.coordinator.explain import explain
-from unstuck.coordinator.explanation import Explanation
-from unstuck.coordinator.job import GroupRecord
-from unstuck.coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GROUP_TERMINAL, TERMINAL, GroupState, Intent, Status, derive
+from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.explain.job import explain
+from unstuck.coordinator.model.decision import Decision, World
+from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
+from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GROUP_TERMINAL, TERMINAL, GroupState, Intent, Status, derive
 
 S = GroupState
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)

@@ -14,20 +14,20 @@ from typing import Any
 import redis
 from servers import wait_until
 
-from unstuck.coordinator.act import Coordinator
-from unstuck.coordinator.assemble import mint
-from unstuck.coordinator.background import AtOnce, Runs
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.consumer import Consumer
-from unstuck.coordinator.inbox import Inbox
-from unstuck.coordinator.outside import Hands
-from unstuck.coordinator.presence import Presence
-from unstuck.coordinator.queries import JobView
-from unstuck.coordinator.status import Status
-from unstuck.coordinator.store import Store
-from unstuck.coordinator.sweep import Sweep
-from unstuck.coordinator.sweepable import Sweepable
-from unstuck.coordinator.vacuum import Vacuum
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.publishing.background import AtOnce, Runs
+from unstuck.coordinator.publishing.staging_gc import Vacuum
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.dispatcher import Hands
+from unstuck.coordinator.reconcile.heartbeat import Presence
+from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.reconcile.wiring import mint
+from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.reports import Inbox
+from unstuck.coordinator.store.staging_index import Sweepable
+from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer, Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind

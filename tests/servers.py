@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from celery import Celery
 
-from unstuck.coordinator.home import answers, free_port
+from unstuck.coordinator.local.home import answers, free_port
 
 __all__ = ["RedisServer", "app_of_strangers", "free_port", "server_binary", "wait_until"]
 

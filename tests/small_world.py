@@ -1,7 +1,7 @@
 """A small world: one job, and everything that anybody may do to it, step by step, for tests that explore.
 
 The job is decided by the real deciding code. The store, the runners, the warehouse log and the clock are as small as
-can be; what they answer is what the scripts in ``tasks/protocol/lua`` and ``coordinator/lua`` and ``publish`` would. Every
+can be; what they answer is what the scripts in ``tasks/protocol/lua`` and ``coordinator/store/lua`` and ``publish`` would. Every
 step happens at once and is noted in ``history``; ``play`` of the same steps leads to the same world. Every decision is
 judged (``fair_play``).
 
@@ -19,17 +19,17 @@ from fair_play import Broken, Seen, judge
 from small_jobs import OUTCOMES, SPECS, VALUES
 from unit.job_at_hand import LEASE
 
-from unstuck.coordinator.alter import alter
-from unstuck.coordinator.asking import rerun, skip
-from unstuck.coordinator.commands import Answer, Command, Commanded, command
-from unstuck.coordinator.decide import decide
-from unstuck.coordinator.decision import Decision, Guard, PublishResult, World
-from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from unstuck.coordinator.plan import Plan, plan_of
-from unstuck.coordinator.spec import JobSpec
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState, Intent, Status
-from unstuck.coordinator.store import HALTED_LOOK
+from unstuck.coordinator.commands.alter import alter
+from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
+from unstuck.coordinator.decide.decide import decide
+from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.model.decision import Decision, Guard, PublishResult, World
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.plan import Plan, plan_of
+from unstuck.coordinator.store.jobs import HALTED_LOOK
 from unstuck.tasks.protocol.group import GroupSpec
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint, split_member
@@ -78,7 +78,7 @@ class SmallWorld:
     """
 
     def __init__(self, spec: str, seen: Seen | None = None, limit: int = 500) -> None:
-        """``limit``: moves that one decision may make; the caller has set it in ``unstuck.coordinator.decision`` too."""
+        """``limit``: moves that one decision may make; the caller has set it in ``unstuck.coordinator.model.decision`` too."""
         self.spec, self.seen, self.limit = spec, seen or Seen(), limit
         written = {"name": spec, "params": {"x": 0}, **SPECS[spec]}
         self.job = JobRecord("j-1", spec, JobSpec.model_validate(written).to_json(), "new")

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from unstuck.coordinator.cli.command import AsJson, Because, By
 from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.control import AsJson, Because, By
 from unstuck.coordinator.cli.job_name import resolve
 from unstuck.coordinator.cli.selection import Answers, Named, Since, Statuses, Wanted, Words, Yes, give, tell_all
 from unstuck.coordinator.cli.submit import params_of
 from unstuck.coordinator.client import Client, Refused
-from unstuck.coordinator.commands import RETRY_LEGAL, Answer, Commanded
-from unstuck.coordinator.patience import WarehouseSilent
+from unstuck.coordinator.commands.job import RETRY_LEGAL, Answer, Commanded
+from unstuck.coordinator.publishing.breaker import WarehouseSilent
 from unstuck.tasks.errors import WarehouseMismatch
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]

@@ -15,8 +15,8 @@ from redis.retry import Retry
 
 from unstuck.coordinator.cli.exits import ELSEWHERE, unreachable
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.home import discover_redis_url
-from unstuck.coordinator.inbox import Inbox
+from unstuck.coordinator.local.home import discover_redis_url
+from unstuck.coordinator.store.reports import Inbox
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect

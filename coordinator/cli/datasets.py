@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from unstuck.coordinator.cli.exits import BadRequest
-from unstuck.coordinator.cli.terminal import clock, emit, iso, size, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import clock, emit, iso, size, stderr, stdout, table
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import DatasetState, Warehouse
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
-from unstuck.coordinator.alter import in_words
-from unstuck.coordinator.cli.terminal import clock, coloured, iso, printable
-from unstuck.coordinator.queries import JobView
+from unstuck.coordinator.cli.render.terminal import clock, coloured, iso, printable
+from unstuck.coordinator.commands.alter import in_words
+from unstuck.coordinator.views.jobs import JobView
 
 
 def diff_json(view: JobView) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Protocol, TypeVar
 import typer
 from rich.text import Text
 
-from unstuck.coordinator.alter import in_words
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.job_name import resolve
-from unstuck.coordinator.cli.terminal import clock, coloured, count_of, emit_line, iso, one_line, stdout
+from unstuck.coordinator.cli.render.terminal import clock, coloured, count_of, emit_line, iso, one_line, stdout
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.receipt import REFUSED
-from unstuck.coordinator.status import TERMINAL
+from unstuck.coordinator.commands.alter import in_words
+from unstuck.coordinator.decide.receipts import REFUSED
+from unstuck.coordinator.model.status import TERMINAL
 from unstuck.tasks.duration import format_duration
 
 T = TypeVar("T")

@@ -74,8 +74,8 @@ def verdict(error: Exception) -> tuple[ExitCode, str] | None:
     from pydantic import ValidationError
 
     from unstuck.coordinator.client import NoSuchJob, NotDurable, Refused
-    from unstuck.coordinator.home import FleetRunning
-    from unstuck.coordinator.parked import NoSuchReport
+    from unstuck.coordinator.local.home import FleetRunning
+    from unstuck.coordinator.store.dead_letters import NoSuchReport
 
     if isinstance(error, NoSuchJob | NoSuchReport):
         return ExitCode.NO_SUCH_JOB, str(error)
@@ -84,7 +84,7 @@ def verdict(error: Exception) -> tuple[ExitCode, str] | None:
     if isinstance(error, FleetRunning | Refused):
         return ExitCode.REFUSED, str(error)
     if isinstance(error, UnstuckError):
-        # FleetFailed is found by its code: unstuck.coordinator.local is slow to import, and an error path need not have it.
+        # FleetFailed is found by its code: unstuck.coordinator.local.fleet is slow to import, and an error path need not have it.
         return (ExitCode.NOT_WELL if error.code == "FLEET_FAILED" else ExitCode.USAGE), str(error)
     if isinstance(error, ValidationError) and error.title == "Settings":
         return ExitCode.USAGE, words_of(error)

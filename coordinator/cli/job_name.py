@@ -6,7 +6,7 @@ import re
 
 from unstuck.coordinator.cli.exits import Ambiguous
 from unstuck.coordinator.client import Client, NoSuchJob
-from unstuck.coordinator.queries import ListedJob
+from unstuck.coordinator.views.jobs import ListedJob
 
 LAST = "last"
 _MINTED = re.compile(r"\d{8}T\d{6}-[a-z0-9]{8}")

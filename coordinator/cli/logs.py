@@ -15,8 +15,8 @@ from unstuck.coordinator.cli.connection import Connection, connected
 from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.exits import BadRequest
 from unstuck.coordinator.cli.job_name import resolve
-from unstuck.coordinator.cli.terminal import emit_line, stderr
-from unstuck.coordinator.queries import JobView
+from unstuck.coordinator.cli.render.terminal import emit_line, stderr
+from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import GROUP_ID, split_member
 from unstuck.tasks.warehouse.files import Files

@@ -12,14 +12,24 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from unstuck.coordinator.cli.as_json import job_json, listed_json
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.diff import diff_json, diff_lines
 from unstuck.coordinator.cli.job_name import resolve
-from unstuck.coordinator.cli.terminal import clock, coloured, count_of, emit, one_line, printable, stderr, stdout, table
-from unstuck.coordinator.cli.tree import job_tree
-from unstuck.coordinator.queries import GroupView, JobView, ListedJob
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.cli.render.json import job_json, listed_json
+from unstuck.coordinator.cli.render.terminal import (
+    clock,
+    coloured,
+    count_of,
+    emit,
+    one_line,
+    printable,
+    stderr,
+    stdout,
+    table,
+)
+from unstuck.coordinator.cli.render.tree import job_tree
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.views.jobs import GroupView, JobView, ListedJob
 from unstuck.tasks.duration import format_duration, parse_duration
 from unstuck.tasks.protocol.report import Failure
 

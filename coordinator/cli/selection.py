@@ -18,11 +18,11 @@ from rich.progress import track
 from unstuck.coordinator.cli.exits import BadRequest, ExitCode
 from unstuck.coordinator.cli.job_name import resolve
 from unstuck.coordinator.cli.look import since_time
-from unstuck.coordinator.cli.terminal import coloured, count_of, emit, stderr, stdout, table, voice
+from unstuck.coordinator.cli.render.terminal import coloured, count_of, emit, stderr, stdout, table, voice
 from unstuck.coordinator.client import Client, NoSuchJob
-from unstuck.coordinator.commands import Answer, Commanded
-from unstuck.coordinator.queries import ListedJob
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.views.jobs import ListedJob
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="JOB…", help="Ids, beginnings of ids, or `last`.")]
 Statuses = Annotated[

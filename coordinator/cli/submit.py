@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from unstuck.coordinator.cli.as_json import job_json
-from unstuck.coordinator.cli.command import By
 from unstuck.coordinator.cli.connection import connected, settings_here
+from unstuck.coordinator.cli.control import By
 from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.exits import ExitCode
-from unstuck.coordinator.cli.terminal import emit, stderr, voice
+from unstuck.coordinator.cli.render.json import job_json
+from unstuck.coordinator.cli.render.terminal import emit, stderr, voice
 from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.client import Client, Submitted
-from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.spec.model import JobSpec
 
 
 def submit(

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.render.terminal import count_of, emit, stdout
 from unstuck.coordinator.cli.submit import params_of
-from unstuck.coordinator.cli.terminal import count_of, emit, stdout
-from unstuck.coordinator.problem import Problem, SpecError
-from unstuck.coordinator.size import compile_to_store
-from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import Problem, SpecError
 
 
 def validate(
@@ -27,7 +27,7 @@ def validate(
 ) -> None:
     """Check a job spec without submitting it. Exit code 2 with all its problems if it is wrong."""
     if schema:
-        from unstuck.coordinator.schema import json_schema
+        from unstuck.coordinator.spec.json_schema import json_schema
 
         emit(json_schema())
         return

@@ -21,10 +21,10 @@ from unstuck.coordinator.cli.connection import Connection, connected
 from unstuck.coordinator.cli.events import EventLines, event_text
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.job_name import resolve
-from unstuck.coordinator.cli.terminal import can_live, clock, coloured, count_of, one_line, stdout
-from unstuck.coordinator.cli.tree import MEMBERS, job_tree
-from unstuck.coordinator.queries import JobView
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.cli.render.terminal import can_live, clock, coloured, count_of, one_line, stdout
+from unstuck.coordinator.cli.render.tree import MEMBERS, job_tree
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.duration import format_duration
 
 EVERY = 0.5  # seconds between two looks

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.job_name import resolve
-from unstuck.coordinator.cli.terminal import clock, emit, iso, stdout
-from unstuck.coordinator.explanation import Explanation
+from unstuck.coordinator.cli.render.terminal import clock, emit, iso, stdout
+from unstuck.coordinator.explain.explanation import Explanation
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unstuck.coordinator.client import Client
-    from unstuck.coordinator.spec import JobSpec
-    from unstuck.coordinator.status import Status
+    from unstuck.coordinator.model.status import Status
+    from unstuck.coordinator.spec.model import JobSpec
     from unstuck.tasks.errors import Unrecoverable
     from unstuck.tasks.steps.context import StepContext
     from unstuck.tasks.warehouse.log import published_files
@@ -18,8 +18,8 @@ __all__ = ["Client", "JobSpec", "Status", "StepContext", "Unrecoverable", "publi
 
 _MODULES = {
     "Client": "unstuck.coordinator.client",
-    "JobSpec": "unstuck.coordinator.spec",
-    "Status": "unstuck.coordinator.status",
+    "JobSpec": "unstuck.coordinator.spec.model",
+    "Status": "unstuck.coordinator.model.status",
     "StepContext": "unstuck.tasks.steps.context",
     "Unrecoverable": "unstuck.tasks.errors",
     "published": "unstuck.tasks.warehouse.reader",

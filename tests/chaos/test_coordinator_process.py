@@ -10,13 +10,13 @@ from pathlib import Path
 import redis
 from servers import RedisServer, app_of_strangers, wait_until
 
-from unstuck.coordinator.bootstep import EXIT_CODE
+from unstuck.coordinator.reconcile.bootsteps import EXIT_CODE
 
 MAIN = """
 import sys, threading, time
 import unstuck.coordinator.celery as c
-from unstuck.coordinator.consumer import Consumer
-from unstuck.coordinator.sweep import Sweep
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.sweep import Sweep
 entered = threading.Event()
 def hang(self):
     entered.set()

@@ -21,8 +21,8 @@ from processes import below, command_line
 from servers import free_port, wait_until
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.local import LocalFleet
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.settings import Settings
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts a JVM in half a minute

@@ -25,9 +25,9 @@ from processes import below, command_line
 from servers import RedisServer, wait_until
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.job import GroupRecord
-from unstuck.coordinator.local import LocalFleet
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings

@@ -11,7 +11,7 @@ from chaos.test_fleet import EXAMPLES, client, fleet, until_step  # noqa: F401 -
 from servers import wait_until
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
 
 pytestmark = pytest.mark.timeout(300)
 

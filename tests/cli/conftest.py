@@ -18,13 +18,13 @@ from servers import RedisServer
 
 from tests.cli import forked
 from tests.cli.foreground import Up
-from unstuck.coordinator.act import Coordinator, Handled
-from unstuck.coordinator.assemble import mint
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.outside import Hands
-from unstuck.coordinator.queries import JobView
-from unstuck.coordinator.spec import JobSpec
-from unstuck.coordinator.store import Store
+from unstuck.coordinator.reconcile.dispatcher import Hands
+from unstuck.coordinator.reconcile.reconciler import Coordinator, Handled
+from unstuck.coordinator.reconcile.wiring import mint
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind

@@ -18,8 +18,8 @@ FOREGROUND = """
 import fcntl, json, os, sys, termios
 if os.isatty(1):
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)  # its terminal, as a window or ssh has one
-from unstuck.coordinator.child import Command
-from unstuck.coordinator.local import FleetFailed, FleetRunning, LocalFleet
+from unstuck.coordinator.local.process import Command
+from unstuck.coordinator.local.fleet import FleetFailed, FleetRunning, LocalFleet
 
 told = json.loads(sys.argv[1])
 commands = told.pop("commands")

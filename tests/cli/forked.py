@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["unstuck.coordinator.cli.commands"])
+_server.set_forkserver_preload(["unstuck.coordinator.cli.app"])
 
 
 def run(

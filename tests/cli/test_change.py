@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli.conftest import ByHand, Cli
 
-from unstuck.coordinator.commands import Command
+from unstuck.coordinator.commands.job import Command
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import redis
 
 from tests.cli.conftest import ByHand, Cli
 from tests.cli.test_wait import Terminal
-from unstuck.coordinator.inbox import DeadReport, Inbox
+from unstuck.coordinator.store.reports import DeadReport, Inbox
 from unstuck.tasks.protocol.keys import Keys
 
 KEYS = Keys()

@@ -15,7 +15,7 @@ from servers import RedisServer, free_port
 from typer.main import get_command
 
 from tests.cli.conftest import COMMAND, ByHand, Cli
-from unstuck.coordinator.cli.commands import app
+from unstuck.coordinator.cli.app import app
 from unstuck.tasks.redis_url import without_password
 
 GOOD = """\
@@ -222,7 +222,7 @@ ASKS_NOBODY = {"validate", "datasets", "demo"}  # the demo has a server of its o
 # Eight at once, for most of it is waiting: each in a process forked from one that has given a command already.
 _ALL_AT_ONCE = """
 import json, os, sys, time
-import unstuck.coordinator.client, unstuck.coordinator.doctor, unstuck.coordinator.local  # most of what a command costs
+import unstuck.coordinator.client, unstuck.coordinator.doctor.checks, unstuck.coordinator.local.fleet  # most of what a command costs
 from unstuck.coordinator.cli import main
 
 def give(line, out):
@@ -318,10 +318,10 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(cli: Cli) -> None:
 
 def test_help_imports_neither_spark_nor_what_only_workers_need(cli: Cli) -> None:
     code = (
-        "import sys, unstuck.coordinator.cli.commands as c\n"
+        "import sys, unstuck.coordinator.cli.app as c\n"
         "try: c.app(['--help'])\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('pyspark', 'pyarrow', 'pandas', 'unstuck.coordinator.local') if m in sys.modules])"
+        "print([m for m in ('pyspark', 'pyarrow', 'pandas', 'unstuck.coordinator.local.fleet') if m in sys.modules])"
     )
     done = subprocess.run(
         [COMMAND[0], "-c", code], cwd=cli.folder, env=cli.env, capture_output=True, text=True, check=True, timeout=60

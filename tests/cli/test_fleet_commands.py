@@ -18,7 +18,7 @@ from servers import wait_until
 
 from examples.flights_truth import disagreements, truth
 from tests.cli.conftest import ROOT, Cli
-from unstuck.coordinator.cli.demo import missing
+from unstuck.coordinator.cli.ops.demo import missing
 from unstuck.tasks.host import java_version
 from unstuck.tasks.warehouse.log import published_files
 

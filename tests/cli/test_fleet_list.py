@@ -12,11 +12,11 @@ from head import Head, group
 from servers import wait_until
 
 from tests.cli.conftest import Cli
-from unstuck.coordinator.consumer import Consumer
-from unstuck.coordinator.finding import Level
-from unstuck.coordinator.fleet_health import of_fleet
-from unstuck.coordinator.presence import FORGOTTEN
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.doctor.finding import Level
+from unstuck.coordinator.doctor.fleet_checks import of_fleet
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.heartbeat import FORGOTTEN
 
 
 def runner(head: Head, name: str, heard: float = 0.0, **line: Any) -> None:

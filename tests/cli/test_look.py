@@ -14,7 +14,7 @@ import redis
 from servers import wait_until
 
 from tests.cli.conftest import ByHand, Cli
-from unstuck.coordinator.inbox import Inbox
+from unstuck.coordinator.store.reports import Inbox
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token

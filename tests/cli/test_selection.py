@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import ByHand, Cli
 from tests.cli.test_wait import Terminal
-from unstuck.coordinator.status import Intent
+from unstuck.coordinator.model.status import Intent
 
 
 def intents(hand: ByHand, *jobs: str) -> list[str]:

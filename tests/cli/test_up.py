@@ -17,11 +17,11 @@ import redis
 from servers import free_port, wait_until
 
 from tests.cli.foreground import DEAF, PLAIN, Up
-from unstuck.coordinator.child import FIRST_DELAY, LONGEST_DELAY, how_it_ended, restart_delay
-from unstuck.coordinator.cli.demo import further
-from unstuck.coordinator.cli.terminal import program
-from unstuck.coordinator.home import Home, discover_redis_url
-from unstuck.coordinator.local import LocalFleet, Size, crew
+from unstuck.coordinator.cli.ops.demo import further
+from unstuck.coordinator.cli.render.terminal import program
+from unstuck.coordinator.local.fleet import LocalFleet, Size, crew
+from unstuck.coordinator.local.home import Home, discover_redis_url
+from unstuck.coordinator.local.process import FIRST_DELAY, LONGEST_DELAY, how_it_ended, restart_delay
 from unstuck.tasks.settings import Settings
 
 

@@ -23,9 +23,9 @@ import pytest
 from servers import free_port, wait_until
 
 from tests.cli.foreground import PLAIN, Up
-from unstuck.coordinator import guard
-from unstuck.coordinator.child import Child, Command
-from unstuck.coordinator.guard import Guard, Session
+from unstuck.coordinator.local import reaper as guard
+from unstuck.coordinator.local.process import Child, Command
+from unstuck.coordinator.local.reaper import Guard, Session
 
 ROOT = Path(__file__).resolve().parents[2]
 # Says in a file that it was asked to end, as a worker would hand back.

@@ -22,9 +22,9 @@ from rich.console import Console
 from servers import RedisServer, wait_until
 
 from tests.cli.conftest import ByHand, Cli
-from unstuck.coordinator import brief
 from unstuck.coordinator.cli import watch
 from unstuck.coordinator.cli.connection import Connection
+from unstuck.coordinator.explain import brief
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import redis
 
 from tests.cli.conftest import ByHand, Cli
-from unstuck.coordinator.cli.terminal import clock
-from unstuck.coordinator.job import GroupRecord
+from unstuck.coordinator.cli.render.terminal import clock
+from unstuck.coordinator.model.records import GroupRecord
 from unstuck.tasks.protocol.keys import Keys
 
 

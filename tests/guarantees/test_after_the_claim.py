@@ -12,7 +12,7 @@ from head import Head, group
 from lone_runner import lone_runner
 from servers import RedisServer
 
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 

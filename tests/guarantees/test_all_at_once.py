@@ -9,8 +9,8 @@ import pytest
 from head import Head, failed, group
 from servers import wait_until
 
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 WANTED: dict[Command | None, Status] = {Command.PAUSE: Status.PAUSED, Command.CANCEL: Status.CANCELED}

@@ -11,10 +11,10 @@ from guarantees.test_shown_is_true import staged
 from guarantees.test_the_users_word import act
 from head import SUCCEEDED, Head, failed, group, join
 
-from unstuck.coordinator.asking import NoSuchGroup
 from unstuck.coordinator.client import Refused
-from unstuck.coordinator.spec import SpecError
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.decide.requests import NoSuchGroup
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.spec.model import SpecError
 from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint

@@ -12,9 +12,9 @@ from head import SUCCEEDED, Head, group
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstuck.coordinator.size import compile_to_store
-from unstuck.coordinator.spec import JobSpec, SpecError
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.tasks.errors import OrderUnreadable
 from unstuck.tasks.protocol.group import MAX_JOB_BYTES
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind

@@ -19,9 +19,9 @@ from celery.utils.nodenames import anon_nodename
 from head import group
 from servers import RedisServer, app_of_strangers, wait_until
 
-from unstuck.coordinator.assemble import mint
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind

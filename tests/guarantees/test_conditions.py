@@ -8,8 +8,8 @@ from typing import Any
 
 from head import SUCCEEDED, Head, group, join
 
-from unstuck.coordinator.queries import JobView
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.views.jobs import JobView
 
 
 def record(view: JobView, name: str) -> Any:

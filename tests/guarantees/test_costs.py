@@ -17,9 +17,9 @@ from guarantees.test_every_wait_ends import listening
 from guarantees.test_one_at_a_time import LosesReplies, lossy  # noqa: F401 - a fixture
 from head import SUCCEEDED, Head, group, join
 
-from unstuck.coordinator import inbox
-from unstuck.coordinator.plan import _plan_of
-from unstuck.coordinator.spec import JobSpec, SpecError
+from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.coordinator.spec.plan import _plan_of
+from unstuck.coordinator.store import reports as inbox
 
 
 class Lines:
@@ -96,7 +96,7 @@ def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(make_hea
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that finds the state a second old loads the job afresh, which costs the width: per second, not per report.
     Where lines are counted, no second passes, however slow the machine."""
-    monkeypatch.setattr("unstuck.coordinator.act.CACHE_SECONDS", 3600.0)
+    monkeypatch.setattr("unstuck.coordinator.reconcile.reconciler.CACHE_SECONDS", 3600.0)
 
 
 @pytest.mark.usefixtures("unhurried")

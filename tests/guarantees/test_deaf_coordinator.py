@@ -15,8 +15,8 @@ import redis
 from servers import RedisServer, app_of_strangers, wait_until
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.finding import Level
-from unstuck.coordinator.fleet_health import of_fleet
+from unstuck.coordinator.doctor.finding import Level
+from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 

@@ -20,8 +20,8 @@ from servers import RedisServer, wait_until
 
 from tests.cli.conftest import Cli
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.finding import Level
-from unstuck.coordinator.fleet_health import of_fleet
+from unstuck.coordinator.doctor.finding import Level
+from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings

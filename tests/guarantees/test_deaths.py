@@ -26,9 +26,9 @@ from trap import OF_A_COORDINATOR
 from unit.test_publish import two_outputs
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.decision import World
-from unstuck.coordinator.job import GroupRecord
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.failpoint_arming import Deed, order, reached_by
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.lease import ClaimAnswer, Lease

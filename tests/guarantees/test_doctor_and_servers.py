@@ -18,7 +18,7 @@ from head import Head, group
 from servers import RedisServer, free_port, wait_until
 
 from tests.cli.conftest import Cli
-from unstuck.coordinator.presence import Presence
+from unstuck.coordinator.reconcile.heartbeat import Presence
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import Lookout
 

@@ -19,11 +19,11 @@ import pytest
 import redis
 from servers import RedisServer, app_of_strangers, wait_until
 
-from unstuck.coordinator.child import Command
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.job import GroupRecord
-from unstuck.coordinator.local import LocalFleet
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.process import Command
+from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings

@@ -10,9 +10,9 @@ import pytest
 from head import Head, failed, group, join
 from servers import wait_until
 
-from unstuck.coordinator.decision import MAX_TRANSITIONS, Decision
-from unstuck.coordinator.status import Status
-from unstuck.coordinator.store import BeginAnswer, CommitAnswer, EndAnswer
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.store.jobs import BeginAnswer, CommitAnswer, EndAnswer
 
 
 def listening(head: Head, queue: str, slots: int) -> None:

@@ -11,9 +11,9 @@ from guarantees.test_the_users_word import running
 from head import Head, group
 
 from unstuck.coordinator.client import Refused
-from unstuck.coordinator.commands import Command, Commanded
-from unstuck.coordinator.job import JobRecord
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.commands.job import Command, Commanded
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.status import Status
 
 GARBAGE = '{"'
 OTHERS: dict[str, Callable[[Head, str], Commanded]] = {

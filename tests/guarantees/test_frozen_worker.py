@@ -11,7 +11,7 @@ import redis
 from head import Head
 from servers import RedisServer, wait_until
 
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
 
 QUEUE = "frozen"
 UNHURRIED = {"UNSTUCK_LEASE_TTL": "15s"}  # what counts here is the silence, not the lease

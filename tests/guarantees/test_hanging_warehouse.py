@@ -20,20 +20,20 @@ from head import Head, group
 from servers import RedisServer, app_of_strangers, wait_until
 
 from tests.cli.conftest import Cli
-from unstuck.coordinator import publisher
-from unstuck.coordinator.background import Background
 from unstuck.coordinator.client import Client, KeyConflict, Submitted
-from unstuck.coordinator.consumer import AllHang
-from unstuck.coordinator.decision import PublishResult
-from unstuck.coordinator.patience import Patience, WarehouseSilent
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import Intent, Status
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import Intent, Status
+from unstuck.coordinator.publishing import publisher
+from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.publishing.breaker import Patience, WarehouseSilent
+from unstuck.coordinator.reconcile.consumer import AllHang
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
 
 TERM = 0.5
-LIMIT = 1.0  # seconds; see unstuck.coordinator.patience
+LIMIT = 1.0  # seconds; see unstuck.coordinator.publishing.breaker
 ROOT = Path(__file__).parents[2]
 SPEC = {"name": "nightly", "groups": [group("a")]}
 
@@ -314,7 +314,9 @@ def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
     assert not (Path(head.settings.warehouse) / ID_FILE).exists(), "no warehouse was made of which nobody is told"
 
 
-IMPATIENT = f"import unstuck.coordinator.patience, sys; unstuck.coordinator.patience.LIMIT = {LIMIT}; "
+IMPATIENT = (
+    f"import unstuck.coordinator.publishing.breaker, sys; unstuck.coordinator.publishing.breaker.LIMIT = {LIMIT}; "
+)
 
 
 def test_the_command_line_says_that_a_warehouse_hangs_and_ends(head: Head, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from head import Head, group
 from servers import wait_until
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.queries import ListedJob
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.views.jobs import ListedJob
 from unstuck.tasks.transport.redis_client import connect
 
 JOBS = 300

@@ -18,9 +18,9 @@ from fair_play import Seen
 from small_jobs import SPECS
 from small_world import COMMANDS, LOOK, WAIT, SmallWorld, Step
 
-from unstuck.coordinator.commands import LEGAL, Answer, Command
-from unstuck.coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
-from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.coordinator.commands.job import LEGAL, Answer, Command
+from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
+from unstuck.coordinator.model.status import GroupState, Intent, Status
 
 S = GroupState
 EXPANDED = 450  # worlds of each spec from which every step is tried

@@ -10,9 +10,9 @@ import pytest
 import redis
 from head import Head, group
 
-from unstuck.coordinator import inbox
-from unstuck.coordinator.inbox import DEAD_KEPT, Inbox
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.store import reports as inbox
+from unstuck.coordinator.store.reports import DEAD_KEPT, Inbox
 
 COUNT = 1200
 

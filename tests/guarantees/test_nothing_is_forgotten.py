@@ -11,8 +11,8 @@ import redis
 from head import Head, group, join
 from servers import RedisServer, wait_until
 
-from unstuck.coordinator.status import Status
-from unstuck.coordinator.vitals import records_of
+from unstuck.coordinator.doctor.redis_facts import records_of
+from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import NEWEST_SCHEMA
 from unstuck.tasks.transport.redis_client import connect
 

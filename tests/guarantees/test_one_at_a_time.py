@@ -18,10 +18,10 @@ from servers import RedisServer
 from trap import Once, armed
 
 import unstuck.tasks.watchdog.__main__ as watchdog
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.job import Reason
-from unstuck.coordinator.status import GroupState, Status
-from unstuck.coordinator.store import Acks, CommitAnswer
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.store.jobs import Acks, CommitAnswer
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
@@ -384,8 +384,8 @@ def test_everything_is_right_without_the_lock(make_head: Callable[..., Head]) ->
 
 def test_two_commits_race_and_the_loser_writes_nothing(make_head: Callable[..., Head]) -> None:
     """Protocol rule 1."""
-    from unstuck.coordinator.decide import decide
-    from unstuck.coordinator.decision import World
+    from unstuck.coordinator.decide.decide import decide
+    from unstuck.coordinator.model.decision import World
 
     head = make_head()
     job = head.submit(group("only"))

@@ -9,10 +9,10 @@ import redis
 from head import Head, group
 from servers import wait_until
 
-from unstuck.coordinator.consumer import KILLER_AFTER, POISON_AFTER
-from unstuck.coordinator.inbox import DeadReport
-from unstuck.coordinator.parked import NoSuchReport, Treatment
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.reconcile.consumer import KILLER_AFTER, POISON_AFTER
+from unstuck.coordinator.store.dead_letters import NoSuchReport, Treatment
+from unstuck.coordinator.store.reports import DeadReport
 
 REPORT = {"v": "1", "id": "e1", "kind": "succeeded", "at": "1388534400"}
 

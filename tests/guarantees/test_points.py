@@ -18,7 +18,7 @@ from head import Head, group
 from servers import wait_until
 from trap import OF_A_COORDINATOR, Death, Died, Hold, Once, Route, armed
 
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
 

@@ -10,13 +10,13 @@ from head import Head, group
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from unstuck.coordinator.cli.as_json import job_json, listed_json
 from unstuck.coordinator.cli.diff import diff_json, diff_lines
 from unstuck.coordinator.cli.look import errors_of
-from unstuck.coordinator.cli.tree import job_tree
-from unstuck.coordinator.spec import JobSpec, SpecError
-from unstuck.coordinator.status import Status
-from unstuck.coordinator.submit_key import MAX_KEY, BadKey
+from unstuck.coordinator.cli.render.json import job_json, listed_json
+from unstuck.coordinator.cli.render.tree import job_tree
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.coordinator.spec.submit_key import MAX_KEY, BadKey
 
 # One store for all examples of a test: each example has a job of its own.
 EXAMPLES = settings(

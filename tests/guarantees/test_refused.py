@@ -12,8 +12,8 @@ from head import SUCCEEDED, Head, failed
 
 import unstuck.tasks.watchdog.__main__ as watchdog
 from unstuck.coordinator.cli.events import event_text
-from unstuck.coordinator.receipt import Delivered
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.decide.receipts import Delivered
+from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.lease import ANSWER_KEPT, Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
 from unstuck.tasks.protocol.token import Token

@@ -19,10 +19,10 @@ from head import SUCCEEDED, Head, failed, group
 from servers import RedisServer
 
 from unstuck.coordinator.client import KeyConflict
-from unstuck.coordinator.decision import Decision
-from unstuck.coordinator.spec import SpecError
-from unstuck.coordinator.status import Status
-from unstuck.coordinator.store import CommitAnswer
+from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.model import SpecError
+from unstuck.coordinator.store.jobs import CommitAnswer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.transport.redis_client import connect

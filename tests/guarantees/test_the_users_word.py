@@ -11,8 +11,8 @@ import pytest
 from guarantees.test_shown_is_true import staged
 from head import Head, failed, group, join
 
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse
 

@@ -15,10 +15,10 @@ from guarantees.test_troubled_world import _shift
 from head import Head, failed, group
 from servers import RedisServer, wait_until
 
-from unstuck.coordinator.decision import Decision
-from unstuck.coordinator.job import Reason
-from unstuck.coordinator.status import Status
-from unstuck.coordinator.store import CommitAnswer
+from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.store.jobs import CommitAnswer
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse
 

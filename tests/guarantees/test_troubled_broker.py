@@ -22,7 +22,7 @@ import redis
 from servers import RedisServer, wait_until
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.settings import Settings
 
 QUEUE = "troubled"

@@ -16,10 +16,10 @@ from guarantees.test_shown_is_true import staged
 from head import Head, group
 from servers import RedisServer, wait_until
 
-from unstuck.coordinator.background import Background
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.spec import SpecError
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.spec.model import SpecError
 from unstuck.tasks.warehouse.log import Warehouse
 
 

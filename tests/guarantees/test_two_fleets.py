@@ -17,7 +17,7 @@ import redis
 from servers import RedisServer, app_of_strangers, wait_until
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
 from unstuck.tasks.settings import Settings
 
 ROOT = Path(__file__).parents[2]

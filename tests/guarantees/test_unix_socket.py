@@ -13,8 +13,8 @@ from servers import RedisServer, wait_until
 
 from tests.cli.conftest import Cli
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.local import LocalFleet
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.model.status import Status
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import broker_url, connect
 

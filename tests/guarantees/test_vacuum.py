@@ -15,11 +15,11 @@ from head import Head, failed, group
 from servers import RedisServer, wait_until
 from threadless import no_new_threads
 
-from unstuck.coordinator import vacuum
-from unstuck.coordinator.background import Background
-from unstuck.coordinator.status import Status
-from unstuck.coordinator.store import Submission
-from unstuck.coordinator.sweepable import Sweepable
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.publishing import staging_gc as vacuum
+from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.store.jobs import Submission
+from unstuck.coordinator.store.staging_index import Sweepable
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint, Token
 from unstuck.tasks.warehouse.files import Files

@@ -13,12 +13,12 @@ from guarantees.test_the_users_word import STATES, backoff, half_a_fork, running
 from head import SUCCEEDED, Head, failed, group, join
 from servers import wait_until
 
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.decide import decide
-from unstuck.coordinator.decision import World
-from unstuck.coordinator.explanation import Explanation
-from unstuck.coordinator.job import Reason
-from unstuck.coordinator.status import Intent, Status
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.decide.decide import decide
+from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import Intent, Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 
@@ -574,7 +574,7 @@ def test_explaining_changes_nothing_that_deciding_sees(head: Head) -> None:
     one, two = head.store.load(job), head.store.load(job)
     assert one is not None
     assert two is not None
-    from unstuck.coordinator.explain import explain
+    from unstuck.coordinator.explain.job import explain
 
     world = World(now=head.show(job).at, nonce="n")
     explain(one, world, None)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
-from unstuck.coordinator.job import JobRecord
-from unstuck.coordinator.spec import JobSpec
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token

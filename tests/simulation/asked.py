@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from unstuck.coordinator.decision import Decision
-from unstuck.coordinator.job import GroupRecord, JobRecord
-from unstuck.coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED
-from unstuck.coordinator.plan import Plan, plan_of
-from unstuck.coordinator.spec import JobSpec
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED
+from unstuck.coordinator.model.records import GroupRecord, JobRecord
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.plan import Plan, plan_of
 from unstuck.tasks.protocol.group import FrozenInputs, GroupSpec
 from unstuck.tasks.protocol.token import Token, split_member
 

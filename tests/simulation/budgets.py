@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from unstuck.coordinator.job import Attempt, GroupRecord
-from unstuck.coordinator.plan import PlannedGroup
-from unstuck.coordinator.status import GroupState
+from unstuck.coordinator.model.records import Attempt, GroupRecord
+from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.protocol.report import OutcomeKind
 
 from .broken import FORGOTTEN, LONG_BACKOFF, ONE, WORD, Broken

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from unstuck.coordinator.act import Coordinator
-from unstuck.coordinator.decision import PublishResult
-from unstuck.coordinator.job import JobRecord, Reason
-from unstuck.coordinator.receipt import Delivered
-from unstuck.coordinator.spec import JobSpec
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState
-from unstuck.coordinator.store import Store
-from unstuck.coordinator.sweep import Sweep
+from unstuck.coordinator.decide.receipts import Delivered
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.records import JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.store.jobs import Store
 from unstuck.tasks.protocol.lease import ClaimAnswer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
 from unstuck.tasks.protocol.token import Hint, Token

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unstuck.coordinator.decision import Decision
-from unstuck.coordinator.job import JobRecord
-from unstuck.coordinator.plan import plan_of
-from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.spec.plan import plan_of
 from unstuck.tasks.protocol.token import split_member
 
 from .stored import StoredJob

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from unstuck.coordinator.decision import Decision
-from unstuck.coordinator.job import JobRecord
-from unstuck.coordinator.plan import plan_of
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState, Intent, Status, derive
+from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Intent, Status, derive
+from unstuck.coordinator.spec.plan import plan_of
 
 from . import word
 from .broken import ONE, SHOWN, WAIT, WHOLE, WORD

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from unstuck.coordinator.decision import PublishResult
-from unstuck.coordinator.job import Reason
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.token import Hint
 
 from .broker import Broker

@@ -13,16 +13,16 @@ from typing import Any, TypeVar, cast
 
 import redis
 
-from unstuck.coordinator.act import Coordinator
-from unstuck.coordinator.background import Work
-from unstuck.coordinator.consumer import Consumer
-from unstuck.coordinator.decision import EMPTY, Decision
-from unstuck.coordinator.inbox import Entry, Inbox
-from unstuck.coordinator.job import JobRecord, NewerJob, Reason
-from unstuck.coordinator.plan import plan_of
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.store import Acks, Begun, CommitAnswer, EndAnswer, Store
-from unstuck.coordinator.sweep import Sweep
+from unstuck.coordinator.model.decision import EMPTY, Decision
+from unstuck.coordinator.model.records import JobRecord, NewerJob, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.publishing.background import Work
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.spec.plan import plan_of
+from unstuck.coordinator.store.jobs import Acks, Begun, CommitAnswer, EndAnswer, Store
+from unstuck.coordinator.store.reports import Entry, Inbox
 from unstuck.tasks.settings import Settings
 
 from .broker import Broker

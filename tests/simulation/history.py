@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from unstuck.coordinator.job import JobRecord
+from unstuck.coordinator.model.records import JobRecord
 from unstuck.tasks.settings import Settings
 
 from .broken import FORGOTTEN, WORD, Broken

@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from unstuck.coordinator.job import JobRecord
-from unstuck.coordinator.plan import Plan, PlannedGroup, plan_of
-from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.plan import Plan, PlannedGroup, plan_of
 
 QUEUES = ("spark", "heavy")
 # Conditions on parameters: true, false, and one that cannot be evaluated. On results, see `_condition`.

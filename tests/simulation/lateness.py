@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from unstuck.coordinator.decision import Decision
-from unstuck.coordinator.due import PUBLISHING
-from unstuck.coordinator.job import JobRecord
-from unstuck.coordinator.plan import plan_of
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState, Intent
+from unstuck.coordinator.decide.deadlines import PUBLISHING
+from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Intent
+from unstuck.coordinator.spec.plan import plan_of
 from unstuck.tasks.protocol.token import Hint, split_member
 from unstuck.tasks.settings import Settings
 

@@ -13,11 +13,20 @@ from typing import Any
 
 import redis
 
-from unstuck.coordinator.decision import Decision
-from unstuck.coordinator.job import JobRecord, Reason
-from unstuck.coordinator.plan import plan_of
-from unstuck.coordinator.status import Status
-from unstuck.coordinator.store import REPORT_GROUP, Acks, Begun, CommitAnswer, EndAnswer, NotEnded, Store, Submission
+from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.records import JobRecord, Reason
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.plan import plan_of
+from unstuck.coordinator.store.jobs import (
+    REPORT_GROUP,
+    Acks,
+    Begun,
+    CommitAnswer,
+    EndAnswer,
+    NotEnded,
+    Store,
+    Submission,
+)
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import FinishAnswer, Lease, RenewAnswer
 from unstuck.tasks.protocol.report import Outcome
@@ -177,7 +186,7 @@ class Mirrored(ModelStore):
         self._same("finish", token.job, model, real)
         return model  # type: ignore[no-any-return]
 
-    # ---- coordinator/lua -----------------------------------------------------------------------------
+    # ---- coordinator/store/lua -----------------------------------------------------------------------------
 
     def submitted(self, key: str, fingerprint: str) -> str | None:
         model = super().submitted(key, fingerprint)

@@ -1,4 +1,4 @@
-"""The model of the store: what the scripts in ``tasks/protocol/lua`` and ``coordinator/lua`` do, on Python values.
+"""The model of the store: what the scripts in ``tasks/protocol/lua`` and ``coordinator/store/lua`` do, on Python values.
 
 Every method is one script and happens at once. It must hold no logic of its own: ``test_model.py`` runs the same
 calls against this and against the scripts on a real Valkey, and compares every answer and every record.
@@ -11,12 +11,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.decision import Decision, Guard
-from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from unstuck.coordinator.plan import plan_of
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import Intent, Status
-from unstuck.coordinator.store import HALTED_LOOK, Acks, BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
+from unstuck.coordinator.model.decision import Decision, Guard
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import Intent, Status
+from unstuck.coordinator.spec.plan import plan_of
+from unstuck.coordinator.store.jobs import (
+    HALTED_LOOK,
+    Acks,
+    BeginAnswer,
+    Begun,
+    CommitAnswer,
+    EndAnswer,
+    KeyTaken,
+    NotEnded,
+)
 from unstuck.tasks.protocol.lease import ClaimAnswer, FinishAnswer, RenewAnswer
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Hint, Token, split_member
@@ -171,7 +180,7 @@ class ModelStore:
         fields = {"v": version, "id": event, "token": str(token), "kind": kind, "at": f"{self.now:.6f}"}
         self._stream.add({**fields, **more})
 
-    # ---- coordinator/lua -----------------------------------------------------------------------------
+    # ---- coordinator/store/lua -----------------------------------------------------------------------------
 
     def submitted(self, key: str, fingerprint: str) -> str | None:
         """As ``Store.submitted``. Raises: KeyTaken."""

@@ -8,13 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from unstuck.coordinator import attempts, backoff, due, ending, intake, join, obeying, overtime, queueing
-from unstuck.coordinator.act import Coordinator
-from unstuck.coordinator.consumer import Consumer
-from unstuck.coordinator.publisher import Publisher
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.store import Begun
-from unstuck.coordinator.sweep import Sweep
+from unstuck.coordinator.decide import attempts, backoff, intake
+from unstuck.coordinator.decide import completion as ending
+from unstuck.coordinator.decide import deadlines as due
+from unstuck.coordinator.decide import dispatch as queueing
+from unstuck.coordinator.decide import intent as obeying
+from unstuck.coordinator.decide import joins as join
+from unstuck.coordinator.decide import timeouts as overtime
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.publishing.publisher import Publisher
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.store.jobs import Begun
 
 from . import broken
 from .broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from unstuck.coordinator.due import PUBLISHING
-from unstuck.coordinator.state import JobState
+from unstuck.coordinator.decide.deadlines import PUBLISHING
+from unstuck.coordinator.model.state import JobState
 
 from . import word
 from .depot import Depot, LogEntry

@@ -10,20 +10,24 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from unstuck.coordinator import act, asking, client, decide, intake, joining, obeying
-from unstuck.coordinator.alter import alter
-from unstuck.coordinator.attempts import Folded
-from unstuck.coordinator.commands import Answer, Commanded
-from unstuck.coordinator.consumer import Consumer
-from unstuck.coordinator.decision import Decision, Guard, PublishResult
-from unstuck.coordinator.draft import Draft
-from unstuck.coordinator.inbox import Entry
-from unstuck.coordinator.job import Ask, Attempt, GroupRecord, JobRecord, Reason
-from unstuck.coordinator.join import Judgement, Verdict, judge
-from unstuck.coordinator.queueing import queue_ready
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState, Intent, Status
-from unstuck.coordinator.store import BeginAnswer, Begun
+from unstuck.coordinator import client
+from unstuck.coordinator.commands.alter import alter
+from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.decide import decide, intake, joining
+from unstuck.coordinator.decide import intent as obeying
+from unstuck.coordinator.decide import requests as asking
+from unstuck.coordinator.decide.attempts import Folded
+from unstuck.coordinator.decide.dispatch import queue_ready
+from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.decide.joins import Judgement, Verdict, judge
+from unstuck.coordinator.model.decision import Decision, Guard, PublishResult
+from unstuck.coordinator.model.records import Ask, Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.reconcile import reconciler as act
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.store.jobs import BeginAnswer, Begun
+from unstuck.coordinator.store.reports import Entry
 from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.token import Token, split_member
 

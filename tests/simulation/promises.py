@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any, NoReturn
 
-from unstuck.coordinator.decision import Decision, World
-from unstuck.coordinator.inbox import Entry
-from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
-from unstuck.coordinator.plan import PlannedGroup, plan_of
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.coordinator.model.decision import Decision, World
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.spec.plan import PlannedGroup, plan_of
+from unstuck.coordinator.store.reports import Entry
 from unstuck.tasks.protocol.group import FrozenInputs, WorkOrder
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from unstuck.coordinator.job import JobRecord
-from unstuck.coordinator.plan import plan_of
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.spec.plan import plan_of
 
 from .jobs import SimulatedJob, random_behaviours
 from .stage import Stage

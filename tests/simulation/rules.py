@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from unstuck.coordinator.decision import World
-from unstuck.coordinator.explain import explain
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState, Intent
+from unstuck.coordinator.explain.job import explain
+from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.tasks.protocol.token import split_member
 
 S = GroupState

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from unstuck.coordinator.decision import Decision
-from unstuck.coordinator.job import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token

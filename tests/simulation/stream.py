@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from unstuck.coordinator.inbox import Entry
+from unstuck.coordinator.store.reports import Entry
 
 from .stage import Stage
 from .trouble import Trouble

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from unstuck.coordinator.decision import PublishResult
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState, Status
-from unstuck.coordinator.store import Begun
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.store.jobs import Begun
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 

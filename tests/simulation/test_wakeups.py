@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from unstuck.coordinator.receipt import Delivered
-from unstuck.coordinator.status import GroupState
+from unstuck.coordinator.decide.receipts import Delivered
+from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.report import Report, ReportKind
 from unstuck.tasks.protocol.token import Token
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import redis
 
-import unstuck.coordinator.job
+import unstuck.coordinator.model.records
 from tests.servers import RedisServer
 
 from .history import Verdict, simulate
@@ -39,8 +39,8 @@ class Twins:
 def twins() -> Iterator[Twins]:
     """Twins with a server that is started and stopped. Jobs of a newer release can be compared too."""
     with tempfile.TemporaryDirectory(prefix="unstuck-twins-") as folder:
-        server, schema = RedisServer(Path(folder)), unstuck.coordinator.job.JOB_SCHEMA
-        unstuck.coordinator.job.JOB_SCHEMA = 2
+        server, schema = RedisServer(Path(folder)), unstuck.coordinator.model.records.JOB_SCHEMA
+        unstuck.coordinator.model.records.JOB_SCHEMA = 2
         server.start()
         made = Twins(server.url)
         try:
@@ -48,4 +48,4 @@ def twins() -> Iterator[Twins]:
         finally:
             made.close()
             server.stop()
-            unstuck.coordinator.job.JOB_SCHEMA = schema
+            unstuck.coordinator.model.records.JOB_SCHEMA = schema

@@ -15,16 +15,16 @@ from typing import Any, TypeVar, cast
 import redis
 
 import unstuck.coordinator.client
-from unstuck.coordinator.asking import NoSuchGroup
 from unstuck.coordinator.client import Client, NoSuchJob, Refused
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.giving import Giving
-from unstuck.coordinator.job import NewerJob
-from unstuck.coordinator.patience import Patience
-from unstuck.coordinator.problem import SpecError
-from unstuck.coordinator.queries import Queries
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.store import Store, Submission
+from unstuck.coordinator.commands.apply import Giving
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.decide.requests import NoSuchGroup
+from unstuck.coordinator.model.records import NewerJob
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.publishing.breaker import Patience
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.coordinator.store.jobs import Store, Submission
+from unstuck.coordinator.views.jobs import Queries
 from unstuck.tasks.settings import Settings
 
 from .adopted import RETRIED

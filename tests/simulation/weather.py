@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from unstuck.coordinator.act import NEWER_LOOK
-from unstuck.coordinator.job import JobRecord
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.reconcile.reconciler import NEWER_LOOK
 
 from .line import LONGEST_WAIT
 from .model import ModelStore

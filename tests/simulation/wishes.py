@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.plan import Plan
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.spec.plan import Plan
 
 from .jobs import QUEUES, WHEN, SimulatedJob
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.job import Attempt, JobRecord
-from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.records import Attempt, JobRecord
+from unstuck.coordinator.model.status import GroupState, Intent, Status
 
 from .stored import StoredJob
 

@@ -15,7 +15,7 @@ from head import Head
 from processes import below, command_line
 from servers import RedisServer, wait_until
 
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
 from unstuck.tasks.warehouse.log import published_files
 
 pytestmark = pytest.mark.timeout(240)

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.commands import Command, command
-from unstuck.coordinator.decide import decide
-from unstuck.coordinator.decision import Decision, World
-from unstuck.coordinator.explain import explain
-from unstuck.coordinator.explanation import Explanation
-from unstuck.coordinator.job import GroupRecord, JobRecord, Reason
-from unstuck.coordinator.plan import compile_plan
-from unstuck.coordinator.spec import JobSpec
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.commands.job import Command, command
+from unstuck.coordinator.decide.decide import decide
+from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.explain.job import explain
+from unstuck.coordinator.model.decision import Decision, World
+from unstuck.coordinator.model.records import GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 LEASE = 15.0

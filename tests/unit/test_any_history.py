@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from small_jobs import SPECS
 from small_world import SmallWorld
 
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.decide import decide
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.decide.decide import decide
+from unstuck.coordinator.model.status import Status
 
 HISTORIES = int(os.environ.get("UNSTUCK_TEST_HISTORIES", "150"))
 # What happens more often than its share of all possible steps, so that jobs get somewhere between commands.
@@ -82,8 +82,8 @@ def test_whatever_happens_between_the_commits_of_a_job_that_needs_many(
 ) -> None:
     """With room for a few moves in one commit, small jobs meet what otherwise only those of thousands of groups do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unstuck.coordinator.decision.MAX_TRANSITIONS", limit)
-        patch.setattr("unstuck.coordinator.intake.MAX_TRANSITIONS", limit)
+        patch.setattr("unstuck.coordinator.model.decision.MAX_TRANSITIONS", limit)
+        patch.setattr("unstuck.coordinator.decide.intake.MAX_TRANSITIONS", limit)
         world = SmallWorld(spec, limit=limit)
         tell(world, history)
         run_well(world)

@@ -10,7 +10,7 @@ import pytest
 from servers import wait_until
 from threadless import no_new_threads
 
-from unstuck.coordinator.background import AtOnce, Background, Work
+from unstuck.coordinator.publishing.background import AtOnce, Background, Work
 
 
 class Place:

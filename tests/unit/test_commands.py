@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.coordinator.commands import LEGAL, Answer, Command, command
-from unstuck.coordinator.job import JobRecord, Reason
-from unstuck.coordinator.status import Intent, Status
+from unstuck.coordinator.commands.job import LEGAL, Answer, Command, command
+from unstuck.coordinator.model.records import JobRecord, Reason
+from unstuck.coordinator.model.status import Intent, Status
 
 JOB = JobRecord("20131231T235959-k3f9a2xw", "job", "{}", "c")
 # Every way in which a job can stand: what the user wants, and what is so.

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from specs import HEAD, A, minimal, told
 
-from unstuck.coordinator.condition import ConditionError, Verdict, evaluate, parse
-from unstuck.coordinator.spec import JobSpec, SpecError
+from unstuck.coordinator.spec.condition import ConditionError, Verdict, evaluate, parse
+from unstuck.coordinator.spec.model import JobSpec, SpecError
 
 PARAMS: dict[str, Any] = {
     "full": True,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from job_at_hand import LEASE, LOST, NO_JITTER, Job, failure, group
 
-from unstuck.coordinator.decide import decide
-from unstuck.coordinator.decision import MAX_TRANSITIONS, Decision, World
-from unstuck.coordinator.job import Attempt
-from unstuck.coordinator.moves import IllegalMove
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.decide.decide import decide
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, World
+from unstuck.coordinator.model.moves import IllegalMove
+from unstuck.coordinator.model.records import Attempt
+from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan
 
 S = GroupState

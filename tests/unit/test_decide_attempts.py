@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_at_hand import LEASE, LOST, NO_JITTER, Job, failure, group
 
-from unstuck.coordinator.attempts import MAX_RELEASES
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.decision import PublishResult, World
-from unstuck.coordinator.job import Reason
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.decide.attempts import MAX_RELEASES
+from unstuck.coordinator.model.decision import PublishResult, World
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
 S = GroupState

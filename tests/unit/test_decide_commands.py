@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from job_at_hand import LEASE, LOST, Job, failure, group
 
-from unstuck.coordinator.asking import rerun, skip
-from unstuck.coordinator.commands import Answer, Command, Commanded, command, taken_in
-from unstuck.coordinator.decision import PublishResult, World
-from unstuck.coordinator.explain import explain
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.commands.job import Answer, Command, Commanded, command, taken_in
+from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.explain.job import explain
+from unstuck.coordinator.model.decision import PublishResult, World
+from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.group import GroupPlan
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_at_hand import Job, failure, group
 
-from unstuck.coordinator.decision import MAX_TRANSITIONS, World
-from unstuck.coordinator.explain import explain
-from unstuck.coordinator.job import GroupRecord
-from unstuck.coordinator.state import JobState
-from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.coordinator.explain.job import explain
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, World
+from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, WorkOrder
 
 S = GroupState

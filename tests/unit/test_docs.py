@@ -27,13 +27,13 @@ from pydantic_core import PydanticUndefined
 from servers import RedisServer
 
 from scripts import diagrams
-from unstuck.coordinator.cli.commands import app
+from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
-from unstuck.coordinator.spec import Defaults, JobSpec
-from unstuck.coordinator.spec_words import NOT_YET
-from unstuck.coordinator.status import TERMINAL, GroupState, Status
+from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
+from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
+from unstuck.coordinator.spec.messages import NOT_YET
+from unstuck.coordinator.spec.model import Defaults, JobSpec
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol.group import ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
 from unstuck.tasks.settings import Settings

@@ -10,13 +10,22 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_project_files import PROJECT, ROOT, pins
-from unstuck.coordinator import doctor, fleet_health
-from unstuck.coordinator.cli.doctor import of_names
-from unstuck.coordinator.finding import Finding, Level
-from unstuck.coordinator.fleet import CoordinatorView, DeafView, FleetView, QueueView, RunnerView, RunsOn, SeenThere
-from unstuck.coordinator.premises import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
-from unstuck.coordinator.tested import TESTED, TESTED_JAVA, TESTED_SERVER
-from unstuck.coordinator.vitals import JobPlace, Records, Server
+from unstuck.coordinator.cli.ops.doctor import of_names
+from unstuck.coordinator.doctor import checks as doctor
+from unstuck.coordinator.doctor import fleet_checks as fleet_health
+from unstuck.coordinator.doctor.finding import Finding, Level
+from unstuck.coordinator.doctor.host_facts import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
+from unstuck.coordinator.doctor.redis_facts import JobPlace, Records, Server
+from unstuck.coordinator.doctor.tested import TESTED, TESTED_JAVA, TESTED_SERVER
+from unstuck.coordinator.views.fleet import (
+    CoordinatorView,
+    DeafView,
+    FleetView,
+    QueueView,
+    RunnerView,
+    RunsOn,
+    SeenThere,
+)
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -400,7 +409,7 @@ def test_every_code_has_its_cure_on_the_troubleshooting_page() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     rows = set(re.findall(r"^\| `([A-Z_]+)` \|", page, re.MULTILINE))
     codes = set()
-    for path in ("coordinator/doctor.py", "coordinator/fleet_health.py", "coordinator/cli/doctor.py"):
+    for path in ("coordinator/doctor/checks.py", "coordinator/doctor/fleet_checks.py", "coordinator/cli/ops/doctor.py"):
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.Constant) and re.fullmatch(r"[A-Z]{3,}(_[A-Z]+)*", str(node.value)):
                 codes.add(node.value)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstuck.coordinator import schema
+from unstuck.coordinator.spec import json_schema as schema
 from unstuck.tasks.duration import LONGEST, SHORTEST, parse_duration
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from examples import dynamic, flights, nycflights, retry
 from examples.flights_truth import disagreements, truth
-from unstuck.coordinator.spec import JobSpec
+from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.errors import Unrecoverable
 
 EXAMPLES = Path(nycflights.__file__).parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from unstuck.coordinator.home import Home, free_port
+from unstuck.coordinator.local.home import Home, free_port
 
 
 def _first_of_outgoing_connections() -> int:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from job_at_hand import Job, failure, group
 
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.decision import MAX_TRANSITIONS
-from unstuck.coordinator.job import JobRecord, Reason
-from unstuck.coordinator.status import GroupState, Intent, Status
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS
+from unstuck.coordinator.model.records import JobRecord, Reason
+from unstuck.coordinator.model.status import GroupState, Intent, Status
 
 S = GroupState
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstuck.coordinator.join import Verdict, judge
-from unstuck.coordinator.state import UNEXPANDED
-from unstuck.coordinator.status import GroupState
+from unstuck.coordinator.decide.joins import Verdict, judge
+from unstuck.coordinator.model.state import UNEXPANDED
+from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.group import JoinRule
 
 S = GroupState

@@ -6,9 +6,9 @@ from functools import partial
 
 from small_world import HALT, LOOK, SmallWorld, Step
 
-from unstuck.coordinator.asking import rerun, skip
-from unstuck.coordinator.commands import Answer, Command
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.commands.job import Answer, Command
+from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.model.status import Status
 
 CLAIM = Step("claim", "a")
 CANCEL, PAUSE, RESUME = (Step("command", given) for given in (Command.CANCEL, Command.PAUSE, Command.RESUME))

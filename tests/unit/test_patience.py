@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from servers import wait_until
 
-from unstuck.coordinator.patience import ENOUGH, EVERY, MOST, Patience, WarehouseSilent
+from unstuck.coordinator.publishing.breaker import ENOUGH, EVERY, MOST, Patience, WarehouseSilent
 
 
 class Mount:

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-import unstuck.coordinator.publish
-from unstuck.coordinator.publish import Aborted, Published, PublishFailed, abort, publish
+import unstuck.coordinator.publishing.package
+from unstuck.coordinator.publishing.package import Aborted, Published, PublishFailed, abort, publish
 from unstuck.tasks.errors import LogBroken, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, arm
 from unstuck.tasks.warehouse.files import Files
@@ -309,7 +309,7 @@ def test_a_warehouse_that_was_away_for_one_look_fails_nothing(root: str, monkeyp
         warehouse.back()
         return found
 
-    monkeypatch.setattr(unstuck.coordinator.publish, "read_marker", look)
+    monkeypatch.setattr(unstuck.coordinator.publishing.package, "read_marker", look)
     assert job.publish() == Published(1, {"carriers": 2, "months": 5})
 
 
@@ -612,5 +612,5 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
 
 
 def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
-    doc = unstuck.coordinator.publish.PublishFailed.__doc__ or ""
-    assert all(code in doc for code in unstuck.coordinator.publish._FAILURES)
+    doc = unstuck.coordinator.publishing.package.PublishFailed.__doc__ or ""
+    assert all(code in doc for code in unstuck.coordinator.publishing.package._FAILURES)

@@ -9,11 +9,11 @@ import pytest
 import redis
 from job_at_hand import Job, group
 
-from unstuck.coordinator.background import Work
-from unstuck.coordinator.decision import PublishResult
-from unstuck.coordinator.job import Reason
-from unstuck.coordinator.publisher import GOES_ON, Publisher
-from unstuck.coordinator.state import JobState
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.publishing.background import Work
+from unstuck.coordinator.publishing.publisher import GOES_ON, Publisher
 
 DONE = PublishResult(version=1)
 WHY = Reason("USER_CANCELED", "no")

@@ -9,12 +9,12 @@ import pytest
 from job_at_hand import Job, group
 from servers import wait_until
 
-from unstuck.coordinator.background import Background
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.decision import Decision, PublishResult, World
-from unstuck.coordinator.explain import explain
-from unstuck.coordinator.explanation import Explanation
-from unstuck.coordinator.job import Reason
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.explain.job import explain
+from unstuck.coordinator.model.decision import Decision, PublishResult, World
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.publishing.background import Background
 
 HOUR = 3600.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from unstuck.coordinator.quiet import NoSweeps
+from unstuck.coordinator.reconcile.quiet import NoSweeps
 
 
 def line(level: int, *args: object) -> logging.LogRecord:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from unstuck.coordinator.doctor import of_settings
-from unstuck.coordinator.finding import Level
+from unstuck.coordinator.doctor.checks import of_settings
+from unstuck.coordinator.doctor.finding import Level
 from unstuck.tasks.settings import Settings, words_of
 
 ROOT = Path(__file__).parents[2]

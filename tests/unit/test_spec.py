@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from specs import FLIGHTS, HEAD, A, minimal, told
 
-from unstuck.coordinator import schema
-from unstuck.coordinator.spec import Defaults, JobSpec, SpecError
+from unstuck.coordinator.spec import json_schema as schema
+from unstuck.coordinator.spec.model import Defaults, JobSpec, SpecError
 from unstuck.tasks.protocol.group import GroupSpec
 
 
@@ -191,7 +191,9 @@ def test_a_file_is_read_with_overrides(tmp_path: Path) -> None:
 
 
 def test_the_committed_schema_is_up_to_date() -> None:
-    assert schema.FILE.read_text(encoding="utf-8") == schema.schema_text(), "run: python -m unstuck.coordinator.schema"
+    assert schema.FILE.read_text(encoding="utf-8") == schema.schema_text(), (
+        "run: python -m unstuck.coordinator.spec.json_schema"
+    )
 
 
 def test_the_schema_knows_every_short_form_that_the_reader_takes() -> None:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from specs import FLIGHTS
 
-from unstuck.coordinator.spec import JobSpec, SpecError
+from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.tasks.protocol.group import GroupSpec
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from unstuck.coordinator.problem import Problem, SpecError
-from unstuck.coordinator.spec_text import MAX_BYTES, plain_scalar, read_bytes, read_text
+from unstuck.coordinator.spec.problems import Problem, SpecError
+from unstuck.coordinator.spec.text import MAX_BYTES, plain_scalar, read_bytes, read_text
 
 
 def data(text: str, source: str = "s.yaml") -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from specs import HEAD, A, minimal, told
 
-from unstuck.coordinator import schema
-from unstuck.coordinator.problem import Problem, path_text
-from unstuck.coordinator.spec import JobSpec, SpecError
-from unstuck.coordinator.spec_words import NOT_YET, PATTERNS
+from unstuck.coordinator.spec import json_schema as schema
+from unstuck.coordinator.spec.messages import NOT_YET, PATTERNS
+from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.coordinator.spec.problems import Problem, path_text
 
 
 def test_every_wrong_value_is_told_at_once_by_place_and_expectation() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from unstuck.coordinator.staging import Kept, folder_of, named_by, owner, remains, stale
+from unstuck.coordinator.publishing.staging import Kept, folder_of, named_by, owner, remains, stale
 from unstuck.tasks.warehouse.log import Change, Entry
 from unstuck.tasks.warehouse.marker import DataFile
 

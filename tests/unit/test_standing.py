@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unstuck.coordinator.standing import Standing
+from unstuck.coordinator.reconcile.queue_age import Standing
 
 
 def test_the_oldest_message_lies_since_it_was_first_seen_as_the_oldest() -> None:

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_at_hand import Job, group
 
-from unstuck.coordinator.job import GroupRecord, JobRecord
-from unstuck.coordinator.moves import GROUP_MOVES
-from unstuck.coordinator.plan import Plan, compile_plan
-from unstuck.coordinator.spec import JobSpec
-from unstuck.coordinator.state import UNEXPANDED, JobState
-from unstuck.coordinator.status import GroupState
+from unstuck.coordinator.model.moves import GROUP_MOVES
+from unstuck.coordinator.model.records import GroupRecord, JobRecord
+from unstuck.coordinator.model.state import UNEXPANDED, JobState
+from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.plan import Plan, compile_plan
 from unstuck.tasks.protocol.token import fork_member
 
 S = GroupState

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unstuck.coordinator.condition import evaluate
-from unstuck.coordinator.job import Attempt
+from unstuck.coordinator.model.records import Attempt
+from unstuck.coordinator.spec.condition import evaluate
 from unstuck.tasks.errors import OutputInvalid, Unrecoverable
 from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind

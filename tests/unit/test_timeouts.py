@@ -9,11 +9,11 @@ import pytest
 from job_at_hand import NO_JITTER, Job, failure, group
 from specs import minimal
 
-from unstuck.coordinator.commands import Command
-from unstuck.coordinator.decision import MAX_TRANSITIONS
-from unstuck.coordinator.job import Reason
-from unstuck.coordinator.spec import JobSpec, SpecError
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
 
 S = GroupState

@@ -22,12 +22,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.processes import below, command_line
-from unstuck.coordinator.child import Child
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.fleet import fleet_of
-from unstuck.coordinator.guard import Guard
-from unstuck.coordinator.local import LocalFleet, Size, crew
-from unstuck.coordinator.queries import Queries
+from unstuck.coordinator.local.fleet import LocalFleet, Size, crew
+from unstuck.coordinator.local.process import Child
+from unstuck.coordinator.local.reaper import Guard
+from unstuck.coordinator.views.fleet import fleet_of
+from unstuck.coordinator.views.jobs import Queries
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from unstuck.coordinator.status import GroupState, Status
+from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.warehouse.log import Entry, Warehouse, published_files
 

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
 
 from .fleet import ChaosFleet
 

@@ -25,15 +25,15 @@ import redis
 from kombu import Connection, Exchange, Queue
 
 from tests.servers import wait_until
-from unstuck.coordinator.act import Coordinator
-from unstuck.coordinator.assemble import mint
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.consumer import Consumer
-from unstuck.coordinator.guard import Guard
-from unstuck.coordinator.inbox import Inbox
-from unstuck.coordinator.outside import Hands
-from unstuck.coordinator.store import Store
-from unstuck.coordinator.sweep import Sweep
+from unstuck.coordinator.local.reaper import Guard
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.dispatcher import Hands
+from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.reconcile.wiring import mint
+from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.reports import Inbox
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, ReportKind

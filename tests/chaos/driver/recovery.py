@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.servers import wait_until
-from unstuck.coordinator.local import Size
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.local.fleet import Size
+from unstuck.coordinator.model.status import Status
 
 from .faults import send
 from .fleet import ChaosFleet, plain

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unstuck.coordinator.receipt import Applied
-from unstuck.coordinator.status import GroupState
+from unstuck.coordinator.decide.receipts import Applied
+from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import ReportKind
 from unstuck.tasks.protocol.token import Token

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import redis
 
-from unstuck.coordinator.local import Size
+from unstuck.coordinator.local.fleet import Size
 
 from .faults import Faults, Hand
 from .fleet import QUICK, ChaosFleet, plain

@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 
 from tests.servers import free_port, server_binary, wait_until
-from unstuck.coordinator.guard import Guard
-from unstuck.coordinator.home import answers
+from unstuck.coordinator.local.home import answers
+from unstuck.coordinator.local.reaper import Guard
 
 
 class Server:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unstuck.coordinator.status import Status
+from unstuck.coordinator.model.status import Status
 from unstuck.tasks.warehouse.log import Entry
 
 from .ledger import Found, Ledger, judge

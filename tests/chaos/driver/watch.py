@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import psutil
 import redis
 
-from unstuck.coordinator.job import GroupRecord
-from unstuck.coordinator.queries import Queries
-from unstuck.coordinator.status import GroupState, Status
-from unstuck.coordinator.store import REPORT_GROUP
+from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.store.jobs import REPORT_GROUP
+from unstuck.coordinator.views.jobs import Queries
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Hint
 

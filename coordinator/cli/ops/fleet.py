@@ -1,0 +1,127 @@
+"""``unstuck fleet``: who is there, what runners run, and how long the queues between them are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.render.terminal import emit, iso, one_line, stderr, stdout, table
+from unstuck.coordinator.spec.checks import CONTROL_QUEUE
+from unstuck.coordinator.views.fleet import CoordinatorView, FleetView, QueueView, RunnerView
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.redis_url import without_password
+
+WORKER = "celery -A unstuck.tasks worker"
+COORDINATOR = "celery -A unstuck.coordinator worker -P threads"
+
+
+def fleet(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False) -> None:
+    """Show runners and what each runs, coordinators and what each last did, and the queues between them."""
+    with connected() as connection:
+        view = connection.client.fleet()
+        place = without_password(connection.url)
+    if as_json:
+        emit(fleet_json(view))
+        return
+    tables = [
+        *([_runners(view)] if view.runners else []),
+        *([_coordinators(view)] if view.coordinators else []),
+        *([_queues(view.queues)] if view.queues else []),
+    ]
+    for number, found in enumerate(tables):
+        if number:
+            stdout.print()
+        stdout.print(found)
+    for text in advice(view, place):
+        stderr.print(text, soft_wrap=True)
+
+
+def advice(view: FleetView, place: str) -> list[str]:
+    """What is missing, and the command that helps; nothing where all is well."""
+    told = []
+    if not any(not runner.silent for runner in view.runners):
+        told.append(f"No worker is heard of at {place}. Start one with: {WORKER}   (or `unstuck up`: a whole fleet)")
+    if not any(not coordinator.silent for coordinator in view.coordinators):
+        told.append(f"No coordinator is heard of at {place}, so nothing is decided. Start one with: {COORDINATOR}")
+    for queue in view.queues:
+        if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
+            told.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
+    if view.deaf:
+        last = view.deaf[0]
+        told.append(
+            f"The worker or coordinator {last.worker} had gone deaf and ended itself {_ago(last.at, view.at)}"
+            + (f" ({len(view.deaf)} such ends within a day)" if len(view.deaf) > 1 else "")
+            + ". Its supervisor should have started another; its log says more."
+        )
+    return told
+
+
+def _runners(view: FleetView) -> Table:
+    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST HINT", "HEARD OF", right=("SINCE",))
+    for one in view.runners:
+        runs = f"{one.job} {one.group}#{one.attempt}" if one.job else "idle"
+        step = f" {one_line(one.step)}" if one.step else ""
+        shown.add_row(
+            f"{one.host}:{one.pid}",
+            ",".join(one.queues),
+            Text(runs + step, "" if one.job else "dim"),
+            "" if one.since is None else format_duration(max(0.0, view.at - one.since)),
+            _ago(one.taken_at, view.at),
+            _heard(one, view.at),
+        )
+    return shown
+
+
+def _coordinators(view: FleetView) -> Table:
+    shown = table("COORDINATOR", "QUEUES", "LAST REPORT", "LAST SWEEP", "HEARD OF")
+    for one in view.coordinators:
+        shown.add_row(
+            f"{one.host}:{one.pid}",
+            ",".join(one.queues),
+            _ago(one.read_at, view.at),
+            _ago(one.swept_at, view.at),
+            _heard(one, view.at),
+        )
+    return shown
+
+
+def _queues(queues: tuple[QueueView, ...]) -> Table:
+    shown = table("QUEUE", "LENGTH", "LISTENERS", right=("LENGTH", "LISTENERS"))
+    for one in queues:
+        shown.add_row(one.name, f"{one.length:,}", Text(str(one.listeners), "" if one.listeners else "bold red"))
+    return shown
+
+
+def _ago(at: float | None, now: float) -> str:
+    return "never" if at is None else f"{format_duration(max(0.0, now - at))} ago"
+
+
+def _heard(one: RunnerView | CoordinatorView, now: float) -> Text:
+    if one.silent:
+        return Text(f"not heard of for {format_duration(now - one.seen)}", "bold red")
+    return Text(_ago(one.seen, now))
+
+
+def fleet_json(view: FleetView) -> dict[str, Any]:
+    """Everything, with times as machines read them."""
+    times = ("taken_at", "claimed_at", "since", "idle_since", "read_at", "swept_at", "seen")
+
+    def told(one: RunnerView | CoordinatorView) -> dict[str, Any]:
+        return {
+            name: iso(value) if name in times else list(value) if name == "queues" else value
+            for name, value in asdict(one).items()
+        } | {"warehouse": {**asdict(one.warehouse), "looked_at": iso(one.warehouse.looked_at)}}
+
+    return {
+        "at": iso(view.at),
+        "swept_at": iso(view.swept_at),
+        "runners": [told(one) for one in view.runners],
+        "coordinators": [told(one) for one in view.coordinators],
+        "queues": [{**asdict(queue), "oldest_since": iso(queue.oldest_since)} for queue in view.queues],
+        "deaf": [{"worker": one.worker, "at": iso(one.at)} for one in view.deaf],
+    }

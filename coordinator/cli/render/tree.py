@@ -1,0 +1,261 @@
+"""The tree of a job: its groups and the members at work, as lines that ``show`` and ``watch`` both draw.
+
+Pure: a view goes in, lines or something to print come out. It repeats what the record says and adds no judgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.console import Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from unstuck.coordinator.cli.render.terminal import BAR, STYLES, bar, coloured, count_of, one_line
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.views.jobs import ForkView, GroupView, JobView
+from unstuck.tasks.duration import format_duration
+
+SYMBOLS = {
+    "WAITING": "○",
+    "QUEUED": "◌",
+    "RUNNING": "●",
+    "BACKOFF": "↻",
+    "CANCELING": "◍",
+    "SUCCEEDED": "✓",
+    "FAILED": "✗",
+    "CANCELED": "⊘",
+    "SKIPPED": "–",
+}
+MEMBERS = 8  # of one fork, shown at a time
+ACTIVE = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.QUEUED)
+_SHOWN = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the tree.
+
+    Attributes:
+        done, total: what the bar shows; no bar where ``total`` is 0.
+        elapsed: seconds; None before the group began.
+        where: host and process that run it, or ran it.
+    """
+
+    name: str
+    state: str
+    detail: str = ""
+    done: float = 0
+    total: float = 0
+    elapsed: float | None = None
+    where: str = ""
+    member: bool = False
+
+
+def lines_of(view: JobView, at: float) -> list[Line]:
+    """All lines, in the order of the plan; a fork is one line, with those of its members that need a look below it.
+
+    Args:
+        at: now, in seconds by the clock of the view; may be later than the view.
+    """
+    lines: list[Line] = []
+    for group in view.groups:
+        if _is_fork(group):
+            lines.append(_fork_line(view, group, at))
+            lines.extend(_member_lines(view, group, at))
+        elif group.members:
+            lines.append(_group_line(view, group.members[0], at))
+        else:
+            lines.append(Line(group.name, GroupState.WAITING, one_line(view.why_line(group.name, at))))
+    return lines
+
+
+def fitted(lines: Sequence[Line], height: int) -> list[Line]:
+    """``lines`` cut to ``height``: what needs no look goes first, and is counted where it stood."""
+    if len(lines) <= height:
+        return list(lines)
+    for dull in ({"SUCCEEDED", "SKIPPED"}, {"SUCCEEDED", "SKIPPED", "WAITING"}):
+        kept: list[Line] = []
+        hidden = 0
+        for line in [*lines, None]:
+            if line is not None and line.state in dull:
+                hidden += 1
+                continue
+            if hidden:
+                kept.append(Line(f"… {hidden} more", "", " or ".join(sorted(dull)).lower()))
+                hidden = 0
+            if line is not None:
+                kept.append(line)
+        if len(kept) <= height:
+            return kept
+    left = len(kept) - max(height - 1, 0)
+    return [*kept[: max(height - 1, 0)], Line(f"… {left} more", "", "unstuck show JOB shows all")]
+
+
+def job_tree(view: JobView, at: float, height: int | None = None, cut: bool = True) -> RenderableType:
+    """The job with its tree.
+
+    Args:
+        height: lines there is room for; None: as many as it takes.
+        cut: shorten details to the width of the terminal, instead of folding them.
+    """
+    head = headline(view, at, cut)
+    lines = lines_of(view, at)
+    if height is not None:
+        lines = fitted(lines, max(3, height - len(head)))
+    return Group(*head, _grid(lines, cut))
+
+
+def headline(view: JobView, at: float, cut: bool) -> list[Text]:
+    """The job in a line, and its reason below where there is one."""
+    job = view.job
+    elapsed = (job.ended_at or at) - (job.started_at or job.submitted_at)
+    first = Text.assemble(
+        (job.name, "bold"),
+        "  ",
+        (job.id, "dim"),
+        "  ",
+        coloured(job.status),
+        f"  {view.done}/{view.total} ",
+        (bar(view.done, view.total), STYLES.get(job.status, "")),
+        f"  {format_duration(max(0.0, elapsed))}",
+    )
+    reason = why(view, at)
+    calm = job.status in (Status.PENDING, Status.RUNNING)
+    style = "red" if job.status is Status.FAILED else "dim" if calm else "yellow"
+    if not reason:
+        return [first]
+    # What it waits for changes while one looks, and must not move the tree; how it ended is read in full.
+    short = cut and not job.terminal
+    return [first, Text(f"  {reason}", style, no_wrap=short, overflow="ellipsis" if short else "fold")]
+
+
+def why(view: JobView, at: float) -> str:
+    """How the job came to end so, or what it waits for; empty of one that has finished."""
+    job = view.job
+    if job.terminal:
+        return one_line(job.reason.text) if job.reason is not None and job.status is not Status.FINISHED else ""
+    return one_line(view.why_line(job.id, at))
+
+
+def elapsed_of(member: GroupView, at: float) -> float | None:
+    """Seconds that the newest attempt of a group has run, or ran."""
+    record, attempt = member.record, member.attempt
+    if record.state in (GroupState.RUNNING, GroupState.CANCELING):
+        began = (attempt.claimed_at if attempt else 0.0) or record.started_at or record.since
+        return max(0.0, at - began)
+    if record.state.terminal and record.started_at:
+        return max(0.0, record.since - record.started_at)
+    return None
+
+
+def _is_fork(group: ForkView) -> bool:
+    """Not so where the whole fork has ended as one: skipped, or its values were not found."""
+    return group.forked and not any(member.id == group.name for member in group.members)
+
+
+def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
+    if not group.expanded:
+        said = one_line(view.why_line(group.name, at))
+        return Line(group.name, GroupState.WAITING, said or "its members are not known yet")
+    counts = {GroupState(state): n for state, n in group.census.items() if n}
+    over = sum(n for state, n in counts.items() if state.terminal) == group.total
+    order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED, GroupState.SKIPPED)
+    ended = GroupState.SUCCEEDED if over else GroupState.WAITING
+    state = next((s for s in order if counts.get(s) and s is not GroupState.SKIPPED), ended)
+    told = [f"{counts[state]} {state.lower()}" for state in order if counts.get(state)]
+    # The members at work have lines of their own; the fork's says what the others wait for.
+    idle = not any(counts.get(state) for state in _SHOWN)
+    detail = _joined(", ".join(told), one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)))
+    rows = sum(sum(member.record.rows.values()) for member in group.members)
+    starts = [m.record.started_at for m in group.members if m.record.started_at]
+    end = max((m.record.since for m in group.members), default=at) if over else at
+    return Line(
+        group.name,
+        state,
+        _joined(detail, _rows(rows)),
+        group.done,
+        group.total,
+        max(0.0, end - min(starts)) if starts else None,
+    )
+
+
+def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
+    wanted = [member for state in _SHOWN for member in group.members if member.state is state]
+    lines = []
+    for member in wanted[:MEMBERS]:
+        label = f"{member.id} {group.param}={member.value}" if group.param else member.id
+        lines.append(replace(_group_line(view, member, at), name=one_line(label), member=True))
+    if len(wanted) > MEMBERS:
+        lines.append(Line(f"… {len(wanted) - MEMBERS} more", "", "at work or failed", member=True))
+    return lines
+
+
+def _group_line(view: JobView, member: GroupView, at: float) -> Line:
+    record, progress = member.record, member.progress
+    state = record.state
+    reason = one_line(record.reason.text) if record.reason else ""
+    line = Line(member.id, state, elapsed=elapsed_of(member, at))
+    waits = one_line(view.why_line(member.id, at)) or reason
+    again = f"attempt {record.epoch} after: {one_line(record.last_error.text)}" if record.last_error else ""
+    if state in (GroupState.RUNNING, GroupState.CANCELING):
+        step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
+        label = one_line(str(progress.get("label", "")))
+        return replace(
+            line,
+            # The name of the worker stands in a column of its own; who tells what it does need not be explained.
+            detail=_joined(_joined(step, label, between=" "), _rows(progress.get("rows")), again) or waits,
+            done=progress.get("done") or 0,
+            total=progress.get("total") or 0,
+            where=(member.attempt.worker if member.attempt else "") or record.worker,
+        )
+    if state is GroupState.QUEUED:
+        return replace(line, detail=_joined(waits, f"for {format_duration(max(0.0, at - record.since))}", again))
+    if state in (GroupState.BACKOFF, GroupState.WAITING):
+        return replace(line, detail=waits)
+    if state is GroupState.SUCCEEDED:
+        return replace(line, detail=_joined(_rows(sum(record.rows.values())), reason), where=record.worker)
+    return replace(line, detail=reason, where=record.worker)
+
+
+def _rows(count: int | None) -> str:
+    return count_of(count, "row") if count else ""
+
+
+def _joined(*parts: str, between: str = " · ") -> str:
+    return between.join(part for part in parts if part)
+
+
+def _grid(lines: Sequence[Line], cut: bool) -> Table:
+    """The lines as columns. The detail gives way first when the terminal is narrow."""
+    grid = Table.grid(
+        Column(no_wrap=True, overflow="ellipsis", max_width=48 if cut else None),
+        Column(no_wrap=True),
+        Column(no_wrap=True),
+        Column(no_wrap=cut, overflow="ellipsis" if cut else "fold", ratio=1 if cut else None),
+        Column(no_wrap=True, justify="right"),
+        Column(no_wrap=True, overflow="ellipsis", max_width=24 if cut else None),
+        padding=(0, 1, 0, 0),
+        expand=cut,
+    )
+    for number, line in enumerate(lines):
+        last = number + 1 == len(lines) or not lines[number + 1].member
+        branch = ("   └─ " if last else "   ├─ ") if line.member else " "
+        style = STYLES.get(line.state, "dim")
+        grid.add_row(
+            Text.assemble((branch, "dim"), (f"{SYMBOLS.get(line.state, ' ')} ", style), line.name),
+            coloured(line.state, line.state.lower()),
+            _bar_cell(line, style),
+            Text(line.detail, "red" if line.state == GroupState.FAILED else ""),
+            "" if line.elapsed is None else format_duration(line.elapsed),
+            Text(line.where, "dim"),
+        )
+    return grid
+
+
+def _bar_cell(line: Line, style: str) -> Text:
+    if not line.total:
+        # A step that counts without knowing how far still shows that it moves.
+        return Text(f"{line.done:,.10g}" if line.done else "")
+    return Text.assemble((bar(line.done, line.total, BAR // 2), style), f" {line.done:,.10g}/{line.total:,.10g}")

@@ -1,0 +1,214 @@
+"""Alter: the spec of a job that has begun, changed in part. Validated as a whole; all of it holds, or nothing. Pure.
+
+Policy (timeouts, retries, limits, queues) may change while a job runs; code, parameters and Spark conf only while it is
+PAUSED or RETRYING; its shape never. Groups that have succeeded, and attempts that run well, keep what they began with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.model.records import Alteration, Ask, Change
+from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.spec.model import JobSpec, override
+from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
+from unstuck.tasks.protocol.token import split_member
+
+S = GroupState
+_GROUP = r"(groups\.[^.]+|defaults)\."
+_STEP = r"groups\.[^.]+\.steps"
+_POLICY = re.compile(
+    rf"max_parallel|on_failure|timeout|{_GROUP}(retry(\..+)?|timeout|queue_timeout|worker_losses|queue)|{_STEP}\.\d+\.timeout"
+)
+_QUEUE = re.compile(rf"{_GROUP}queue")
+_CODE = re.compile(rf"params(\..+)?|{_GROUP}conf(\..+)?|groups\.[^.]+\.(params(\..+)?|when)|{_STEP}(\..+)?")
+_SHAPE = re.compile(r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark)(\..+)?")
+_DURATION = re.compile(r"(.+\.)?(timeout|queue_timeout|backoff|max_backoff)")
+CODE_LEGAL = (Status.PAUSED, Status.RETRYING)
+
+
+def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason: str) -> Commanded:
+    """The job after ``values`` were set in its spec.
+
+    Args:
+        values: by path, as in ``groups.clean.timeout`` or ``params.year``; groups by name, steps by number. Text is
+            read as a spec would read it, except where text stands. None takes a value out.
+        at: now, in seconds since the epoch, and ``by`` whom, for the record.
+
+    Raises:
+        SpecError: a path leads nowhere, or the spec would be wrong with these values.
+    """
+    job = state.job
+    where = f"job {job.id} is {job.status}"
+    if job.terminal:
+        text = f"{where}, and a job that has ended never changes; `unstuck retry {job.id}` makes a new job of it"
+        return Commanded(Answer.REFUSED, job, text)
+    old, new = job.written(), job.written()
+    problems = [problem for path, value in values.items() if (problem := _set(new, path, value)) is not None]
+    if problems:
+        raise SpecError(problems)
+    try:
+        spec = JobSpec.model_validate(new)
+    except SpecError:
+        if shape := next(filter(_SHAPE.fullmatch, values), ""):  # no other value would be legal there either
+            return Commanded(Answer.REFUSED, job, f"{where}: {_of_the_shape(shape)}. Nothing was changed.")
+        raise
+    changes = tuple(changes_between(old, spec.dumped()))
+    if not changes:
+        return Commanded(Answer.ALREADY, job, f"{where}, and its spec says so already; nothing changed")
+    if refused := _refusal(state, changes):
+        return Commanded(Answer.REFUSED, job, f"{where}: {refused}. Nothing was changed.")
+    alteration = Alteration(at, by, reason, changes)
+    altered = replace(job, revision=job.revision + 1, alterations=(*job.alterations, alteration))
+    compiled = compile_to_store(spec, altered)
+    plan, texts = compiled.plan, {**job.texts, **compiled.texts}
+    altered = replace(altered, spec=compiled.spec, texts=texts)
+    before = state.plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts)
+    after = plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts)
+    plans = {name: stored for name, stored in after.items() if stored != before.get(name)}
+    if any(_CODE.fullmatch(change.path) for change in changes):
+        stale = [g for g in state.recovering if plan.params != state.plan.params or split_member(g)[0] in plans]
+        altered = replace(altered, asks=(*altered.asks, *(Ask("renew", group_id) for group_id in stale)))
+    said = ", ".join(
+        f"{change.path}: {_short(change.path, change.old)} → {_short(change.path, change.new)}"
+        for change in changes[:5]
+    )
+    more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
+    text = f"job {job.id} is altered ({said}{more}); `unstuck show {job.id} --diff` shows which groups ran with what"
+    return Commanded(Answer.DONE, altered, text, plans, plan.params)
+
+
+def _refusal(state: JobState, changes: tuple[Change, ...]) -> str:
+    """Why these changes are not legal in this state; empty if they are."""
+    for change in changes:
+        if _POLICY.fullmatch(change.path):
+            busy = _queued_on(state, change.path) if _QUEUE.fullmatch(change.path) else ""
+            if busy:
+                return (
+                    f"{change.path} can change only while {busy} is not queued; "
+                    f"`unstuck pause {state.job.id}` takes unclaimed groups back"
+                )
+        elif not _CODE.fullmatch(change.path):
+            return _of_the_shape(change.path)
+        elif state.job.status not in CODE_LEGAL:
+            return (
+                f"{change.path} (code, parameters and conf) can change only while a job is PAUSED or RETRYING; "
+                f"`unstuck pause {state.job.id}` first, or change policy only (timeouts, retries, max_parallel, queues)"
+            )
+    return ""
+
+
+def _of_the_shape(path: str) -> str:
+    return f"{path} is part of the job's shape, which never changes; submit another job"
+
+
+def _queued_on(state: JobState, path: str) -> str:
+    """A group whose queue ``path`` changes and that has an attempt on offer or running; empty if there is none."""
+    _, name, *_ = f"{path}.".split(".")
+    for group_id in state.active:
+        group = split_member(group_id)[0]
+        if path.startswith("defaults.") or group == name:
+            return group
+    return ""
+
+
+# ---- paths -----------------------------------------------------------------------------------------------------
+
+
+def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
+    """Set one value in the parsed spec, in place. A problem where the path leads nowhere."""
+    head, conf, key = path.partition(".conf.")
+    parts = [*head.split("."), "conf", key] if conf else path.split(".")  # the names of Spark's conf hold dots
+    if not all(parts):
+        return Problem(f"expected a path such as groups.clean.timeout, not {path!r}")
+    place: Any = spec
+    for depth, part in enumerate(parts[:-1]):
+        walked = ".".join(parts[: depth + 1])
+        if isinstance(place, list):
+            found = _in_list(place, part)
+            if found is None:
+                names = [item["name"] for item in place if _is_named(item)] or [str(n) for n in range(len(place))]
+                return Problem(f"{walked}: there is no such part{suggestion(part, names)}; there are: {listed(names)}")
+            place = found
+        elif isinstance(place, dict):
+            place = place.setdefault(part, {})
+        else:
+            return Problem(f"{walked}: {'.'.join(parts[:depth])} holds a value, and no parts")
+    last = parts[-1]
+    if isinstance(place, list):
+        at = _index(last, place)
+        if at is None:
+            return Problem(f"{path}: there is no such part; there are {len(place)}, from 0")
+        return _put(place, at, path, value, place[at])
+    if not isinstance(place, dict):
+        return Problem(f"{path}: {'.'.join(parts[:-1])} holds a value, and no parts")
+    return _put(place, last, path, value, place.get(last))
+
+
+def _put(place: Any, key: int | str, path: str, value: Any, standing: Any) -> Problem | None:
+    try:
+        if isinstance(value, str) and ".conf." not in path:  # Spark's conf is text
+            value = override(value, standing)
+    except ValueError as error:
+        return Problem(f"{path}: {error}")
+    if value is None and isinstance(place, dict):
+        place.pop(key, None)
+    else:
+        place[key] = value
+    return None
+
+
+def _in_list(items: list[Any], part: str) -> Any:
+    if (at := _index(part, items)) is not None:
+        return items[at]
+    return next((item for item in items if _is_named(item) and item["name"] == part), None)
+
+
+def _index(part: str, items: list[Any]) -> int | None:
+    # Short first: `²` is a digit, and int() takes neither it nor many thousand digits.
+    at = int(part) if re.fullmatch("[0-9]{1,9}", part) else len(items)
+    return at if at < len(items) else None
+
+
+def _is_named(item: Any) -> bool:
+    return isinstance(item, dict) and "name" in item
+
+
+def changes_between(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
+    """What differs between two parsed specs, value by value, with groups by name."""
+    yield from _differences("", _by_name(old), _by_name(new))
+
+
+def _by_name(spec: dict[str, Any]) -> dict[str, Any]:
+    return {**spec, "groups": {group["name"]: group for group in spec["groups"]}}
+
+
+def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
+    if isinstance(old or {}, dict) and isinstance(new or {}, dict) and (old or new):
+        before, after = old or {}, new or {}
+        for part in sorted({*before, *after}):
+            yield from _differences(f"{path}.{part}" if path else part, before.get(part), after.get(part))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and path.endswith(".steps"):
+        for number, steps in enumerate(zip(old, new, strict=True)):
+            yield from _differences(f"{path}.{number}", *steps)
+    elif json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):  # 1 and true are equal, to Python
+        yield Change(path, old, new)
+
+
+def in_words(path: str, value: Any) -> str:
+    """A value of a spec as people read it: ``none``, ``5s`` of a duration, else JSON."""
+    if value is None:
+        return "none"
+    return f"{value:g}s" if _DURATION.fullmatch(path) and isinstance(value, int | float) else json.dumps(value)
+
+
+def _short(path: str, value: Any) -> str:
+    text = in_words(path, value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,139 @@
+"""User commands: what each does to the intent of a job, and in which states it is legal. Pure.
+
+Only commands write the intent; nothing else can. A command that is repeated changes nothing, a stronger one overrides
+a weaker one, and one that is refused says in which state it was refused and what to do instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.status import Intent, Status
+
+
+class Command(StrEnum):
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    CANCEL = "cancel"
+    FORCE_STOP = "force-stop"
+
+
+class Answer(StrEnum):
+    DONE = "DONE"  # the intent is written; a coordinator acts on it
+    ALREADY = "ALREADY"  # it was so before; nothing changed
+    REFUSED = "REFUSED"  # not legal in this state
+
+
+_OPEN = frozenset(status for status in Status if not status.terminal)
+
+# Where each command is legal. Everything else is refused, with `advice`.
+LEGAL: dict[Command, frozenset[Status]] = {
+    Command.PAUSE: frozenset(_OPEN - {Status.STOPPING, Status.CANCELING}),
+    Command.RESUME: frozenset({Status.PAUSING, Status.PAUSED}),
+    Command.STOP: frozenset(_OPEN - {Status.CANCELING}),
+    Command.CANCEL: _OPEN,
+    Command.FORCE_STOP: _OPEN,
+}
+RETRY_LEGAL = frozenset({Status.FAILED, Status.CANCELED, Status.STOPPED})  # it makes a new job of an old one
+# `command` says the same in finer words; tests/unit/test_commands.py holds the two equal.
+
+_INTENT = {
+    Command.PAUSE: Intent.PAUSE,
+    Command.RESUME: Intent.RUN,
+    Command.STOP: Intent.STOP,
+    Command.CANCEL: Intent.CANCEL,
+    Command.FORCE_STOP: Intent.FORCE_STOP,
+}
+_STRENGTH = (Intent.RUN, Intent.PAUSE, Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP)
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """What a command came to: the job's record after it, and a sentence for whoever gave it.
+
+    ``plans`` and ``params`` are what runners get from now on, where an ``alter`` changed it.
+    """
+
+    answer: Answer
+    job: JobRecord
+    text: str
+    plans: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] | None = None
+
+
+def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", why: str = "") -> Commanded:
+    """What ``given`` makes of ``job``.
+
+    Args:
+        by: who asks, and ``why``, as it is shown to people.
+        now: of a pause: interrupt what is running, charging it to nobody.
+    """
+    where = f"job {job.id} is {job.status}"
+    wanted = _INTENT[given]
+    if job.terminal:
+        return Commanded(Answer.REFUSED, job, f"{where}, and a job that has ended never changes; {_after(job)}")
+    if given is Command.RESUME:
+        if job.intent is Intent.RUN and job.halted is None:
+            if job.renewed:  # its status says so as soon as a coordinator has looked
+                return Commanded(Answer.ALREADY, job, f"job {job.id} goes on: resume had been asked for before")
+            return Commanded(
+                Answer.REFUSED, job, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
+            )
+        if job.intent not in (Intent.RUN, Intent.PAUSE):
+            return Commanded(
+                Answer.REFUSED, job, f"{where}: a {job.intent.command} cannot be taken back; {_ending(job)}"
+            )
+        said = replace(job, intent_by=by, intent_why=why)
+        resumed = replace(said, intent=Intent.RUN, halted=None, pause_now=False, renewed=True)
+        return Commanded(Answer.DONE, resumed, f"job {job.id} goes on, with its full retry budget")
+    if job.intent is wanted and (not now or job.pause_now):
+        return Commanded(Answer.ALREADY, job, f"{where}, and {given} had been asked for before")
+    if _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
+        text = f"{where}: {job.intent.command} was asked for, which {given} does not override; {_ending(job)}"
+        return Commanded(Answer.REFUSED, job, text)
+    pause_now = now and given is Command.PAUSE
+    asked = replace(job, intent=wanted, intent_by=by, intent_why=why, pause_now=pause_now)
+    return Commanded(Answer.DONE, asked, f"{given} of job {job.id} is on record; it was {job.status}")
+
+
+def against_damage(job: JobRecord, damage: str) -> Commanded:
+    """What is said to every command but force-stop if ``job`` has ``damage``."""
+    if not job.terminal:
+        return Commanded(Answer.REFUSED, job, damage)
+    text = f"job {job.id} is {job.status}, and {damage}; submit it again for another run"
+    return Commanded(Answer.REFUSED, job, text)
+
+
+def taken_in(job: JobRecord) -> bool:
+    """A coordinator has decided since the last command: the status says what the user wanted by it."""
+    if job.terminal or job.halted is not None:
+        return True
+    return not job.asks and (job.intent is Intent.PAUSE) == (job.status in (Status.PAUSING, Status.PAUSED))
+
+
+def against_retry(job: JobRecord) -> str:
+    """Why ``job`` cannot be retried, and what to do instead."""
+    if job.status is Status.FINISHED:
+        return f"job {job.id} is FINISHED: there is nothing left to retry; {_after(job)}"
+    return f"job {job.id} is {job.status}: only a job that has ended can be retried; `unstuck cancel {job.id}` ends it"
+
+
+def _after(job: JobRecord) -> str:
+    if job.status is Status.FINISHED:
+        return "submit it again for another run"
+    return f"`unstuck retry {job.id}` makes a new job of it"
+
+
+def _ending(job: JobRecord) -> str:
+    return f"it is ending by itself, and `unstuck why {job.id}` says what it waits for"
+
+
+def _wait(job: JobRecord) -> str:
+    if job.status is Status.RETRYING:
+        return f"; it is retrying by itself (`unstuck why {job.id}` says when), or cancel it"
+    return f"; `unstuck why {job.id}` says what it waits for"

@@ -1,0 +1,198 @@
+"""Ending: a job whose groups are all done fails or publishes, and only what has been published is FINISHED."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unstuck.coordinator.decide.deadlines import (
+    MAX_PUBLISH_WAIT,
+    PUBLISHING,
+    publish_at,
+    publish_hangs_at,
+    publish_silent,
+)
+from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.records import GroupRecord, Reason
+from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.token import fork_member
+
+S = GroupState
+_WANTED = {
+    Intent.STOP: (Status.STOPPED, Reason("USER_STOPPED", "stopped by the user; nothing was published")),
+    Intent.CANCEL: (Status.CANCELED, Reason("USER_CANCELED", "canceled by the user; nothing was published")),
+    Intent.FORCE_STOP: (Status.CANCELED, Reason("FORCE_STOPPED", "stopped by force; nothing was published")),
+}
+
+
+def cancel_rest(draft: Draft) -> None:
+    """A group failed for good and nothing after it can live with that: everything else is canceled."""
+    culprit = next(iter(draft.state.fatal))
+    cancel_all(draft, Reason("SIBLING_FAILED", f"group {culprit} failed, and on_failure is cancel_others"))
+
+
+def cancel_all(draft: Draft, reason: Reason) -> None:
+    """Everything that is not done is canceled.
+
+    Running attempts become stale at once: they can publish and change nothing, and their watchdogs end them.
+    """
+    for group_id in draft.state.active:
+        if draft.full_up():
+            return
+        draft.drop_attempt(group_id)
+        draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
+    cancel_waiting(draft, reason)
+
+
+def cancel_waiting(draft: Draft, reason: Reason) -> None:
+    """Cancel every group, and every member of a fork, that waits: for its needs, for its turn, for its next attempt."""
+    for group_id in [*draft.state.by_state[S.BACKOFF], *draft.state.by_state[S.WAITING]]:
+        if draft.full_up():
+            return
+        draft.drop_attempt(group_id)
+        draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
+    for name, planned in draft.plan.groups.items():
+        if not draft.waiting_members(name):
+            continue
+        if draft.full_up():
+            return
+        count = draft.plan.member_count(name, draft.state.collected) or 0
+        started = draft.state.census[name].total()
+        if planned.spec.for_each is None or not started:
+            draft.move(name, GroupRecord(state=S.CANCELED, reason=reason))
+            continue
+        for ordinal in range(started, count):
+            if draft.full_up():
+                return
+            draft.move(fork_member(name, ordinal), GroupRecord(state=S.CANCELED, reason=reason))
+    draft.ready.clear()
+
+
+def end(draft: Draft) -> None:
+    """All groups are done: as the user wanted, failed, or to be published; only what was published is FINISHED."""
+    intent = draft.job.intent
+    if intent is Intent.PAUSE and draft.job.phase != PUBLISHING:
+        return  # nothing begins under a pause, publishing neither
+    if intent in (Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP):
+        end_as_wanted(draft)
+        return
+    if draft.job.timed_out is not None:
+        finish(draft, Status.FAILED, draft.job.timed_out)
+        return
+    if draft.state.fatal:
+        group_id = next(iter(draft.state.fatal))
+        record = draft.state.groups[group_id]
+        error, reason = record.first_error, record.reason
+        if error is None or (reason is not None and reason.code == "QUEUE_TIMEOUT"):
+            # It never ran, or not this time: an earlier error is not why it failed.
+            said = reason.text if reason else "no reason"
+        elif reason is not None and reason.code == "POISON":
+            said = f"POISON: {reason.text}"
+            if record.failures:  # a lost worker never hides the user's own error
+                said += f"; its first error: {error.code}: {error.text}"
+        else:
+            said = f"{error.code}: {error.text}"
+        others = len(draft.state.fatal) - 1
+        more = f" (and {others} more group{'s' if others > 1 else ''} failed)" if others else ""
+        finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {said}{more}"))
+        return
+    # Of a job that is not publishing it is the answer to a record that is no more: the store was rolled back meanwhile.
+    # (test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is)
+    result = draft.world.published if draft.job.phase == PUBLISHING else None
+    if draft.job.phase != PUBLISHING:
+        draft.job = replace(draft.job, phase=PUBLISHING)
+        draft.tell("PUBLISHING")
+    result = result or _no_answer(draft)
+    if result is not None and result.goes_on:
+        # A sign of life, also of one that counted as hanging. It is looked after as before.
+        now = draft.world.now
+        draft.job = replace(draft.job, publish_heard=now, publish_next=now + draft.world.publish_timeout)
+    elif result is not None:
+        published(draft, result)
+    elif publish_at(draft.job, draft.world) <= draft.world.now:
+        _ask(draft)
+        draft.decision.publish = True
+
+
+def _ask(draft: Draft) -> None:
+    """A try of publishing begins, or goes on: whoever has it in hand goes on with it, anybody else begins it.
+
+    On the record before the action, so that a coordinator that dies in it is followed by another.
+    """
+    job, now = draft.job, draft.world.now
+    draft.decision.anew = not job.publish_heard
+    # If it begins, or nobody looked after it, its time counts from now.
+    job = replace(job, publish_heard=job.publish_heard if publish_silent(job, draft.world) else now)
+    draft.job = replace(job, publish_next=min(now + draft.world.publish_timeout, publish_hangs_at(job)))
+
+
+def _no_answer(draft: Draft) -> PublishResult | None:
+    """What is told of a try that has not answered for so long that it counts as hanging; None as long as it does not.
+
+    From the record alone: the coordinators that have it in hand cannot be asked, and may be dead.
+    (test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs_in_between)
+    """
+    silent, now = publish_silent(draft.job, draft.world), draft.world.now
+    if not silent or now < publish_hangs_at(draft.job) or publish_at(draft.job, draft.world) > now:
+        return None
+    what = "the warehouse, asked whether the package stands," if draft.job.aborting else "publishing"
+    why = "the warehouse hangs or is slow, or whoever published died"
+    return PublishResult(
+        trouble=Reason("PUBLISH_HANGS", f"{what} has not answered for {format_duration(silent)}: {why}")
+    )
+
+
+def end_as_wanted(draft: Draft) -> None:
+    """Stopped or canceled, unless the package stands already: a job in publishing asks the slot, which decides."""
+    status, reason = _WANTED[draft.job.intent]
+    result = draft.world.published
+    if draft.job.phase == PUBLISHING:
+        if result is not None and result.goes_on:
+            result = None  # of the package that is not wanted any more; the log is asked, which is quick
+        if result is None and draft.job.aborting:
+            result = _no_answer(draft)
+        if result is None or result.trouble is not None:
+            if result is not None:
+                published(draft, result)  # how often it was tried, and when it will be again
+            elif publish_at(draft.job, draft.world) <= draft.world.now or not draft.job.aborting:
+                if not draft.job.aborting:  # another question than the one that is under way
+                    draft.job = replace(draft.job, aborting=True, publish_heard=0.0)
+                _ask(draft)
+                draft.decision.abort = reason
+            return
+        if result.failed is None and result.version:
+            published(draft, result)
+            return
+        # Nothing to publish (version 0) decides nothing: no package stands, and an ABORT may stand already.
+        # (test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished)
+    if draft.job.timed_out is not None and draft.job.intent is Intent.STOP:
+        reason = Reason(reason.code, f"{reason.text}; what still ran at its timeout was ended")
+    finish(draft, status, reason)
+
+
+def published(draft: Draft, result: PublishResult) -> None:
+    if result.failed is not None:
+        finish(draft, Status.FAILED, result.failed)
+    elif result.trouble is not None:
+        tries = draft.job.publish_tries + 1
+        wait = min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
+        draft.job = replace(
+            draft.job,
+            publish_tries=tries,
+            publish_next=draft.world.now + wait,
+            publish_heard=0.0,
+            reason=result.trouble,
+        )
+        draft.decision.events.append(
+            {"kind": "PUBLISH_TROUBLE", "code": result.trouble.code, "text": result.trouble.text}
+        )
+    else:
+        draft.job = replace(draft.job, version=result.version, published=dict(result.rows))
+        what = f" and published as version {result.version}" if result.version else "; there was nothing to publish"
+        finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}"))
+
+
+def finish(draft: Draft, status: Status, reason: Reason) -> None:
+    draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.world.now, phase="", publish_heard=0.0)
+    draft.decision.events.append({"kind": str(status), "code": reason.code, "text": reason.text})

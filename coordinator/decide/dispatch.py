@@ -1,0 +1,133 @@
+"""Queueing: attempts are minted for groups that may go, and hints that nobody claimed are sent again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unstuck.coordinator.decide.deadlines import resend_at, retry_at
+from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.model.records import Attempt
+from unstuck.coordinator.model.status import GroupState
+from unstuck.tasks.protocol.group import FrozenInputs
+from unstuck.tasks.protocol.token import fork_member, split_member
+
+S = GroupState
+
+
+def queue_ready(draft: Draft) -> None:
+    """Mint attempts for what may go: retries whose time has come, then waiting members, within the limits."""
+    state = draft.state
+    room = Room(draft)
+    retries = [
+        (at, group_id)
+        for group_id in state.by_state[S.BACKOFF]
+        if (at := retry_at(state.groups[group_id], draft.planned(group_id).retry, draft.world)) <= draft.world.now
+    ]
+    returned = [g for g in state.by_state[S.WAITING] if split_member(g)[0] in state.frozen]
+    for group_id in [group_id for _, group_id in sorted(retries)] + returned:
+        if room.for_(draft.planned(group_id).spec.queue_name) and not draft.decision.full:
+            room.take(mint(draft, group_id))
+    for queue, names in draft.ready.items():
+        while names and room.for_(queue) and not draft.decision.full:
+            name = next(iter(names))
+            ordinal = state.census[name].total()
+            if not state.ended_whole(name) and ordinal < (draft.plan.member_count(name, state.collected) or 0):
+                forked = draft.plan.groups[name].spec.for_each is not None
+                room.take(mint(draft, fork_member(name, ordinal) if forked else name))
+            else:
+                del names[name]  # what is left of it, if anything, has been returned to WAITING
+    draft.decision.more |= draft.decision.full
+
+
+class Room:
+    """How many more attempts may be on offer: ``max_parallel`` for the job, the dispatch window for each queue."""
+
+    def __init__(self, draft: Draft) -> None:
+        limit = draft.plan.max_parallel
+        self._world = draft.world
+        self._parallel = 1_000_000 if limit is None else limit - len(draft.state.active)
+        self._windows: dict[str, int] = {}
+        for group_id in draft.state.by_state[S.QUEUED]:
+            self.take(draft.planned(group_id).spec.queue_name)
+            self._parallel += 1  # counted among the active already
+
+    @property
+    def in_parallel(self) -> bool:
+        """``max_parallel`` leaves room."""
+        return self._parallel > 0
+
+    def for_(self, queue: str) -> bool:
+        return self._parallel > 0 and self._windows.setdefault(queue, self._world.window(queue)) > 0
+
+    def take(self, queue: str) -> None:
+        self._windows[queue] = self._windows.get(queue, self._world.window(queue)) - 1
+        self._parallel -= 1
+
+
+def mint(draft: Draft, group_id: str) -> str:
+    """WAITING or BACKOFF → QUEUED: a new epoch, and inputs frozen the first time. Returns the queue."""
+    record = draft.state.record(group_id)
+    name, ordinal = split_member(group_id)
+    planned = draft.plan.groups[name]
+    freeze(draft, name, group_id, ordinal)
+    epoch = record.epoch + 1
+    queued = replace(
+        record,
+        state=S.QUEUED,
+        epoch=epoch,
+        nonce=draft.world.nonce,
+        hinted_at=draft.world.now,
+        hints=1,
+        next_at=0.0,
+        worker="",
+        started_at=0.0,
+    )
+    draft.move(group_id, queued, queue=planned.spec.queue_name)
+    draft.offer(group_id, Attempt(epoch=epoch, nonce=draft.world.nonce))
+    draft.decision.hints.append((planned.spec.queue_name, queued.hint(draft.job.id, group_id)))
+    return planned.spec.queue_name
+
+
+def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
+    """Fix what every attempt of this group, or member of a fork, reads (rule 12).
+
+    A fork's members share one entry under the fork's name, or a fork after a fork would store N x N folders.
+    """
+    if name not in draft.state.frozen:
+        freeze_group(draft, name)
+    if ordinal is not None and group_id not in draft.state.frozen:
+        value = draft.plan.member_value(name, ordinal, draft.state.collected)
+        draft.decision.frozen[group_id] = FrozenInputs(value=value).model_dump_json()
+        draft.state.frozen.add(group_id)
+
+
+def freeze_group(draft: Draft, name: str) -> None:
+    """Fix the outputs of a group's needs as they stand now: when it is first queued, or when its condition held."""
+    inputs = {
+        need: tuple(
+            record.staging
+            for member in draft.state.members(need)
+            if (record := draft.state.record(member)).state is S.SUCCEEDED and record.staging
+        )
+        for need in draft.plan.groups[name].reads
+    }
+    draft.decision.frozen[name] = FrozenInputs(inputs=inputs).model_dump_json()
+    draft.state.frozen.add(name)
+
+
+def resend_hints(draft: Draft) -> None:
+    """A hint that nobody claimed in time is sent again, the oldest first, within the queue's allowance (rule 6)."""
+    now = draft.world.now
+    overdue = []
+    for group_id in draft.state.by_state[S.QUEUED]:
+        record, queue = draft.state.groups[group_id], draft.planned(group_id).spec.queue_name
+        if group_id in draft.state.attempts and resend_at(record, queue, draft.world) <= now:
+            overdue.append((record.hinted_at, group_id, record, queue))
+    for _, group_id, record, queue in sorted(overdue, key=lambda item: item[:2]):
+        used = draft.decision.resent.get(queue, 0)
+        if used >= draft.world.resend.get(queue, 0) or draft.decision.full:
+            continue
+        again = replace(record, hinted_at=now, hints=record.hints + 1)
+        draft.put(group_id, again)
+        draft.decision.resent[queue] = used + 1
+        draft.decision.hints.append((queue, again.hint(draft.job.id, group_id)))

@@ -1,0 +1,128 @@
+"""The draft: one decision in the making. What has been decided so far, over the state it was decided from.
+
+The one place that changes a group: every move goes through the table of legal moves and leaves its event.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from unstuck.coordinator.model.decision import Decision, World
+from unstuck.coordinator.model.moves import check_move
+from unstuck.coordinator.model.records import Attempt, GroupRecord
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.plan import PlannedGroup
+from unstuck.tasks.protocol.token import split_member
+
+
+class Draft:
+    """A decision in the making. ``job`` and ``state`` are as decided so far."""
+
+    def __init__(self, state: JobState, world: World) -> None:
+        self.state = state
+        self.plan = state.plan
+        self.world = world
+        self.job = state.job
+        self.decision = Decision(job=state.job, old=state.job)
+        self.touched: deque[str] = deque()  # planned groups whose join must be judged
+
+    @property
+    def doomed(self) -> bool:
+        """A group failed for good, nothing after it lives with that, and the others are not to go on."""
+        return bool(self.state.fatal) and self.plan.cancel_others
+
+    @property
+    def ends(self) -> bool:
+        """What is not done is not to go on: the job is doomed, or its time is over."""
+        return self.doomed or self.job.timed_out is not None
+
+    @property
+    def ready(self) -> dict[str, dict[str, None]]:
+        """Groups that may go and have members that were never queued, per queue."""
+        if self.state.ready is None:
+            self.state.ready = {}
+        return self.state.ready
+
+    def planned(self, group_id: str) -> PlannedGroup:
+        return self.state.planned(group_id)
+
+    def waiting_members(self, name: str) -> int:
+        """Members that stand WAITING, with or without a record; 1 for a fork that is not expanded."""
+        if self.state.ended_whole(name):
+            return 0
+        count = self.plan.member_count(name, self.state.collected)
+        census = self.state.census[name]
+        return max(1, count or 1) - census.total() + census[GroupState.WAITING]
+
+    def move(self, group_id: str, record: GroupRecord, *, asked: bool = False, **event: Any) -> None:
+        """Change one group, with its event.
+
+        Args:
+            asked: the user asked for it (``moves.GROUP_MOVES_ASKED``).
+
+        Raises:
+            IllegalMove: the table of legal moves does not hold it; nothing has changed.
+        """
+        old = self.state.record(group_id)
+        check_move(group_id, old.state, record.state, asked=asked)
+        record = replace(record, since=self.world.now)
+        self.put(group_id, record)
+        self.decision.moves += 1
+        entry: dict[str, Any] = {"kind": str(record.state), "group": group_id, **event}
+        if record.epoch:
+            entry["epoch"] = record.epoch
+        if record.reason is not None and record.state is not GroupState.RUNNING:
+            entry["code"], entry["text"] = record.reason.code, record.reason.text
+        self.decision.events.append(entry)
+        if record.state.terminal:
+            self.touched.extend(self.planned(group_id).successors)
+
+    def put(self, group_id: str, record: GroupRecord) -> None:
+        """Change what is noted of a group without moving it."""
+        self.state.put(group_id, record)
+        self.decision.groups[group_id] = record
+
+    def offer(self, group_id: str, attempt: Attempt) -> None:
+        """Make an attempt claimable."""
+        self.state.attempts[group_id] = attempt
+        self.decision.offered[group_id] = attempt
+        self.decision.dropped.pop(group_id, None)
+
+    def drop_attempt(self, group_id: str) -> None:
+        """The attempt is over: whoever still holds it is STALE from this commit on."""
+        self.decision.dropped[group_id] = None
+        self.decision.offered.pop(group_id, None)
+        self.state.attempts.pop(group_id, None)
+
+    def forget(self, group_id: str) -> None:
+        """The record of a group goes, as if it had never been queued. The state does not follow: it is loaded anew."""
+        self.drop_attempt(group_id)
+        self.decision.forgotten[group_id] = None
+        self.decision.moves += 1
+        self.decision.reload = True
+
+    def thaw(self, name: str, *, collected: bool) -> None:
+        """The inputs of a planned group are not fixed any more; with ``collected``, its fork values neither."""
+        self.decision.thawed.update(dict.fromkeys(g for g in self.state.frozen if split_member(g)[0] == name))
+        if collected and name in self.state.collected:
+            self.decision.uncollected[name] = None
+        self.decision.reload = True
+
+    def order(self, group_id: str, order: str) -> None:
+        """Tell the runner of an attempt what to do: CANCEL or DRAIN, answered to its watchdog's next renewal."""
+        attempt = self.state.attempts.get(group_id)
+        if attempt is not None and attempt.order != order:
+            self.decision.orders[group_id] = (attempt.epoch, attempt.nonce, order)
+            self.state.attempts[group_id] = replace(attempt, order=order)
+
+    def full_up(self) -> bool:
+        """The limit of one commit is reached; the rest follows at once."""
+        self.decision.more |= self.decision.full
+        return self.decision.full
+
+    def tell(self, kind: str, **event: Any) -> None:
+        """An event of the job itself."""
+        self.decision.events.append({"kind": kind, **event})

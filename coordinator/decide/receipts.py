@@ -1,0 +1,92 @@
+"""The receipt: what the reports that came in were worth, and what a commit writes when it acks them.
+
+Pure. The record is the truth and a report is a wake-up, so a report is judged against the record as it stands; only
+whether an outcome was refused is taken from the report itself, since ``finish`` alone knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.store.jobs import Acks
+from unstuck.tasks.protocol.report import Report, ReportKind
+from unstuck.tasks.protocol.token import split_member
+
+REFUSED = "REPORT_REFUSED"
+
+
+class Applied(StrEnum):
+    """What applying a report came to; each is counted."""
+
+    APPLIED = "APPLIED"
+    DUPLICATE = "DUPLICATE"
+    STALE = "STALE"
+    TERMINAL = "TERMINAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A report with the id of the stream entry that it came in."""
+
+    entry: str
+    report: Report
+
+
+def receipt(state: JobState, reports: Sequence[Delivered]) -> Acks:
+    """What to ack, how to count it, and an event for each outcome that was refused."""
+    counts: dict[str, int] = {}
+    refused: dict[str, str] = {}
+    for delivered in reports:
+        kind = classify(state, delivered.report)
+        counts[kind] = counts.get(kind, 0) + 1
+        if delivered.report.refused:
+            refused[delivered.entry] = json.dumps(refusal(state, delivered.report), separators=(",", ":"))
+    return Acks(tuple(delivered.entry for delivered in reports), counts, refused)
+
+
+def classify(state: JobState, report: Report) -> Applied:
+    """What a report is worth against the record as it stands."""
+    if state.job.terminal or report.refused == Applied.TERMINAL:
+        return Applied.TERMINAL
+    token = report.token
+    if report.refused or split_member(token.group)[0] not in state.plan.groups:
+        return Applied.STALE
+    record = state.record(token.group)
+    if (token.epoch, token.nonce) != (record.epoch, record.nonce):
+        return Applied.STALE
+    attempt = state.attempts.get(token.group)
+    if attempt is not None and attempt.claimant and attempt.claimant != token.claimant:
+        return Applied.STALE
+    if record.state is GroupState.QUEUED:
+        return Applied.APPLIED
+    if record.state in (GroupState.RUNNING, GroupState.CANCELING):
+        return Applied.DUPLICATE if report.kind is ReportKind.CLAIMED else Applied.APPLIED
+    return Applied.DUPLICATE
+
+
+def refusal(state: JobState, report: Report) -> dict[str, Any]:
+    """The event that says to people that an outcome came too late and changed nothing."""
+    token = report.token
+    newest = state.record(token.group).epoch
+    if report.refused == Applied.TERMINAL:
+        when = f"after the job was {state.job.status}" if state.job.terminal else "after the job had ended"
+    elif newest > token.epoch:
+        when = f"after attempt {newest} had taken its place"
+    else:
+        when = "when it was no longer the live attempt"
+    return {
+        "kind": REFUSED,
+        "at": report.at,
+        "group": token.group,
+        "epoch": token.epoch,
+        "claimant": token.claimant,
+        "said": str(report.kind),
+        "code": report.refused,
+        "text": f"attempt {token.epoch} reported {report.kind} {when}: nothing changed",
+    }

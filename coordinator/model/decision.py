@@ -1,0 +1,103 @@
+"""Decision: what ``decide`` concluded, for ``act`` to commit and then to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.tasks.protocol.group import Scalar
+from unstuck.tasks.protocol.token import Hint
+
+EMPTY = 1_000_000  # the resend allowance of a queue on which nothing waits: every overdue hint on it is lost
+MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Something concluded from absence, to be checked again inside the commit, by the clock of Redis."""
+
+    group: str
+    epoch: int
+    nonce: str
+    kind: Literal["lapsed", "unclaimed"]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishResult:
+    """What came of trying to publish, for the next decision to take in."""
+
+    version: int = 0
+    rows: Mapping[str, int] = field(default_factory=dict)
+    failed: Reason | None = None  # for good: the package can never be
+    trouble: Reason | None = None  # for now: the warehouse cannot be reached
+    goes_on: bool = False  # nothing came of it yet, and it does not hang
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a decision may know beside the job itself. All clock and randomness comes in here.
+
+    Attributes:
+        now: seconds, by the clock of Redis.
+        nonce: fresh randomness for the epochs minted in this decision.
+        takeover: the sweep has been alive and no grace runs: lapsed leases may be believed.
+        slots: runners that listen, per queue.
+        resend: hints that may still be sent again in this dispatch_timeout, per queue.
+    """
+
+    now: float
+    nonce: str
+    takeover: bool = True
+    slots: Mapping[str, int] = field(default_factory=dict)
+    resend: Mapping[str, int] = field(default_factory=dict)
+    dispatch_timeout: float = 10.0
+    dispatch_window: int | None = None
+    lease_ttl: float = 15.0
+    publish_timeout: float = 30.0
+    cancel_deadline: float = 60.0
+    published: PublishResult | None = None
+
+    def window(self, queue: str) -> int:
+        """How many unclaimed hints one job may have on one queue."""
+        return self.dispatch_window or max(64, 4 * self.slots.get(queue, 0))
+
+
+@dataclass(slots=True)
+class Decision:
+    """Changes to commit, and actions to do after the commit."""
+
+    job: JobRecord
+    old: JobRecord
+    groups: dict[str, GroupRecord] = field(default_factory=dict)
+    collected: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    frozen: dict[str, str] = field(default_factory=dict)
+    offered: dict[str, Attempt] = field(default_factory=dict)
+    dropped: dict[str, None] = field(default_factory=dict)
+    forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes
+    thawed: dict[str, None] = field(default_factory=dict)  # whose inputs are not fixed any more
+    uncollected: dict[str, None] = field(default_factory=dict)  # forks whose values are to be collected anew
+    orders: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # group → epoch, nonce, CANCEL or DRAIN
+    events: list[dict[str, Any]] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    hints: list[tuple[str, Hint]] = field(default_factory=list)
+    resent: dict[str, int] = field(default_factory=dict)
+    publish: bool = False
+    abort: Reason | None = None  # make sure that the package is never published, and say why
+    anew: bool = False  # publish, or abort, is a new try; else it is one that goes on, unless whoever began it died
+    due: float | None = None  # None: terminal, never again
+    moves: int = 0
+    more: bool = False  # the limit of one commit was reached: decide again at once
+    reload: bool = False  # and from a fresh load: the state does not follow what has gone
+
+    @property
+    def full(self) -> bool:
+        return self.moves >= MAX_TRANSITIONS
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to commit."""
+        return self.job == self.old and not (
+            self.groups or self.collected or self.frozen or self.dropped or self.offered or self.orders or self.reload
+        )

@@ -1,0 +1,77 @@
+"""Loading: the state of a job, from what the store holds of it. Of a damaged job, what is left of its record.
+
+A job is damaged if a part of it cannot be read. Nothing can be decided by such a part, and nobody guesses what stood
+there: the job can be shown, and ended by force, which needs nothing but the record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, NewerJob
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import Intent
+from unstuck.coordinator.spec.plan import NO_GROUPS, Plan, plan_of
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.tasks.errors import UnstuckError
+
+
+class Damaged(UnstuckError):
+    """What the store holds of a job cannot be read; the text says which part, and what to do."""
+
+    code = "JOB_DAMAGED"
+
+
+def state_of(
+    job: str,
+    fields: Mapping[str, str],
+    groups: Mapping[str, str],
+    forks: Mapping[str, str],
+    attempts: Mapping[str, str],
+    frozen: Iterable[str] = (),
+) -> JobState:
+    """The state of ``job``, from its hashes. See ``JobState.damage``.
+
+    Raises: NewerJob.
+    """
+    part = "record"
+    try:
+        record = JobRecord.from_fields({**fields, "id": job})
+        part = "spec"
+        plan = plan_of(record.spec, record.texts)
+        part = "state of its groups"
+        return JobState(
+            plan,
+            record,
+            {name: GroupRecord.from_json(text) for name, text in groups.items()},
+            {name: tuple(json.loads(text)) for name, text in forks.items()},
+            {name: Attempt.from_json(text) for name, text in attempts.items()},
+            frozen,
+        )
+    except NewerJob:
+        raise
+    except Exception as error:  # noqa: BLE001 - whoever damaged it could write anything
+        what = error.problems[0] if isinstance(error, SpecError) else error
+        state = JobState(NO_GROUPS, JobRecord.salvaged(job, fields), {}, {}, {})
+        told = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {str(what)[:300]})"
+        if state.job.terminal:
+            state.damage = told
+        elif state.job.intent is Intent.FORCE_STOP:
+            state.damage = f"{told}, and the job is being ended by force"
+        else:
+            state.damage = f"{told}. The job cannot go on; `unstuck force-stop {job}` ends it"
+        return state
+
+
+def bare_state(job: str, fields: Mapping[str, str]) -> JobState:
+    """The state of ``job`` as if no group had begun, and without groups where its spec cannot be read either.
+
+    Raises: NewerJob.
+    """
+    record = JobRecord.salvaged(job, fields)
+    plan: Plan = NO_GROUPS
+    with suppress(Exception):
+        plan = plan_of(record.spec, record.texts)
+    return JobState(plan, record, {}, {}, {})

@@ -1,0 +1,420 @@
+"""The record of a job: what is stored of the job, of its groups and of their live attempts.
+
+These are values. They are read by ``store``, judged by ``decide``, and never changed in place.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, Self
+
+from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.tasks.errors import Malformed, UnstuckError
+from unstuck.tasks.protocol.report import Failure, Outcome
+from unstuck.tasks.protocol.texts import FIELD, unpack
+from unstuck.tasks.protocol.token import Hint
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job or a group is where it is: a code to compare and a sentence to read."""
+
+    code: str
+    text: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {"code": self.code, "text": self.text}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return cls(str(data["code"]), str(data["text"]))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """What is stored of one group, or of one member of a fork. An absent record reads as this default.
+
+    Attributes:
+        epoch: number of the newest attempt; 0 before the first.
+        since: when this state was entered, seconds by Redis time; what may time out in a queue counts from here, so a
+            resume and a clock that was set back begin it anew.
+        next_at: when the next attempt may start (BACKOFF).
+        hinted_at: when the hint was last sent (QUEUED); ``hints`` says how often it was.
+        revision: how often the job had been altered when its newest attempt was claimed.
+        failures: failures of the user's code since the last success or resume.
+        losses: workers lost in a row.
+        releases: attempts handed back by workers that were told to stop.
+        staging: folder of the attempt whose output counts (SUCCEEDED).
+    """
+
+    state: GroupState = GroupState.WAITING
+    epoch: int = 0
+    nonce: str = ""
+    since: float = 0.0
+    next_at: float = 0.0
+    hinted_at: float = 0.0
+    hints: int = 0
+    revision: int = 0
+    failures: int = 0
+    losses: int = 0
+    releases: int = 0
+    worker: str = ""
+    started_at: float = 0.0
+    staging: str = ""
+    adopted: bool = False
+    rows: dict[str, int] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    reason: Reason | None = None
+    first_error: Failure | None = None
+    last_error: Failure | None = None
+
+    @property
+    def recovering(self) -> bool:
+        """Failed or was lost, and has not succeeded since."""
+        return bool(self.failures or self.losses) and not self.state.terminal
+
+    def hint(self, job: str, group: str) -> Hint:
+        return Hint(job, group, self.epoch, self.nonce)
+
+    def to_json(self) -> str:
+        """Compact JSON without what is at its default: one of these is kept per group."""
+        data: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name != "state" and not value:
+                continue
+            data[item.name] = value.to_dict() if isinstance(value, Reason | Failure) else value
+        return _compact(data)
+
+    @classmethod
+    def from_json(cls, text: str) -> GroupRecord:
+        """Fields that a later release added are dropped."""
+        data = json.loads(text)
+        known = {k: v for k, v in data.items() if k in _GROUP_FIELDS}
+        known["state"] = GroupState(known["state"])
+        if "reason" in known:
+            known["reason"] = Reason.from_dict(known["reason"])
+        for name in ("first_error", "last_error"):
+            if name in known:
+                known[name] = Failure.from_dict(known[name])
+        return cls(**known)
+
+    @classmethod
+    def readable(cls, text: str) -> GroupRecord | None:
+        """The record in ``text``; None if it is damaged."""
+        try:
+            return cls.from_json(text)
+        except Exception:  # noqa: BLE001 - whoever damaged it could write anything
+            return None
+
+
+_GROUP_FIELDS = frozenset(f.name for f in fields(GroupRecord))
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The live attempt of a group, as the worker scripts keep it (``tasks/protocol/lua``). Coordinators only read it."""
+
+    epoch: int
+    nonce: str
+    claimant: str = ""
+    worker: str = ""
+    claimed_at: float = 0.0
+    lease: float = 0.0
+    progress: str = ""
+    revision: int = 0  # how often the job had been altered when it was claimed
+    order: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
+    outcome: Outcome | None = None
+    outcome_at: float = 0.0
+
+    @classmethod
+    def from_json(cls, text: str) -> Attempt:
+        data = json.loads(text)
+        outcome = data.get("outcome")
+        try:
+            parsed = None if outcome is None else Outcome.from_json(outcome)
+        except Malformed as error:
+            # An outcome nobody can read must still end the attempt, or its group would wait for ever.
+            from unstuck.tasks.protocol.report import OutcomeKind
+
+            parsed = Outcome(OutcomeKind.FAILED, failure=Failure("OUTCOME_UNREADABLE", str(error)))
+        return cls(
+            int(data["epoch"]),
+            str(data["nonce"]),
+            str(data.get("claimant", "")),
+            str(data.get("worker", "")),
+            float(data.get("claimed_at", 0)),
+            float(data.get("lease", 0)),
+            str(data.get("progress", "")),
+            int(data.get("revision") or 0),
+            str(data.get("order", "")),
+            parsed,
+            float(data.get("outcome_at", 0)),
+        )
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What its runner last said of how far it is, as far as that can be shown. For people alone.
+
+        ``{"step": 1, "steps": 2, "label": …, "rows": …, "done": …, "total": …, "app": …}``, each if it is known.
+        What is no finite number where one should be is left out, whoever wrote it there; an unknown ``total`` is None.
+        """
+        try:
+            said = json.loads(self.progress or "{}")
+        except (ValueError, RecursionError):
+            return {}
+        if not isinstance(said, dict):
+            return {}
+        shown = {name: value for name, value in said.items() if _can_be_shown(name, value)}
+        total = shown.pop("total", 0)
+        if "done" in shown:
+            shown["total"] = total if total > 0 else None
+        return shown
+
+    def to_json(self) -> str:
+        """An attempt as a commit creates it: offered, not claimed."""
+        return _compact({"epoch": self.epoch, "nonce": self.nonce})
+
+
+_COUNTS = frozenset({"step", "steps", "rows", "done", "total"})
+
+
+def _can_be_shown(name: str, value: Any) -> bool:
+    if isinstance(value, str):
+        return name not in _COUNTS
+    # In this form also of a whole number that is too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+JOB_SCHEMA = 1  # raised when an older coordinator could no longer decide what this one stores
+
+
+class NewerJob(UnstuckError):
+    """A later release stored this job; only a coordinator of that release can decide it."""
+
+    code = "NEWER_JOB"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a user asked of one group. A coordinator brings it about before it decides anything else.
+
+    Attributes:
+        do: ``skip`` it; ``rerun`` it and what comes after it; ``renew`` its attempt, so that it uses what was altered.
+        group: a planned group, or one member of a fork.
+    """
+
+    do: Literal["skip", "rerun", "renew"]
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value of the spec that was altered; None stands for one that is not there."""
+
+    path: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """One ``alter``: the n-th makes revision n of the spec. ``at``: seconds since the epoch, by the asker's clock."""
+
+    at: float
+    by: str
+    reason: str
+    changes: tuple[Change, ...]
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        changes = tuple(Change(**change) for change in data["changes"])
+        return cls(float(data["at"]), str(data["by"]), str(data["reason"]), changes)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What is stored of the job itself.
+
+    Attributes:
+        commit: uuid of the last commit; the compare-and-set of every commit.
+        spec: as JSON, with references in place of long texts; see `written`.
+        texts: the long texts of the spec, by digest (``unstuck.tasks.protocol.texts``). One that an ``alter`` took out stays.
+        phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
+        aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
+        publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.
+        publish_heard: the last sign of life of the try of publishing that is under way; 0 while none is.
+        base: head of the warehouse log at submit, below its own package; None if unknown: the whole log is searched.
+        intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why`` why.
+        pause_now: the pause is to interrupt what runs, charging it to nobody.
+        renewed: the user resumed, and every group's retry budget is to be given back in full.
+        asks: what the user asked of single groups and no coordinator has brought about yet.
+        revision: how often ``spec`` was altered since the submit, and ``alterations`` what each time, in order.
+        reruns: groups that were asked to run again, or come after one that was → a word of their own for the last time,
+            so that no marker of before counts.
+        adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
+        paused_at: since when the job stands PAUSED; 0 while it does not.
+        counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever it stood PAUSED.
+        timed_out: its time is over, and it ends; the reason that it ends with.
+        halted: why the job cannot go on by itself, if so; it is shown as PAUSED, though nobody asked for it.
+        version: slot of the job's package in the warehouse log, once published; 0 if nothing was to publish.
+    """
+
+    id: str
+    name: str
+    spec: str
+    commit: str
+    status: Status = Status.PENDING
+    intent: Intent = Intent.RUN
+    submitted_at: float = 0.0
+    submitted_by: str = ""
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    phase: str = ""
+    aborting: bool = False
+    publish_tries: int = 0
+    publish_next: float = 0.0
+    publish_heard: float = 0.0
+    base: int | None = None
+    version: int = 0
+    published: dict[str, int] = field(default_factory=dict)
+    warehouse: str = ""
+    warehouse_id: str = ""
+    reason: Reason | None = None
+    halted: Reason | None = None
+    intent_at: float = 0.0
+    intent_by: str = ""
+    intent_why: str = ""
+    pause_now: bool = False
+    renewed: bool = False
+    asks: tuple[Ask, ...] = ()
+    revision: int = 0
+    alterations: tuple[Alteration, ...] = ()
+    reruns: dict[str, str] = field(default_factory=dict)
+    adopts: tuple[str, ...] = ()
+    paused_at: float = 0.0
+    counted_from: float = 0.0
+    timed_out: Reason | None = None
+    key: str = ""
+    retry_of: str = ""
+    schema: int = JOB_SCHEMA
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def terminal(self) -> bool:
+        return self.status.terminal
+
+    def written(self) -> dict[str, Any]:
+        """The spec, parsed."""
+        return dict(unpack(json.loads(self.spec), self.texts))
+
+    def changed_fields(self, old: JobRecord) -> dict[str, str]:
+        """Hash fields to write so that ``old`` becomes this record."""
+        before = old.to_fields()
+        return {name: text for name, text in self.to_fields().items() if text != before.get(name)}
+
+    def to_fields(self) -> dict[str, str]:
+        plain = {item.name: _field_text(getattr(self, item.name)) for item in fields(self) if item.name != "texts"}
+        return plain | {f"{FIELD}{digest}": text for digest, text in self.texts.items()}
+
+    @classmethod
+    def from_fields(cls, data: Mapping[str, str]) -> JobRecord:
+        """Raises: NewerJob; ValueError, TypeError, KeyError, …: it is damaged."""
+        schema = int(data.get("schema") or JOB_SCHEMA)
+        if schema > JOB_SCHEMA:
+            raise NewerJob(f"its schema is {schema}, this release reads up to {JOB_SCHEMA}")
+        record = cls(
+            id=data["id"],
+            name=data["name"],
+            spec=data["spec"],
+            commit=data["commit"],
+            status=Status(data["status"]),
+            intent=Intent(data["intent"]),
+            texts=texts_in(data),
+        )
+        return replace(record, **{name: kind(data[name]) for name, kind in _JOB_FIELDS.items() if data.get(name)})
+
+    @classmethod
+    def salvaged(cls, job: str, data: Mapping[str, str]) -> JobRecord:
+        """What can be read of the record of ``job``; the rest is as if it had never been written.
+
+        Raises: NewerJob.
+        """
+        try:
+            return cls.from_fields({**data, "id": job})
+        except NewerJob:
+            raise
+        except Exception:  # noqa: BLE001 - whoever damaged it could write anything
+            name, spec, commit = (data.get(field, "") for field in ("name", "spec", "commit"))
+            record = cls(job, name, spec, commit, texts=texts_in(data))
+        for name, kind in {"status": Status, "intent": Intent, **_JOB_FIELDS}.items():
+            with suppress(Exception):
+                record = replace(record, **({name: kind(data[name])} if data.get(name) else {}))
+        return record
+
+
+def texts_in(fields: Mapping[str, str]) -> dict[str, str]:
+    """The texts among the fields of a record, by digest."""
+    return {name.removeprefix(FIELD): text for name, text in fields.items() if name.startswith(FIELD)}
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a mapping, not {type(value).__name__}")  # noqa: TRY004 - as json.loads does
+    return value
+
+
+def _field_text(value: Any) -> str:
+    if value is None or value is False:
+        return ""
+    if isinstance(value, Reason):
+        return _compact(value.to_dict())
+    if isinstance(value, tuple):
+        return _compact([item if isinstance(item, str) else asdict(item) for item in value]) if value else ""
+    if isinstance(value, dict):
+        return _compact(value)
+    return str(value)
+
+
+_JOB_FIELDS: dict[str, Any] = {
+    "submitted_at": float,
+    "submitted_by": str,
+    "started_at": float,
+    "ended_at": float,
+    "phase": str,
+    "aborting": bool,
+    "publish_tries": int,
+    "publish_next": float,
+    "publish_heard": float,
+    "base": int,
+    "version": int,
+    "published": _mapping,
+    "warehouse": str,
+    "warehouse_id": str,
+    "reason": lambda text: Reason.from_dict(json.loads(text)),
+    "halted": lambda text: Reason.from_dict(json.loads(text)),
+    "intent_at": float,
+    "intent_by": str,
+    "intent_why": str,
+    "pause_now": bool,
+    "renewed": bool,
+    "revision": int,
+    "asks": lambda text: tuple(Ask(**ask) for ask in json.loads(text)),
+    "alterations": lambda text: tuple(Alteration.from_dict(one) for one in json.loads(text)),
+    "reruns": _mapping,
+    "adopts": lambda text: tuple(json.loads(text)),
+    "paused_at": float,
+    "counted_from": float,
+    "timed_out": lambda text: Reason.from_dict(json.loads(text)),
+    "key": str,
+    "retry_of": str,
+}

@@ -1,0 +1,91 @@
+"""Size: how many bytes a job takes in the store, bounded before it is stored.
+
+A spec of a few kilobytes can ask for much more: a text that many groups share, a conf under ``defaults:``. Long texts
+are stored once (``unstuck.tasks.protocol.texts``); the rest is stored for each group.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.spec.model import JobSpec, fingerprint_of
+from unstuck.coordinator.spec.plan import Plan, compile_plan
+from unstuck.coordinator.spec.problems import Loc, Problem, SpecError
+from unstuck.tasks.protocol.group import MAX_JOB_BYTES
+from unstuck.tasks.protocol.texts import LONG, Packer
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A spec as it is stored: its plan, its JSON, and by digest the long texts that the JSON refers to."""
+
+    plan: Plan
+    spec: str
+    texts: dict[str, str]
+
+    @property
+    def fingerprint(self) -> str:
+        """As ``JobSpec.fingerprint``."""
+        return fingerprint_of(self.spec)
+
+
+def compile_to_store(spec: JobSpec, standing: JobRecord | None = None) -> Compiled:
+    """Compile ``spec``, which is about to be stored.
+
+    Args:
+        standing: the record that it becomes part of, with what stays of the spec before.
+
+    Raises:
+        SpecError: the job would take more than `MAX_JOB_BYTES`; or a ``sql_file:`` was not read yet.
+    """
+    text, texts = spec.packed()
+    compiled = Compiled(compile_plan(spec), text, texts)
+    plans = compiled.plan.group_plans("", None)
+    stays = replace(standing, spec="", texts={**standing.texts, **texts}).to_fields() if standing is not None else texts
+    size = _bytes(text, *plans.values(), *stays.values())
+    if size > MAX_JOB_BYTES:
+        raise SpecError([_too_large(spec, size, plans, _bytes(stays.get("alterations", "")))])
+    return compiled
+
+
+def _too_large(spec: JobSpec, size: int, plans: dict[str, str], altered: int) -> Problem:
+    data = spec.dumped()
+    groups = data["groups"]
+    # Each long text once, and what else there is of each group; ``defaults.conf`` in all of them together.
+    first: dict[str, Loc] = {}
+    for text, loc in _long_texts(data, ()):
+        first.setdefault(text, loc)
+    parts = [(_bytes(text), f"a text of {len(text):,} characters", loc) for text, loc in first.items()]
+    for i, group in enumerate(spec.groups):
+        own = _bytes(json.dumps(Packer().pack(groups[i])), plans.get(group.name, ""))
+        parts.append((own, f"group {group.name}", ("groups", i)))
+    conf = _bytes(json.dumps(Packer().pack(data.get("defaults", {}).get("conf", {})))) * len(plans)
+    parts.append((conf, f"defaults.conf, which is stored with each of {len(plans):,} groups", ("defaults", "conf")))
+    parts.append((altered, "what was altered so far", ()))
+    largest, what, loc = max(parts, key=lambda part: part[0])
+    message = (
+        f"the job would take {megabytes(size)} in the store; at most {megabytes(MAX_JOB_BYTES)} are allowed. Its "
+        f"largest part is {what}, with {megabytes(largest)}; put data into files that the steps read"
+    )
+    return Problem(message, loc)
+
+
+def _long_texts(value: Any, loc: Loc) -> Iterator[tuple[str, Loc]]:
+    if isinstance(value, str) and len(value) > LONG:
+        yield value, loc
+    elif isinstance(value, dict | list):
+        for part, child in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _long_texts(child, (*loc, part))
+
+
+def _bytes(*texts: str) -> int:
+    return sum(len(text.encode()) for text in texts)
+
+
+def megabytes(size: int) -> str:
+    """``size`` in words: ``17.9 MB``."""
+    return f"{size / 2**20:.1f} MB"

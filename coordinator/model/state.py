@@ -1,0 +1,208 @@
+"""The state of a job in a coordinator's memory: its records, and what is derived from them.
+
+The derived part (who is in which state, what a join sees of its needs) is a function of the records and is
+rebuilt from them at every load. It is kept along only so that a report costs the same in a job of any width;
+``tests/unit/test_state.py`` holds it equal to a rebuild after any sequence of changes.
+
+``decide`` moves a state forward. A state whose commit was refused is thrown away and loaded again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
+from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.plan import Plan, PlannedGroup
+from unstuck.tasks.protocol.group import Scalar, fork_bytes
+from unstuck.tasks.protocol.token import fork_member, split_member
+
+WAITING_RECORD = GroupRecord()
+UNEXPANDED = "UNEXPANDED"  # in a census: a need that is a dynamic fork whose values nobody knows yet
+
+Census = Counter[str]  # how many groups stand in which state
+
+
+class JobState:
+    """One job as loaded, with indexes.
+
+    Attributes:
+        damage: what could not be read, and what to do about it; empty if all could. Of a damaged job there are no
+            groups here, and of its record only what could be read.
+    """
+
+    damage = ""
+
+    def __init__(
+        self,
+        plan: Plan,
+        job: JobRecord,
+        groups: dict[str, GroupRecord],
+        collected: dict[str, tuple[Scalar, ...]],
+        attempts: dict[str, Attempt],
+        frozen: Iterable[str] = (),
+    ) -> None:
+        self.plan = plan
+        self.job = job
+        self.groups: dict[str, GroupRecord] = {}
+        self.collected = dict(collected)
+        self.attempts = attempts
+        self.frozen = set(frozen)  # groups and members whose inputs have been fixed
+        self.census: dict[str, Census] = {name: Counter() for name in plan.groups}  # per planned group, records only
+        self.by_state: dict[GroupState, dict[str, None]] = {state: {} for state in GroupState}
+        self.recovering: dict[str, None] = {}
+        self.fatal: dict[str, None] = {}  # failed for good, and nothing after them lives with it
+        self.ready: dict[str, dict[str, None]] | None = None  # see Draft.ready; None: not derived yet
+        self.needs: dict[str, Census] = {}  # per planned group: the states of all it needs
+        self.fulls: dict[str, int | None] = {}  # per planned group: members counted into its successors' needs
+        self.open_groups = 0  # planned groups that are not done
+        self.tally: Census = Counter()  # records per state, of the whole job
+        self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
+        self.unexpanded = 0  # dynamic forks whose values nobody knows yet
+        self._collected_bytes: int | None = None  # see ``collected_bytes``; None: not derived yet
+        self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by ``act``
+        for name in plan.groups:
+            full = self.fulls[name] = plan.member_count(name, self.collected)
+            self.size += full or 1
+            self.unexpanded += full is None
+        for name in plan.groups:
+            self.needs[name] = self._count_needs(name)
+        self.open_groups = sum(1 for name in plan.groups if not self.done(name))
+        for group_id, record in groups.items():
+            self.put(group_id, record)
+
+    # ---- reading -------------------------------------------------------------------------------------
+
+    def record(self, group_id: str) -> GroupRecord:
+        return self.groups.get(group_id, WAITING_RECORD)
+
+    def planned(self, group_id: str) -> PlannedGroup:
+        """The planned group of a group or of a fork's member."""
+        return self.plan.groups[split_member(group_id)[0]]
+
+    def ended_whole(self, name: str) -> bool:
+        """A fork that ended before it was expanded (skipped, failed or canceled as a whole)."""
+        return self.plan.groups[name].spec.for_each is not None and name in self.groups
+
+    def members(self, name: str) -> Iterator[str]:
+        """Ids of the group, or of its members; of a fork that ended whole or is not expanded, its own name."""
+        count = self.plan.member_count(name, self.collected)
+        if self.plan.groups[name].spec.for_each is None or count is None or self.ended_whole(name):
+            yield name
+        else:
+            for ordinal in range(count):
+                yield fork_member(name, ordinal)
+
+    def done(self, name: str) -> bool:
+        """Every member is terminal. A fork that is not expanded is never done."""
+        census = self.census[name]
+        ended = sum(n for state, n in census.items() if GroupState(state).terminal)
+        if self.ended_whole(name):
+            return self.groups[name].state.terminal
+        count = self.plan.member_count(name, self.collected)
+        return count is not None and count > 0 and ended == count
+
+    @property
+    def active(self) -> list[str]:
+        """Groups with an attempt on offer, running or being canceled."""
+        states = (GroupState.QUEUED, GroupState.RUNNING, GroupState.CANCELING)
+        return [group_id for state in states for group_id in self.by_state[state]]
+
+    @property
+    def offered_on(self) -> set[str]:
+        """Queues that hold, or lost, a hint that nobody has claimed."""
+        return {self.planned(group_id).spec.queue_name for group_id in self.by_state[GroupState.QUEUED]}
+
+    @property
+    def collected_bytes(self) -> int:
+        """Bytes of JSON that the values of all dynamic forks take."""
+        if self._collected_bytes is None:
+            self._collected_bytes = sum(map(fork_bytes, self.collected.values()))
+        return self._collected_bytes
+
+    # ---- changing ------------------------------------------------------------------------------------
+
+    def collect(self, fork: str, values: tuple[Scalar, ...]) -> None:
+        """The values of a dynamic fork have become known: successors now wait for members, not for the unknown.
+
+        The first values stand; later ones change nothing.
+        """
+        if fork in self.collected:
+            return
+        self._collected_bytes = self.collected_bytes + fork_bytes(values)
+        self.collected[fork] = values
+        count = self.fulls[fork] = len(values)
+        if self.ended_whole(fork):
+            return
+        self.unexpanded -= 1
+        if not count:
+            return  # an empty fork stays unexpanded to others until it has been skipped as a whole
+        self.size += count - 1
+        for successor in self.plan.groups[fork].successors:
+            needs = self.needs[successor]
+            needs[UNEXPANDED] -= 1
+            needs[GroupState.WAITING] += count
+            _trim(needs)
+
+    def put(self, group_id: str, record: GroupRecord) -> None:
+        """Set one record and bring every index along."""
+        name, _ = split_member(group_id)
+        old = self.groups.get(group_id)
+        was_done = self.done(name)
+        self._count_out(name, group_id, old)
+        self.groups[group_id] = record
+        self._count_in(name, group_id, record)
+        if was_done != self.done(name):
+            self.open_groups += 1 if was_done else -1
+
+    def _count_out(self, name: str, group_id: str, old: GroupRecord | None) -> None:
+        state = GroupState.WAITING if old is None else old.state
+        if old is not None:
+            self.census[name][state] -= 1
+            self.tally[state] -= 1
+            if not self.census[name][state]:
+                del self.census[name][state]
+            del self.by_state[state][group_id]
+            self.recovering.pop(group_id, None)
+            self.fatal.pop(group_id, None)
+        whole = group_id == name and self.plan.groups[name].spec.for_each is not None
+        if whole and old is None:
+            self.unexpanded -= self.fulls[name] is None
+            self.size -= (self.fulls[name] or 1) - 1
+        for successor in self.plan.groups[name].successors:
+            needs = self.needs[successor]
+            if whole and old is None:
+                # The fork ends as one: what was counted for its members, or for its being unexpanded, goes.
+                full = self.fulls[name]
+                needs.subtract({str(GroupState.WAITING): full} if full else {UNEXPANDED: 1})
+            else:
+                needs[state] -= 1
+            _trim(needs)
+
+    def _count_in(self, name: str, group_id: str, record: GroupRecord) -> None:
+        self.census[name][record.state] += 1
+        self.tally[record.state] += 1
+        self.by_state[record.state][group_id] = None
+        if record.recovering:
+            self.recovering[group_id] = None
+        if record.state is GroupState.FAILED and not self.plan.groups[name].absorbed:
+            self.fatal[group_id] = None
+        for successor in self.plan.groups[name].successors:
+            self.needs[successor][record.state] += 1
+
+    def _count_needs(self, name: str) -> Census:
+        """What a group sees of its needs before any record is counted: everything waits."""
+        census: Census = Counter()
+        for need in self.plan.groups[name].spec.needs:
+            full = self.fulls[need]
+            if full:
+                census[GroupState.WAITING] += full
+            else:
+                census[UNEXPANDED] += 1
+        return census
+
+
+def _trim(census: Census) -> None:
+    for state in [state for state, n in census.items() if not n]:
+        del census[state]

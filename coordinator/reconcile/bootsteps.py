@@ -1,0 +1,92 @@
+"""The report consumer as a step of the coordinator's Celery worker: one thread, supervised; and the ears beside it.
+
+If the thread dies, or Celery hears nothing any more, the process ends with it, and as a failure, for some supervisors
+restart only those: a coordinator that looks alive and consumes nothing is the worst kind.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from functools import partial
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.transport.stall_detector import Ears
+
+log = logging.getLogger(__name__)
+EXIT_CODE = 70  # EX_SOFTWARE
+GRACE = 5.0  # seconds to let a round end when the worker stops
+
+
+class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Starts and stops the consumer's thread with Celery's own consumer.
+
+    Celery restarts its steps whenever the broker connection is lost; the thread is kept through that.
+    """
+
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._consumer: Consumer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, parent: Any) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        from unstuck.coordinator.celery import parts
+
+        self._consumer = parts().consumer
+        self._consumer.stopping.clear()
+        self._thread = threading.Thread(target=self._run, args=(self._consumer,), name="report-consumer", daemon=True)
+        self._thread.start()
+
+    def shutdown(self, parent: Any) -> None:
+        if self._consumer is not None and self._thread is not None:
+            self._consumer.stopping.set()
+            self._thread.join(GRACE)
+            self._thread = None
+
+    def _run(self, consumer: Consumer) -> None:
+        try:
+            consumer.run()
+        except BaseException as error:
+            end_as_failure()
+            said = "the report consumer died; this coordinator ends so that its supervisor restarts it"
+            aside(partial(log.critical, said, exc_info=error))
+            raise
+
+
+class CoordinatorEars(Ears):
+    """The ears of a coordinator: what comes through Celery, submits, commands and the sweeps of beat, must be heard.
+
+    Its own sweep goes on without Celery, so jobs are decided; but whoever submits through Celery would wait for ever
+    (tests/guarantees/test_deaf_coordinator.py).
+    """
+
+    parting = (
+        "though messages wait there and it has threads to spare (UNSTUCK_DEAF_AFTER). It ends, so that its supervisor "
+        "restarts it; what waits there is heard by that one, or by another coordinator"
+    )
+
+    def at_work(self) -> bool:
+        return all(word is None or word is False for word in (state.should_stop, state.should_terminate))
+
+    def give_up(self) -> None:
+        end_as_failure()
+
+
+def end_as_failure() -> None:
+    """End this coordinator, so that its supervisor starts another. From any thread."""
+    # Celery's warm shutdown waits for running tasks; a sweep that hangs must not keep the process alive.
+    doom = threading.Timer(2 * GRACE, os._exit, (EXIT_CODE,))
+    doom.daemon = True
+    doom.start()
+    # Not by SIGTERM, for that ends with 0 (tests/chaos/test_coordinator_process.py).
+    state.should_stop = EXIT_CODE

@@ -1,0 +1,96 @@
+"""The sweep: decide every job that is due. What makes a lost message cost a moment and never a job."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from unstuck.coordinator.publishing.staging_gc import Vacuum
+from unstuck.coordinator.reconcile.reconciler import Coordinator, Handled
+from unstuck.coordinator.store.jobs import Store
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import unavailable
+
+log = logging.getLogger(__name__)
+BATCH = 200
+
+
+class Sweep:
+    """Ticks, then decides what is due. Two at once do no harm: the lock on each job saves the double work."""
+
+    def __init__(
+        self,
+        store: Store,
+        coordinator: Coordinator,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+        vacuum: Vacuum | None = None,
+    ) -> None:
+        """``clock``: monotonic seconds. ``vacuum`` sweeps the staging of jobs that have ended; None: nobody does."""
+        self._clock = clock
+        self._store = store
+        self._coordinator = coordinator
+        self._settings = settings
+        self._vacuum = vacuum
+        self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
+
+    def run(self, after_each: Callable[[], None] = lambda: None) -> int:
+        """One sweep. Returns how many jobs were decided.
+
+        Args:
+            after_each: called after each job; a sweep may take minutes.
+
+        Raises:
+            redis.RedisError: the store could not be asked; the jobs stay due.
+        """
+        now, gap = self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
+        if gap > 3 * self._settings.sweep_every or gap < 0:
+            first = gap >= now  # no tick is on record: the age of none is the age of the epoch
+            outage = f"nobody had swept for {gap:.1f}s (or the clock was set back)"
+            log.log(
+                logging.INFO if first else logging.WARNING,
+                "%s: no lease counts as lapsed for the next %.0fs",
+                "this is the first sweep on this Redis" if first else outage,
+                self._settings.lease_ttl,
+            )
+        decided = 0
+        ticked = self._clock()
+        met: set[str] = set()
+        more: list[str] = []  # jobs with so much to decide that the others come first
+        # All that is due now, in batches: what was decided is due later, and what was met once is not waited for.
+        while batch := [job for job in self._store.due(now, BATCH + len(met)) if job not in met] or more:
+            more = []
+            for job in batch:
+                if self._clock() - ticked >= self._settings.sweep_every:
+                    # A long sweep is no outage: without this, each would begin with a grace, and no lease ever lapse.
+                    self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
+                    ticked = self._clock()
+                handled = self._handled(job)
+                after_each()
+                decided += handled not in (None, Handled.BUSY)
+                if handled is Handled.MORE:
+                    more.append(job)
+            met.update(batch)
+        self._store.forget_ended(now)
+        if self._vacuum is not None:
+            self._vacuum.start(now)
+        self.ended_at = self._clock()
+        return decided
+
+    def _handled(self, job: str) -> Handled | None:
+        """Decide one job. An error is that job's own: those that are due behind it are decided all the same."""
+        try:
+            return self._coordinator.handle(job)
+        except Exception as error:
+            # (test_a_job_that_cannot_be_decided_at_all_stops_no_sweep)
+            if unavailable(error):
+                raise
+            log.exception("job %s could not be decided; it stays due", job)
+            return None
+
+    def run_if_overdue(self, after_each: Callable[[], None] = lambda: None) -> int | None:
+        """Sweep, as `run`, if nobody has for two periods: beat makes the sweep punctual, nothing depends on beat."""
+        if 0 <= self._store.silence() <= 2 * self._settings.sweep_every:
+            return None
+        return self.run(after_each)

@@ -1,0 +1,64 @@
+"""Puts a coordinator together from settings: the one place where its parts meet."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+
+import redis
+
+from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.publishing.staging_gc import Vacuum
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.dispatcher import Hands
+from unstuck.coordinator.reconcile.heartbeat import Presence
+from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.reports import Inbox
+from unstuck.coordinator.store.staging_index import Sweepable
+from unstuck.tasks.failpoint_arming import arm_this_process
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.celery_app import app as fleet
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.probe import Lookout
+
+PUBLISHERS = 8  # jobs that one coordinator publishes at a time, in each warehouse
+VACUUM_TERM = 3600.0  # seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again
+VACUUMS = 3  # threads of one coordinator that may hang in the sweep of one warehouse
+
+
+def mint() -> str:
+    """A fresh random word: commit ids, lock owners, nonces, event ids."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A coordinator, assembled."""
+
+    client: redis.Redis
+    store: Store
+    coordinator: Coordinator
+    sweep: Sweep
+    inbox: Inbox
+    consumer: Consumer
+
+
+def assemble(settings: Settings) -> Parts:
+    """All parts of one coordinator process."""
+    arm_this_process(os.environ)
+    client = connect(settings.redis_url)
+    store = Store.of(settings, client)
+    coordinator = Coordinator(store, Hands(fleet), settings, mint, background=Background(PUBLISHERS))
+    keys = Keys(settings.prefix)
+    sweeping = Background(1, "vacuum", term=VACUUM_TERM, beside=VACUUMS)
+    vacuum = Vacuum(Sweepable(client, keys), store, sweeping)
+    sweep = Sweep(store, coordinator, settings, vacuum=vacuum)
+    name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
+    inbox = Inbox(client, keys, name)
+    presence = Presence(client, keys, name, Lookout(settings))
+    consumer = Consumer(inbox, coordinator, sweep, settings, presence=presence)
+    return Parts(client, store, coordinator, sweep, inbox, consumer)

@@ -1,0 +1,52 @@
+"""The JSON schema of a job spec, for editors that complete and check while one types.
+
+``python -m unstuck.coordinator.spec.json_schema`` writes it anew beside this file. The schema is a copy for editors; what decides is
+`JobSpec`, which also checks what a schema cannot say.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unstuck.coordinator.spec.model import JobSpec
+
+FILE = Path(__file__).with_name("spec.schema.json")
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema (JSON Schema 2020-12) of what `JobSpec.from_file` reads."""
+    schema = JobSpec.model_json_schema(by_alias=True)
+    long_form = schema["$defs"]["JoinRule"]
+    rules = long_form["properties"]["rule"]["enum"]
+    # The short forms are read by a validator, which pydantic cannot look into.
+    schema["$defs"]["JoinRule"] = {
+        "description": long_form.pop("description"),
+        "title": long_form.pop("title"),
+        "anyOf": [
+            {"type": "string", "enum": [rule for rule in rules if rule != "at_least"]},
+            {
+                "type": "object",
+                "properties": {"at_least": {"type": "integer", "minimum": 1}},
+                "required": ["at_least"],
+                "additionalProperties": False,
+            },
+            long_form,
+        ],
+    }
+    for part in (schema, *schema["$defs"].values()):
+        for field in part.get("properties", {}).values():
+            # Pydantic names the keys that fit, and leaves it open whether others may stand there; they may not.
+            if "patternProperties" in field:
+                field["additionalProperties"] = False
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def schema_text() -> str:
+    """The schema as it stands in ``spec.schema.json``."""
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,303 @@
+"""The job spec: what a user submits, checked as a whole before anything of it is stored.
+
+``JobSpec`` is a value. It reads its file and the SQL files beside it when asked to, and never touches Redis. From a
+file, a text, a dict (``JobSpec.model_validate``) or its parts (``JobSpec(...)``): what is wrong comes as one
+`SpecError` with all problems, and as nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, ValidationError, model_validator
+
+from unstuck.coordinator.spec.checks import ONE_STATEMENT, problems_in, problems_of_graph, several_statements
+from unstuck.coordinator.spec.messages import problems_of
+from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, listed, shorten, suggestion
+from unstuck.coordinator.spec.text_tree import Reading
+from unstuck.tasks.duration import Timeout
+from unstuck.tasks.protocol.group import (
+    MAX_COUNT,
+    DatasetName,
+    ForkFrom,
+    GroupSpec,
+    JoinRule,
+    Listed,
+    ParamName,
+    QueueName,
+    RetryPolicy,
+    Step,
+    Strict,
+)
+from unstuck.tasks.protocol.texts import Packer
+
+__all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
+
+JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+MAX_SQL_FILE = 1024 * 1024  # bytes
+
+
+class Defaults(Strict):
+    """What holds for every group that says nothing itself. ``conf`` is joined key by key, the group's wins."""
+
+    retry: RetryPolicy | None = None
+    timeout: Timeout | None = None
+    queue_timeout: Timeout | None = None
+    worker_losses: int | None = Field(default=None, ge=1, le=1000, strict=True)
+    queue: QueueName | None = None
+    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="run-time Spark conf of every group")
+
+
+class JobSpec(Strict):
+    """One job: its groups, and what holds for all of them."""
+
+    name: JobName
+    params: dict[ParamName, Any] = Field(default_factory=dict, description="parameters of every step")
+    defaults: Defaults = Defaults()
+    max_parallel: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, strict=True, description="attempts that may run at once; None: no bound"
+    )
+    timeout: Timeout | None = Field(
+        default=None, description="of the whole job, from its first claimed attempt to publishing; None: no end"
+    )
+    on_failure: Literal["cancel_others", "finish_others"] = "cancel_others"
+    publish: Listed[DatasetName] | None = Field(
+        default=None, description="outputs that become visible; None: those of groups that nobody needs"
+    )
+    groups: Listed[GroupSpec] = Field(min_length=1)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _all_at_once(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            spec = handler(data)
+        except ValidationError as error:
+            problems = problems_of(error, data, _MODELS)
+            told = {problem.loc for problem in problems}
+            raise SpecError([*problems, *(p for p in problems_of_graph(data) if p.loc not in told)]) from None
+        if problems := problems_in(spec):
+            raise SpecError(problems)
+        return spec
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> JobSpec:
+        """The spec in a YAML or JSON file, with ``params`` as for `with_params`. SQL files are read beside it.
+
+        Raises:
+            SpecError: the file cannot be read, or the spec or ``params`` are wrong.
+        """
+        from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes
+
+        source = os.fspath(path)
+        try:
+            with open(source, "rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            raise SpecError([Problem(f"cannot be read: {_why(error)}", source=source)]) from None
+        spec = cls.from_text(read_bytes(data, source), source, Path(source).parent)
+        return spec.with_params(params) if params else spec
+
+    @classmethod
+    def from_text(cls, text: str, source: str = "<text>", folder: Path | None = None) -> JobSpec:
+        """The spec in ``text``, YAML or JSON.
+
+        Args:
+            source: what problems call the text; one that ends in ``.json`` must be JSON.
+            folder: where ``sql_file:`` is looked for; None: it is refused.
+
+        Raises:
+            SpecError: with every problem, each with its line and column.
+        """
+        from unstuck.coordinator.spec.text import read_text
+
+        reading = read_text(text, source)
+        try:
+            spec = cls.model_validate(reading.data())
+            spec = spec.with_sql_files(folder)
+        except SpecError as error:
+            raise SpecError([*reading.problems, *_unmarked(error.problems, reading)]) from None
+        if reading.problems:
+            raise SpecError(reading.problems)
+        return spec
+
+    def with_params(self, params: Mapping[str, Any]) -> JobSpec:
+        """This spec with some of its parameters changed.
+
+        Text is read as a spec would read it (``2014`` is a number, ``[1, 2]`` a list), except that a parameter
+        which is text in the spec stays text. Other values are taken as they are.
+
+        Raises:
+            SpecError: a name that the spec does not have, or a value that cannot be read.
+        """
+        problems = []
+        values = dict(self.params)
+        for name, value in params.items():
+            if name not in self.params:
+                hint = suggestion(name, self.params)
+                message = f"no such parameter{hint}; the spec has: {listed(self.params) or 'none'}"
+                problems.append(Problem(message, ("params", name)))
+                continue
+            try:
+                values[name] = override(value, self.params[name]) if isinstance(value, str) else value
+            except ValueError as error:
+                problems.append(Problem(str(error), ("params", name)))
+        if problems:
+            raise SpecError(problems)
+        return JobSpec.model_validate({**self._written(), "params": values})
+
+    def with_sql_files(self, folder: Path | None) -> JobSpec:
+        """This spec with the text of every ``sql_file:`` in place of its name.
+
+        Raises:
+            SpecError: a file is missing, empty, above 1 MB, outside ``folder``, or ``folder`` is None.
+        """
+        problems: list[Problem] = []
+        read = cache(lambda name: _read_sql(name, folder))  # a file that many steps name is one text
+        groups = tuple(
+            group.model_copy(
+                update={
+                    "steps": tuple(
+                        _inlined(step, ("groups", i, "steps", j, "sql_file"), read, problems)
+                        for j, step in enumerate(group.steps)
+                    )
+                }
+            )
+            if any(step.sql_file is not None for step in group.steps)
+            else group
+            for i, group in enumerate(self.groups)
+        )
+        if problems:
+            raise SpecError(problems)
+        return self if groups == self.groups else self.model_copy(update={"groups": groups})
+
+    def to_json(self) -> str:
+        """The spec as canonical JSON: what `model_validate` reads back.
+
+        Holds what was written and no defaults, so that a release which knows more fields stores the same text, and
+        ``worker_losses: 3`` in a group still stands against another number under ``defaults:``.
+
+        Raises:
+            SpecError: a ``sql_file:`` was not read yet; see `with_sql_files`.
+        """
+        return _canonical(self.dumped())
+
+    def packed(self) -> tuple[str, dict[str, str]]:
+        """What is stored: as `to_json`, with references in place of long texts; and these texts by digest.
+
+        Raises:
+            SpecError: as for `to_json`.
+        """
+        packer = Packer()
+        return _canonical(packer.pack(self.dumped())), packer.texts
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of what is stored: equal for specs that say the same, whatever their layout or comments."""
+        return fingerprint_of(self.packed()[0])
+
+    def dumped(self) -> dict[str, Any]:
+        """What `to_json` says, as values; a text that stands in several places is one value."""
+        return self.with_sql_files(None).model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def _written(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+# The model at each path of a spec, list indexes left out; "*" is any key.
+_MODELS: dict[tuple[str, ...], type[BaseModel]] = {
+    (): JobSpec,
+    ("defaults",): Defaults,
+    ("defaults", "retry"): RetryPolicy,
+    ("groups",): GroupSpec,
+    ("groups", "join"): JoinRule,
+    ("groups", "retry"): RetryPolicy,
+    ("groups", "steps"): Step,
+    ("groups", "for_each", "*"): ForkFrom,
+}
+
+
+def fingerprint_of(packed: str) -> str:
+    """The fingerprint of the spec that is stored as ``packed``."""
+    return hashlib.sha256(packed.encode()).hexdigest()
+
+
+def _canonical(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def _unmarked(problems: tuple[Problem, ...], reading: Reading) -> list[Problem]:
+    """``problems`` with their places, without those whose cause the reader named already."""
+    named = {problem.loc for problem in reading.problems}
+    return [reading.located(problem) for problem in problems if problem.loc not in named]
+
+
+def override(text: str, standing: Any) -> Any:
+    """What ``text`` says in place of ``standing``: read as a spec would read it, except that text stays text.
+
+    Raises: ValueError.
+    """
+    from unstuck.coordinator.spec.text import plain_scalar, read_text
+
+    if text[:1] in ("[", "{", '"', "'"):
+        try:
+            reading = read_text(text, "")
+        except SpecError as error:
+            raise ValueError(f"cannot be read: {error.problems[0].message}") from None
+        if reading.problems:
+            raise ValueError(reading.problems[0].message)
+        value = reading.data()
+        return text if isinstance(standing, str) and not isinstance(value, str) else value
+    return text if isinstance(standing, str) else plain_scalar(text)
+
+
+def _inlined(step: Step, loc: Loc, read: Callable[[str], str], problems: list[Problem]) -> Step:
+    """``step`` with its SQL file read. What goes wrong is added to ``problems``."""
+    name = step.sql_file
+    if name is None:
+        return step
+    try:
+        sql = read(name)
+    except ValueError as error:
+        problems.append(Problem(str(error), loc))
+        return step
+    written = {field: getattr(step, field) for field in step.model_fields_set if field != "sql_file"}
+    return Step.model_validate({**written, "sql": sql})
+
+
+def _read_sql(name: str, folder: Path | None) -> str:
+    """The text of an SQL file. Raises: ValueError."""
+    if folder is None:
+        raise ValueError(f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: instead")
+    # By its spelling, not by where links lead: a spec may be sent by somebody who may not read our files, while the
+    # links in the folder are the work of whoever keeps it.
+    inside = os.path.normpath(name)
+    if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir or "\0" in name:
+        raise ValueError(f"{shorten(name)} is outside the folder of the spec; put the file beside the spec")
+    path = folder / inside
+    try:
+        if not path.is_file():
+            raise ValueError(f"no such file: {shorten(str(path), 200)}")
+        with path.open("rb") as file:
+            data = file.read(MAX_SQL_FILE + 1)
+        text = data.decode()
+    except OSError as error:
+        raise ValueError(f"{shorten(str(path), 200)} cannot be read: {_why(error)}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{shorten(str(path), 200)} is not UTF-8 text") from None
+    if len(data) > MAX_SQL_FILE:
+        raise ValueError(f"{shorten(str(path), 200)} is larger than 1 MB")
+    if not text.strip():
+        raise ValueError(f"{shorten(str(path), 200)} is empty")
+    if several_statements(text):
+        raise ValueError(f"{shorten(str(path), 200)}: {ONE_STATEMENT}")
+    return text.removeprefix("\ufeff")
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,216 @@
+"""The plan: a job spec compiled once, so that deciding never walks the spec.
+
+Holds who needs whom, who comes after whom, and what each runner must collect for the forks that wait for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, RetryPolicy, Scalar
+from unstuck.tasks.protocol.texts import Packer, unpack
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """One group of the spec with the job's defaults merged in. A fork is one planned group with many members."""
+
+    spec: GroupSpec
+    successors: tuple[str, ...]
+    collect: tuple[Collect, ...]
+    feeds: tuple[tuple[str, str], ...]  # forks whose values it may make, each with the key it reports them under
+    reads: tuple[str, ...]  # groups whose outputs it sees: what it needs, and what a join among them needs in turn
+    absorbed: bool  # its failure does not fail the job: it is optional, or every group after it can live with it
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def retry(self) -> RetryPolicy:
+        return self.spec.retry or RetryPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled job spec.
+
+    Attributes:
+        groups: by name, in an order in which every group comes after what it needs.
+        timeout: seconds the job may take, from its first claimed attempt to publishing; None: no end.
+        default_publish: groups nobody needs (of a last join: what it joins); their outputs are published unless the
+            spec names others.
+    """
+
+    name: str
+    params: dict[str, Any]
+    groups: dict[str, PlannedGroup]
+    max_parallel: int | None
+    timeout: float | None
+    cancel_others: bool
+    publish: tuple[str, ...] | None
+    default_publish: frozenset[str]
+
+    def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
+        """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are unknown.
+
+        ``collected``: the values of dynamic forks, by the name of the fork.
+        """
+        spec = self.groups[group].spec
+        if spec.for_each is None:
+            return 1
+        if spec.fork_from is not None:
+            values = collected.get(group)
+            return None if values is None else len(values)
+        return len(spec.fork_values or ())
+
+    def member_value(self, group: str, ordinal: int, collected: dict[str, tuple[Scalar, ...]]) -> Scalar:
+        """The fork value of one member."""
+        spec = self.groups[group].spec
+        if spec.fork_from is not None:
+            return collected[group][ordinal]
+        return (spec.fork_values or ())[ordinal]
+
+    def group_plans(
+        self,
+        warehouse: str,
+        warehouse_id: str | None,
+        reruns: Mapping[str, str] | None = None,
+        adopts: tuple[str, ...] = (),
+    ) -> dict[str, str]:
+        """What is stored per group for the runners, as JSON with references to the long texts of the spec.
+
+        ``reruns`` and ``adopts``: as on the job's record.
+        """
+        pack = Packer().pack
+        plans = {}
+        for group in self.groups.values():
+            if group.spec.steps:
+                plan = GroupPlan(
+                    group=_without_values(group.spec),
+                    collect=group.collect,
+                    warehouse=warehouse,
+                    warehouse_id=warehouse_id,
+                    rerun=(reruns or {}).get(group.name, ""),
+                    adopts=adopts,
+                ).model_dump(mode="json", by_alias=True)
+                # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
+                plan["group"] = pack(plan["group"])
+                plans[group.name] = json.dumps(plan, ensure_ascii=False, separators=(",", ":"))
+        return plans
+
+
+NO_GROUPS = Plan("", {}, {}, None, None, True, None, frozenset())
+
+
+def _without_values(group: GroupSpec) -> GroupSpec:
+    """``group`` as a runner gets it: a fork's values stay behind, since each member's own comes with its inputs.
+
+    The plan is sent and read at every claim; with its values a fork of N members would cost N x N.
+    """
+    if group.fork_values is None or group.fork_param is None:
+        return group
+    return group.model_copy(update={"for_each": {group.fork_param: ()}})
+
+
+def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
+    """``group`` with the job's defaults where it says nothing itself."""
+    defaults = spec.defaults
+    update: dict[str, Any] = {}
+    for field in ("retry", "timeout", "queue_timeout", "queue"):
+        if getattr(group, field) is None and getattr(defaults, field) is not None:
+            update[field] = getattr(defaults, field)
+    if "worker_losses" not in group.model_fields_set and defaults.worker_losses is not None:
+        update["worker_losses"] = defaults.worker_losses
+    if defaults.conf:
+        update["conf"] = {**defaults.conf, **group.conf}
+    return group.model_copy(update=update) if update else group
+
+
+def _topological(groups: dict[str, GroupSpec]) -> list[str]:
+    """Names in an order in which needs come first. The spec has been checked for cycles."""
+    from graphlib import TopologicalSorter
+
+    return list(TopologicalSorter({name: group.needs for name, group in groups.items()}).static_order())
+
+
+def compile_plan(spec: JobSpec) -> Plan:
+    """Compile ``spec``, which has been validated."""
+    merged = {group.name: _merged(group, spec) for group in spec.groups}
+    successors: dict[str, list[str]] = {name: [] for name in merged}
+    collect: dict[str, dict[str, Collect]] = {name: {} for name in merged}
+    feeds: dict[str, list[tuple[str, str]]] = {name: [] for name in merged}
+    for group in merged.values():
+        for need in group.needs:
+            successors[need].append(group.name)
+        source = group.fork_from
+        if source is not None:
+            # `from: clean.month` names a needed group, or an output that one of the needed groups makes.
+            # A fork's members would each bring values of their own, so they make none (spec_check says so).
+            makers = [source.output] if source.output in group.needs else list(group.needs)
+            for maker in makers:
+                if merged[maker].for_each is not None:
+                    continue
+                wanted = Collect(output=source.output, column=source.column, distinct=source.distinct)
+                standing = collect[maker].get(wanted.key)
+                if standing is None or (standing.distinct and not wanted.distinct):
+                    collect[maker][wanted.key] = wanted
+                feeds[maker].append((group.name, wanted.key))
+    reads: dict[str, tuple[str, ...]] = {}
+    order = _topological(merged)
+    for name in order:
+        seen: dict[str, None] = {}
+        for need in merged[name].needs:
+            seen.update(dict.fromkeys(reads[need] if merged[need].is_join else (need,)))
+        reads[name] = tuple(seen)
+    planned = {
+        name: PlannedGroup(
+            merged[name],
+            tuple(successors[name]),
+            tuple(collect[name].values()),
+            tuple(feeds[name]),
+            reads[name],
+            merged[name].optional
+            or (bool(successors[name]) and all(merged[s].join.tolerates_failure for s in successors[name])),
+        )
+        for name in order
+    }
+    return Plan(
+        name=spec.name,
+        params=dict(spec.params),
+        groups=planned,
+        max_parallel=spec.max_parallel,
+        timeout=spec.timeout,
+        cancel_others=spec.on_failure == "cancel_others",
+        publish=None if spec.publish is None else tuple(spec.publish),
+        default_publish=frozenset(
+            maker
+            for name in merged
+            if not successors[name]
+            for maker in (reads[name] if merged[name].is_join else (name,))
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A stored spec: equal to another where the JSON is, since what it refers to is named by its content."""
+
+    spec: str
+    texts: Mapping[str, str] = dataclasses.field(compare=False)
+
+
+def plan_of(spec_json: str, texts: Mapping[str, str] | None = None) -> Plan:
+    """The plan of a stored spec and its long texts, compiled once and cached."""
+    return _plan_of(_Stored(spec_json, texts or {}))
+
+
+@lru_cache(maxsize=1024)
+def _plan_of(stored: _Stored) -> Plan:
+    return compile_plan(JobSpec.model_validate(unpack(json.loads(stored.spec), stored.texts)))

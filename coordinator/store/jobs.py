@@ -1,0 +1,461 @@
+"""The store: the only module of the coordinator that speaks to Redis about jobs. One named call per transition.
+
+Every write is one Lua script (``coordinator/store/lua``) that validates before it writes and may be repeated, since
+redis-py repeats a command whose reply was lost. The keys are listed in ``unstuck.tasks.protocol.keys``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, cast
+
+import redis
+
+from unstuck.coordinator.model.decision import EMPTY, Decision
+from unstuck.coordinator.model.loading import Damaged, bare_state, state_of
+from unstuck.coordinator.model.records import Attempt, JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import TERMINAL, Status
+from unstuck.coordinator.store.staging_index import to_sweep
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import script
+from unstuck.tasks.settings import Settings
+
+REPORT_GROUP = "coordinators"
+EVENT_BOUND = 20_000
+HALTED_LOOK = 60.0  # seconds between looks at a job that waits for a person
+
+
+class CommitAnswer(StrEnum):
+    APPLIED = "APPLIED"
+    CONFLICT = "CONFLICT"  # somebody committed since we loaded
+    GUARDED = "GUARDED"  # what was concluded from absence is no longer so
+    MISSING = "MISSING"
+
+
+class EndAnswer(StrEnum):
+    RELEASED = "RELEASED"
+    AGAIN = "AGAIN"  # somebody met the lock busy: decide once more
+    LOST = "LOST"  # the lock was not ours any more
+
+
+class BeginAnswer(StrEnum):
+    LOCKED = "LOCKED"
+    BUSY = "BUSY"
+    MISSING = "MISSING"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How a pass over a job began. Times are seconds by the clock of Redis."""
+
+    answer: BeginAnswer
+    now: float
+    due_seen: str = ""
+    alive_at: float = 0.0
+    grace_until: float = 0.0
+
+    def takeover(self, sweep_every: float) -> bool:
+        """May a lapsed lease be believed? Only while the sweep is alive and no grace runs (rule 7)."""
+        return self.now > self.grace_until and 0 <= self.now - self.alive_at <= 3 * sweep_every
+
+
+@dataclass(frozen=True, slots=True)
+class Acks:
+    """Reports to ack with a commit, how they were counted, and by entry id the event of an outcome that was refused."""
+
+    ids: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"acks": list(self.ids), "counts": dict(self.counts), "refused": dict(self.refused)}
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job about to be stored. ``id`` is made before the first try."""
+
+    job: JobRecord
+    plans: Mapping[str, str]
+    params: Mapping[str, Any]
+    fingerprint: str
+
+
+class KeyTaken(Exception):
+    """The key belongs to a job with another spec."""
+
+
+class NotEnded(Exception):
+    """The job that was to be retried has not ended badly."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Store:
+    """Jobs in one Redis. ``client`` must decode responses."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        keys: Keys,
+        *,
+        lock_ttl: float = 5.0,
+        lease_ttl: float = 15.0,
+        retention: float = 7 * 86400,
+        let_go: float = 25.0,  # seconds until no worker can hold an attempt of a job that has ended
+    ) -> None:
+        self._redis = client
+        self._keys = keys
+        self._lock_ms = max(1, round(lock_ttl * 1000))
+        self._lease_ttl = lease_ttl
+        self._retention = retention
+        self._let_go = let_go
+        self._begin = script(client, "unstuck.coordinator.store", "begin")
+        self._end = script(client, "unstuck.coordinator.store", "end")
+        self._commit = script(client, "unstuck.coordinator.store", "commit")
+        self._settle = script(client, "unstuck.coordinator.store", "settle")
+        self._submit = script(client, "unstuck.coordinator.store", "submit")
+        self._tick = script(client, "unstuck.coordinator.store", "tick")
+        self._command = script(client, "unstuck.coordinator.store", "command")
+
+    @classmethod
+    def of(cls, settings: Settings, client: redis.Redis) -> Store:
+        """The store that ``settings`` describe."""
+        return cls(
+            client,
+            Keys(settings.prefix),
+            **settings.model_dump(include={"lock_ttl", "lease_ttl", "retention"}),
+            let_go=settings.lease_ttl + settings.cancel_grace,
+        )
+
+    # ---- one pass over one job -----------------------------------------------------------------------
+
+    def begin(self, job: str, owner: str) -> Begun:
+        """Take the job's lock and push its due to the end of the lock's term, before anything is read."""
+        keys = self._keys.of(job)
+        answer = self._begin(
+            keys=[keys.lock, keys.dirty, keys.job, self._keys.due, self._keys.alive], args=[owner, self._lock_ms, job]
+        )
+        kind = BeginAnswer(answer[0])
+        if kind is not BeginAnswer.LOCKED:
+            return Begun(kind, float(answer[1]))
+        return Begun(kind, float(answer[1]), str(answer[2]), float(answer[3]), float(answer[4]))
+
+    def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
+        """Let go of the lock, unless somebody met it busy meanwhile.
+
+        With ``anyway`` it is let go of even then, and the job is due at once instead.
+        """
+        keys = self._keys.of(job)
+        answer = self._end(
+            keys=[keys.lock, keys.dirty, self._keys.due], args=[owner, self._lock_ms, job, "1" if anyway else "0"]
+        )
+        return EndAnswer(answer)
+
+    def load(
+        self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None, *, bare: bool = False
+    ) -> JobState | None:
+        """The state of a job; None if there is no such job.
+
+        Args:
+            cached: a state from before; used again if nothing was committed since.
+            changed: groups whose attempts are read afresh; None for all that are active.
+            bare: the job alone, as if no group had begun: its record is all that can be needed.
+
+        Raises: NewerJob; Damaged, unless ``bare``.
+        """
+        keys = self._keys.of(job)
+        if bare:
+            known = cast(dict[str, str], self._redis.hgetall(keys.job))
+            return bare_state(job, known) if known else None
+        if cached is not None and self._redis.hget(keys.job, "commit") == cached.job.commit:
+            self._refresh(keys.attempts, cached, cached.active if changed is None else changed)
+            return cached
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hgetall(keys.job)
+        pipe.hgetall(keys.groups)
+        pipe.hgetall(keys.forks)
+        pipe.hgetall(keys.attempts)
+        pipe.hkeys(keys.inputs)
+        fields, groups, forks, attempts, frozen = pipe.execute()
+        if not fields:
+            return None
+        state = state_of(job, fields, groups, forks, attempts, frozen)
+        if state.damage:
+            raise Damaged(state.damage)
+        return state
+
+    def _refresh(self, key: str, state: JobState, groups: Sequence[str]) -> None:
+        if not groups:
+            return
+        for name, text in zip(groups, cast(list[str | None], self._redis.hmget(key, list(groups))), strict=True):
+            if text is None:
+                state.attempts.pop(name, None)
+            else:
+                state.attempts[name] = Attempt.from_json(text)
+
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
+        """Write everything a decision changed, all or nothing, if nobody has committed since the load."""
+        old, new = decision.old, decision.job
+        keys = self._keys.of(old.id)
+        change = {
+            "id": commit_id,
+            "expect": old.commit,
+            "guards": [{"group": g.group, "epoch": g.epoch, "nonce": g.nonce, "kind": g.kind} for g in decision.guards],
+            "job": new.changed_fields(old),
+            "groups": {name: record.to_json() for name, record in decision.groups.items()},
+            "inputs": decision.frozen,
+            "forks": {name: json.dumps(values) for name, values in decision.collected.items()},
+            "attempts": {name: attempt.to_json() for name, attempt in decision.offered.items()},
+            "drop": list(decision.dropped),
+            "forget": list(decision.forgotten),
+            "thaw": list(decision.thawed),
+            "uncollect": list(decision.uncollected),
+            "orders": {name: list(order) for name, order in decision.orders.items()},
+            "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
+            "due": _stamp(decision.due),
+            "due_seen": due_seen,
+            **acks.to_dict(),
+            "summary": summary,
+            "submitted_at": f"{old.submitted_at:.6f}",
+            "expire": self._retention,
+            "wake": bool(decision.orders) or (new.terminal and new.status is not Status.FINISHED),
+            "lease_ttl": self._lease_ttl,
+            "staged": to_sweep(new, self._let_go) if new.terminal else None,
+        }
+        reach(Point.BEFORE_COMMIT, old.id)
+        answer = self._commit(
+            keys=[
+                *(keys.job, keys.groups, keys.inputs, keys.forks, keys.attempts, keys.events),
+                *(self._keys.due, self._keys.reports, self._keys.counters, self._keys.summary, self._keys.alive),
+                *(self._keys.status(old.status), self._keys.status(new.status), self._keys.ended),
+                *(keys.plans, self._keys.submit_key(old.key), self._keys.sweepable, self._keys.staged),
+            ],
+            args=[
+                old.id,
+                json.dumps(change, separators=(",", ":")),
+                REPORT_GROUP,
+                EVENT_BOUND,
+                self._keys.cancel(old.id),
+            ],
+        )
+        reach(Point.AFTER_COMMIT, old.id)
+        return CommitAnswer(answer)
+
+    def command(
+        self,
+        commanded: JobRecord,
+        old: JobRecord,
+        command_id: str,
+        event: Mapping[str, Any],
+        *,
+        plans: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> CommitAnswer:
+        """Write what a user asked for. The only way the intent is ever written.
+
+        Args:
+            commanded: the record after the command; ``old`` is what it was judged by.
+            command_id: made before the first try; it becomes the job's commit.
+            plans: of groups that run otherwise from now on, as `submit` stores them.
+            params: the job's parameters, if they changed.
+        """
+        keys = self._keys.of(old.id)
+        fields = commanded.changed_fields(old)
+        if params is not None:
+            fields["params"] = json.dumps(dict(params))
+        change = {
+            "id": command_id,
+            "expect": old.commit,
+            "set": fields,
+            "plans": dict(plans or {}),
+            "event": json.dumps(dict(event), separators=(",", ":")),
+        }
+        answer = self._command(
+            keys=[keys.job, keys.events, self._keys.due, self._keys.reports, keys.plans],
+            args=[old.id, json.dumps(change)],
+        )
+        reach(Point.AFTER_COMMAND, old.id)
+        return CommitAnswer(answer)
+
+    def job(self, job: str) -> JobRecord | None:
+        """The record of a job alone; of a damaged one, what can be read of it.
+
+        Raises: NewerJob.
+        """
+        fields = cast(dict[str, str], self._redis.hgetall(self._keys.of(job).job))
+        return JobRecord.salvaged(job, fields) if fields else None
+
+    def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
+        """Stop deciding a job that cannot be decided: it is shown as PAUSED with ``reason`` until a person acts.
+
+        Nothing happens to a job that has ended, or that somebody else commits at this very moment: a coordinator that
+        was frozen before this call must not undo what others decided (tests/simulation/test_model.py).
+        """
+        keys = self._keys.of(job)
+        with self._redis.pipeline(transaction=True) as pipe:
+            watched = cast(Any, pipe)  # between watch and multi it answers at once, which its types do not say
+            watched.watch(keys.job)
+            old, submitted, paused_at = watched.hmget(keys.job, "status", "submitted_at", "paused_at")
+            if old is None or old in TERMINAL:
+                return
+            line = watched.hget(self._keys.summary, job)
+            pipe.multi()
+            if line is not None:
+                pipe.hset(self._keys.summary, job, json.dumps({**json.loads(line), "status": Status.PAUSED}))
+            pipe.hset(
+                keys.job,
+                mapping={
+                    "halted": json.dumps(reason.to_dict()),
+                    "status": Status.PAUSED,
+                    "commit": commit_id,
+                    "paused_at": float(paused_at or 0) or now,
+                },
+            )
+            pipe.zrem(self._keys.status(old), job)
+            pipe.zadd(self._keys.status(Status.PAUSED), {job: float(submitted or now)})
+            pipe.zadd(self._keys.due, {job: now + HALTED_LOOK})
+            try:
+                pipe.execute()
+            except redis.WatchError:
+                return
+
+    def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
+        """Nothing changed: ack and count the reports, and set when the job is looked at next."""
+        change = {"due": _stamp(due), "due_seen": due_seen, **acks.to_dict()}
+        keys = self._keys.of(job)
+        self._settle(
+            keys=[self._keys.due, self._keys.reports, self._keys.counters, keys.events, keys.job],
+            args=[job, json.dumps(change), REPORT_GROUP, EVENT_BOUND],
+        )
+
+    # ---- the sweep -----------------------------------------------------------------------------------
+
+    def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
+        """Say that the sweep is alive. Returns the time of Redis and the age of the tick before, in seconds."""
+        now, gap, _ = self._tick(keys=[self._keys.alive, self._keys.due], args=[period, lease_ttl])
+        return float(now), float(gap)
+
+    def silence(self) -> float:
+        """Seconds since the last tick of any sweep."""
+        at = self._redis.hget(self._keys.alive, "at")
+        seconds, micros = self._redis.time()
+        return seconds + micros / 1e6 - float(cast(str, at) or 0)
+
+    def due(self, now: float, limit: int) -> list[str]:
+        """Jobs that must be decided by ``now``, the most overdue first."""
+        return cast(list[str], self._redis.zrangebyscore(self._keys.due, "-inf", now, start=0, num=limit))
+
+    def forget_ended(self, now: float, limit: int = 100) -> int:
+        """Drop jobs past their retention from the indexes; their own keys have expired. Returns how many."""
+        ended = cast(list[str], self._redis.zrangebyscore(self._keys.ended, "-inf", now, start=0, num=limit))
+        if ended:
+            pipe = self._redis.pipeline(transaction=True)
+            for status in Status:
+                pipe.zrem(self._keys.status(status), *ended)
+            pipe.zrem(self._keys.jobs, *ended)
+            pipe.hdel(self._keys.summary, *ended)
+            pipe.hdel(self._keys.retries, *ended)
+            pipe.zrem(self._keys.ended, *ended)
+            pipe.execute()
+        return len(ended)
+
+    # ---- submit --------------------------------------------------------------------------------------
+
+    def submitted(self, key: str, fingerprint: str) -> str | None:
+        """The id of the job that `submit` would answer with under ``key``; None if it would store a new one.
+
+        Only `submit` decides: by then somebody else may have stored one.
+
+        Raises:
+            KeyTaken: the key belongs to a job with another spec.
+        """
+        job, standing = cast(list[str | None], self._redis.hmget(self._keys.submit_key(key), ["job", "fingerprint"]))
+        if job is not None and standing != fingerprint:
+            raise KeyTaken(job)
+        return job
+
+    def submit(self, submission: Submission, summary: str, reason: str = "") -> tuple[str, bool]:
+        """Store a job. Returns its id, and whether it is new. ``reason`` goes onto the event log.
+
+        Raises:
+            KeyTaken: its key belongs to a job with another spec.
+            NotEnded: it retries a job that has not ended badly.
+        """
+        job = submission.job
+        keys, retried = self._keys.of(job.id), self._keys.of(job.retry_of)
+        change = {
+            # Once for all groups: claim.lua hands them to runners beside the plan of the group.
+            "fields": {**job.to_fields(), "params": json.dumps(dict(submission.params))},
+            "plans": dict(submission.plans),
+            "summary": summary,
+            "fingerprint": submission.fingerprint,
+            "key": job.key,
+            "reason": reason,
+        }
+        answer, said = self._submit(
+            keys=[
+                *(keys.job, keys.plans, keys.events, self._keys.due, self._keys.jobs),
+                *(self._keys.status(Status.PENDING), self._keys.summary),
+                *(self._keys.submit_key(job.key), self._keys.reports, self._keys.retries),
+                *(retried.events, retried.job),
+            ],
+            args=[job.id, json.dumps(change)],
+        )
+        reach(Point.AFTER_SUBMIT, job.id)
+        if answer == "KEY_TAKEN":
+            raise KeyTaken(said)
+        if answer == "NOT_ENDED":
+            raise NotEnded(Status(said))
+        return str(said), answer == "SUBMITTED"
+
+    # ---- the fleet -----------------------------------------------------------------------------------
+
+    def slots(self, now: float, max_age: float) -> dict[str, int]:
+        """Runners heard of within ``max_age`` seconds, per queue they listen on."""
+        seen = cast(list[str], self._redis.zrangebyscore(self._keys.runners_seen, now - max_age, "+inf"))
+        counts: dict[str, int] = {}
+        if seen:
+            for text in cast(list[str | None], self._redis.hmget(self._keys.runners, seen)):
+                for queue in json.loads(text).get("queues", []) if text else []:
+                    counts[queue] = counts.get(queue, 0) + 1
+        return counts
+
+    def resend_allowance(self, queues: Iterable[str], slots: Mapping[str, int]) -> dict[str, int]:
+        """Hints that may still be sent again per queue, in this dispatch_timeout, by all coordinators together.
+
+        Twice the slots that listen and at least 8, so that a lost hint is found on a queue that is never empty. Where
+        nobody listens and the queue already holds more than that, sending more would only pile up. A queue that is
+        EMPTY has lost whatever is overdue on it (its keys were deleted, its broker replaced).
+        """
+        left: dict[str, int] = {}
+        for queue in queues:
+            allowed = max(8, 2 * slots.get(queue, 0))
+            used = int(cast(str, self._redis.get(self._keys.resent(queue))) or 0)
+            length = self._redis.llen(self._keys.queue(queue))
+            if not length:
+                left[queue] = EMPTY
+            elif length >= 64 and not slots.get(queue):
+                left[queue] = 0
+            else:
+                left[queue] = max(0, allowed - used)
+        return left
+
+    def note_resent(self, resent: Mapping[str, int], dispatch_timeout: float) -> None:
+        """Count hints that were sent again against the allowance."""
+        pipe = self._redis.pipeline(transaction=True)
+        for queue, count in resent.items():
+            pipe.set(self._keys.resent(queue), 0, px=max(1, round(dispatch_timeout * 1000)), nx=True)
+            pipe.incrby(self._keys.resent(queue), count)
+        pipe.execute()
+
+
+def _stamp(due: float | None) -> str | None:
+    return None if due is None else f"{due:.6f}"

@@ -1,0 +1,111 @@
+"""The index of staging that is to be swept: which jobs have ended, where their files lie, when to look next.
+
+A job comes in with the commit that ends it, and leaves when nothing of it is left that may ever be removed. What is
+kept here outlives the job's record, since the last look comes after the record has expired.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+
+from unstuck.coordinator.model.records import GroupRecord, JobRecord
+from unstuck.coordinator.model.status import TERMINAL
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import script
+
+MARGIN = 60.0  # seconds on top of what is certain: clocks, slow scripts, a kill that takes its time
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Staging of a job that has ended.
+
+    Attributes:
+        base: head of the warehouse log when the job began; no entry up to it names the job's folders.
+        forget_at: when the job's retention is over, seconds by the clock of Redis.
+    """
+
+    job: str
+    warehouse: str
+    warehouse_id: str
+    base: int
+    forget_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """What retries hold of other jobs' staging.
+
+    Attributes:
+        of: jobs with a retry, or a retry of a retry, that has not ended: it may adopt any of their folders.
+        folders: staging folders that count in some retry, ended or not.
+    """
+
+    of: frozenset[str]
+    folders: frozenset[str]
+
+
+def to_sweep(job: JobRecord, let_go: float) -> dict[str, Any] | None:
+    """What the commit that ends ``job`` puts into the index; None if it has no warehouse to sweep."""
+    if not job.warehouse or not job.warehouse_id:
+        return None
+    known = {"warehouse": job.warehouse, "warehouse_id": job.warehouse_id, "base": job.base or 0}
+    return {"after": let_go + MARGIN, **known}
+
+
+class Sweepable:
+    """The index in one Redis. ``client`` must decode responses. Every call may raise redis.RedisError."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._redis = client
+        self._keys = keys
+        self._take = script(client, "unstuck.coordinator.store", "take")
+
+    def take(self, now: float, limit: int, term: float) -> list[Staged]:
+        """Jobs to look at, the most overdue first; each is given out again after ``term`` seconds."""
+        taken = self._take(keys=[self._keys.sweepable, self._keys.staged], args=[now, limit, now + term])
+        return [_read(job, json.loads(text)) for job, text in taken]
+
+    def later(self, job: str, at: float) -> None:
+        """Look at ``job`` again at ``at``."""
+        self._redis.zadd(self._keys.sweepable, {job: at}, xx=True)
+
+    def done(self, job: str) -> None:
+        """Nothing of ``job`` is ever to be removed any more."""
+        with self._redis.pipeline(transaction=True) as pipe:
+            pipe.zrem(self._keys.sweepable, job)
+            pipe.hdel(self._keys.staged, job)
+            pipe.execute()
+
+    def retries(self) -> Retries:
+        """What all retries that are not forgotten hold."""
+        known = cast(dict[str, str], self._redis.hgetall(self._keys.retries))
+        going: set[str] = set()
+        folders: set[str] = set()
+        for retry in known:
+            keys = self._keys.of(retry)
+            status = self._redis.hget(keys.job, "status")
+            records = [GroupRecord.readable(text) for text in cast(list[str], self._redis.hvals(keys.groups))]
+            # What a damaged record holds nobody knows, so all that it could have adopted stays.
+            if (status is not None and status not in TERMINAL) or None in records:
+                going.update(_line(retry, known))
+            folders.update(record.staging for record in records if record is not None and record.staging)
+        return Retries(frozenset(going), frozenset(folders))
+
+
+def _line(retry: str, known: dict[str, str]) -> Iterator[str]:
+    """The job that is retried, the one that it was a retry of, and so on: a retry adopts from all of them."""
+    while (job := known.get(retry, "")) and job != retry:
+        yield job
+        retry = job
+
+
+def _read(job: str, known: dict[str, Any]) -> Staged:
+    return Staged(
+        job, str(known["warehouse"]), str(known["warehouse_id"]), int(known["base"]), float(known["forget_at"])
+    )

@@ -1,0 +1,304 @@
+"""Queries: how jobs stand, read-only. The command line, apps and tests all read these same views."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import redis
+
+from unstuck.coordinator.explain.explanation import Explanation, Idle
+from unstuck.coordinator.model.loading import state_of
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import DONE, GroupState, Status
+from unstuck.tasks.protocol.group import Scalar
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.token import split_member
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One group, or one member of a fork, as people see it.
+
+    ``progress`` is what the runner last said (``Attempt.told``).
+    """
+
+    id: str
+    record: GroupRecord
+    value: Scalar | None = None
+    attempt: Attempt | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def state(self) -> GroupState:
+        return self.record.state
+
+
+@dataclass(frozen=True, slots=True)
+class ForkView:
+    """One planned group with its members: a group that is not forked has one."""
+
+    name: str
+    needs: tuple[str, ...]
+    join: str
+    forked: bool
+    param: str | None
+    expanded: bool
+    total: int
+    census: dict[str, int]
+    members: tuple[GroupView, ...]  # those with a record; the others are WAITING
+
+    @property
+    def done(self) -> int:
+        return sum(n for state, n in self.census.items() if state in DONE)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job as it stood at ``at`` (seconds, by the clock of Redis).
+
+    Attributes:
+        why: explains the job and its groups that are not done, by id, from the same read; empty unless asked for.
+        damage: as ``JobState.damage``; then there are no groups.
+    """
+
+    job: JobRecord
+    at: float
+    due: float | None
+    groups: tuple[ForkView, ...]
+    why: Mapping[str, Explanation] = field(default_factory=dict)
+    damage: str = ""
+
+    @property
+    def done(self) -> int:
+        """Groups that have ended and were not canceled."""
+        return sum(group.done for group in self.groups)
+
+    @property
+    def total(self) -> int:
+        return sum(group.total for group in self.groups)
+
+    def why_line(self, subject: str, at: float | None = None) -> str:
+        """What the job or group ``subject`` waits for in one line, as of ``at``; empty if that is not known."""
+        found = self.why.get(subject)
+        return "" if found is None else found.line(self.at if at is None else at)
+
+    def why_fork(self, fork: ForkView, at: float | None = None) -> str:
+        """What a planned group waits for in one line: a fork may leave it to a member."""
+        return self.why_line(fork.name, at) or next(filter(None, (self.why_line(m.id, at) for m in fork.members)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob:
+    """One line of ``list``."""
+
+    id: str
+    name: str
+    status: Status
+    submitted_at: float
+    started_at: float
+    ended_at: float
+    groups: dict[str, int]
+    total: int | None
+    version: int
+    reason: Reason | None
+
+    @property
+    def done(self) -> int:
+        """Groups that have ended and were not canceled."""
+        return sum(n for state, n in self.groups.items() if state in DONE)
+
+
+EARLIER = 500  # jobs, of any name, among which one is looked for that ran before
+SAME_NAME = 20  # of these, how many are looked into
+
+
+class Queries:
+    """Read-only views on one Redis. ``client`` must decode responses."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._redis = client
+        self._keys = keys
+
+    def show(self, job: str) -> JobView | None:
+        """Everything about one job, read in one transaction; None if there is no such job."""
+        found = self.state(job)
+        if found is None:
+            return None
+        state, at, due = found
+        return view_of(state, at, due)
+
+    def state(self, job: str) -> tuple[JobState, float, float | None] | None:
+        """The state of a job as deciding sees it, the time of Redis, and when the job is due.
+
+        Also of a damaged job; see ``JobState.damage``.
+        """
+        keys = self._keys.of(job)
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hgetall(keys.job)
+        pipe.hgetall(keys.groups)
+        pipe.hgetall(keys.forks)
+        pipe.hgetall(keys.attempts)
+        pipe.zscore(self._keys.due, job)
+        pipe.time()
+        fields, groups, forks, attempts, due, (seconds, micros) = pipe.execute()
+        if not fields:
+            return None
+        state = state_of(job, fields, groups, forks, attempts)
+        return state, seconds + micros / 1e6, None if due is None else float(due)
+
+    def jobs(
+        self,
+        *,
+        status: Sequence[Status] = (),
+        name: str | None = None,
+        since: float | None = None,
+        limit: int | None = 50,
+    ) -> list[ListedJob]:
+        """Jobs, the newest first.
+
+        Args:
+            status: only these; all if empty.
+            name: a glob that the job's name must match.
+            since: only jobs submitted at or after this time, seconds since the epoch.
+            limit: at most this many; None: all.
+        """
+        low = "-inf" if since is None else since
+        indexes = [self._keys.status(one) for one in status] or [self._keys.jobs]
+        number = -1 if name or limit is None else limit
+        # At one moment: a job that moves from one status to another would else be found twice, or not at all
+        # (tests/guarantees/test_listing.py).
+        pipe = self._redis.pipeline(transaction=True)
+        for index in indexes:
+            pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
+        found: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
+        found.sort(key=lambda item: item[1], reverse=True)
+        ids = [job for job, _ in found]
+        listed: list[ListedJob] = []
+        for start in range(0, len(ids), 500):
+            chunk = ids[start : start + 500]
+            for text in cast(list[str | None], self._redis.hmget(self._keys.summary, chunk)):
+                if text is None:
+                    continue
+                line = _listed(text)
+                if name is None or fnmatch.fnmatchcase(line.name, name):
+                    listed.append(line)
+                if len(listed) == limit:
+                    return listed
+        return listed
+
+    def events(self, job: str, after: str = "-", count: int = 10_000) -> list[tuple[str, dict[str, Any]]]:
+        """The job's event log from the entry after ``after`` (``-``: from its beginning), the oldest first."""
+        low = "-" if after == "-" else f"({after}"
+        entries = cast(
+            list[tuple[str, dict[str, str]]], self._redis.xrange(self._keys.of(job).events, min=low, count=count)
+        )
+        return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
+
+    def idle(self, at: float) -> Idle:
+        """For how long, by ``at``, the time of Redis, no coordinator has looked at anything."""
+        looked, period = cast(list[str | None], self._redis.hmget(self._keys.alive, ["at", "period"]))
+        seconds = max(0.0, at - float(looked)) if looked else 0.0
+        return Idle(seconds, float(period)) if period else Idle(seconds)
+
+    def took(self, state: JobState) -> dict[str, float]:
+        """Seconds that groups which run now took when they last succeeded, in an earlier job of the same name.
+
+        Without those of which the last ``EARLIER`` jobs before this one do not tell, and beyond the first 500.
+        """
+        groups = [group for group in state.active if state.record(group).state is GroupState.RUNNING][:500]
+        if not groups:
+            return {}
+        low = f"({state.job.submitted_at!r}"
+        ids = cast(list[str], self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER))
+        summaries = cast(list[str | None], self._redis.hmget(self._keys.summary, ids)) if ids else []
+        name = state.job.name
+        same = [other for other, text in zip(ids, summaries, strict=True) if text and _listed(text).name == name]
+        pipe = self._redis.pipeline(transaction=False)
+        for other in same[:SAME_NAME]:
+            pipe.hmget(self._keys.of(other).groups, groups)
+        took: dict[str, float] = {}
+        for texts in pipe.execute():
+            for group_id, text in zip(groups, texts, strict=True):
+                record = GroupRecord.readable(text) if text and group_id not in took else None
+                if record is not None and record.state is GroupState.SUCCEEDED and not record.adopted:
+                    took[group_id] = max(0.0, record.since - record.started_at)
+        return took
+
+    def runners(self) -> list[dict[str, Any]]:
+        """Runners as their watchdogs last described them, with ``seen`` (seconds since the epoch)."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.zrange(self._keys.runners_seen, 0, -1, withscores=True)
+        pipe.hgetall(self._keys.runners)
+        seen, described = pipe.execute()
+        return [{**json.loads(described[runner]), "seen": at} for runner, at in seen if runner in described]
+
+    def counters(self) -> dict[str, int]:
+        """How many reports were APPLIED, DUPLICATE, STALE, …"""
+        return {name: int(n) for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()}
+
+
+def view_of(state: JobState, at: float, due: float | None, explained: Sequence[Explanation] = ()) -> JobView:
+    """A job as people see it, with what explains it."""
+    # Without a state it only counts members that are not explained.
+    why = {one.subject: one for one in explained if one.state}
+    groups = tuple(_fork_view(state, name) for name in state.plan.groups)
+    return JobView(state.job, at, due, groups, why, state.damage)
+
+
+def _fork_view(state: JobState, name: str) -> ForkView:
+    planned = state.plan.groups[name]
+    count = state.plan.member_count(name, state.collected)
+    whole = state.ended_whole(name)
+    total = 1 if whole or not count else count
+    census = dict(state.census[name])
+    waiting = total - sum(census.values())
+    if waiting:
+        census[GroupState.WAITING] = census.get(GroupState.WAITING, 0) + waiting
+    members = []
+    for member in state.members(name):
+        record = state.groups.get(member)
+        if record is None:
+            continue
+        attempt = state.attempts.get(member)
+        _, ordinal = split_member(member)
+        members.append(
+            GroupView(
+                member,
+                record,
+                None if ordinal is None else state.plan.member_value(name, ordinal, state.collected),
+                attempt,
+                {} if attempt is None else attempt.told,
+            )
+        )
+    return ForkView(
+        name,
+        planned.spec.needs,
+        str(planned.spec.join),
+        planned.spec.for_each is not None,
+        planned.spec.fork_param,
+        count is not None or whole,
+        total,
+        census,
+        tuple(members),
+    )
+
+
+def _listed(text: str) -> ListedJob:
+    data = json.loads(text)
+    return ListedJob(
+        data["id"],
+        data["name"],
+        Status(data["status"]),
+        float(data["submitted_at"]),
+        float(data["started_at"]),
+        float(data["ended_at"]),
+        {state: int(n) for state, n in data["groups"].items()},
+        data["total"],
+        int(data["version"]),
+        Reason.from_dict(data["reason"]) if data["reason"] else None,
+    )
