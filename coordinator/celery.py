@@ -105,7 +105,7 @@ def _command_task(given: Command) -> None:
         with Client(settings()) as client:
             return str(client.command(job, given, reason=reason, by=_asker(self, by)).answer)
 
-    app.task(give, name=f"coordinator.{given.name.lower()}", bind=True)
+    app.task(give, name=f"unstuck.{given.name.lower()}", bind=True)
 
 
 for _given in (Command.RESUME, Command.STOP, Command.CANCEL, Command.FORCE_STOP):

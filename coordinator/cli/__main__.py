@@ -1,4 +1,4 @@
-"""``python -m coordinator.cli``: the same as ``unstuck``."""
+"""``python -m unstuck.coordinator.cli``: the same as ``unstuck``."""
 
 from unstuck.coordinator.cli import main
 

@@ -30,7 +30,7 @@ _USED = (
     *("signal", "subprocess", "tempfile", "shutil", "threading", "queue", "time", "struct", "pickle", "re", "random"),
     *("secrets", "hashlib", "contextlib", "functools", "traceback", "importlib", "operator"),
     *("redis.client", "redis.connection", "redis.commands.core", "redis.retry", "redis.utils", "redis._parsers."),
-    *("billiard.pool", "billiard.connection", "billiard.queues", "billiard.reduction", "celery.app.trace", "tasks."),
+    *("billiard.pool", "billiard.connection", "billiard.queues", "billiard.reduction", "celery.app.trace", "unstuck."),
 )
 _OWN = ("logging.Logger", "callHandlers")  # the log of the attempt puts its own there while it is open
 # Bound here, so that a step which replaces them does not keep them from being put back.

@@ -81,11 +81,11 @@ def test_a_guard_that_is_killed_is_replaced_by_one_that_knows_everything(up: Cal
     fleet = up(commands={"deaf": DEAF})
     fleet.says("Ready")
     wait_until(lambda: len(fleet.family()) == 5, 10, "the deaf process and its two children")
-    first = fleet.find("guard.py")
+    first = fleet.find("reaper.py")
     assert first is not None
 
     first.kill()
-    fleet.is_back("guard.py", first.pid)
+    fleet.is_back("reaper.py", first.pid)
     fleet.process.kill()
     fleet.process.wait()
 

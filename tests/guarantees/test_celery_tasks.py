@@ -93,7 +93,7 @@ def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
 def send(redis_server: RedisServer) -> Iterator[Send]:
     """Sends a task as any app does."""
     with closing(app_of_strangers(redis_server.url)) as app:
-        yield lambda task, **kwargs: app.send_task(f"coordinator.{task}", kwargs=kwargs, queue="control")
+        yield lambda task, **kwargs: app.send_task(f"unstuck.{task}", kwargs=kwargs, queue="control")
 
 
 COMMANDS = [

@@ -125,7 +125,7 @@ def test_what_is_sent_through_celery_reaches_the_fleet_whose_prefix_it_carries(
 def test_each_sees_only_its_own(fleets: list[Fleet], redis_server: RedisServer) -> None:
     for one, other in (fleets, fleets[::-1]):
         wait_until(lambda one=one: len(one.client.fleet().runners) == 2, 30, "its runners to be shown")
-        shown = json.loads(one.asks("coordinator.cli", "fleet", "--json"))
+        shown = json.loads(one.asks("unstuck.coordinator.cli", "fleet", "--json"))
         own = {runner.pid for runner in one.worker.runners}
         assert {runner["pid"] for runner in shown["runners"]} == own
         assert {queue["name"]: queue["listeners"] for queue in shown["queues"]} == {"control": 1, "light": 2}

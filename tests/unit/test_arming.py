@@ -105,7 +105,7 @@ def test_nothing_that_ships_arms_a_process() -> None:
 
 
 def test_every_point_is_reached_at_exactly_one_place_of_the_code() -> None:
-    source = "\n".join(file.read_text() for room in ("tasks", "coordinator") for file in (ROOT / room).glob("*.py"))
+    source = "\n".join(file.read_text() for room in ("tasks", "coordinator") for file in (ROOT / room).rglob("*.py"))
     assert {point.name: source.count(f"reach(Point.{point.name}, ") for point in Point} == {
         point.name: 1 for point in Point
     }

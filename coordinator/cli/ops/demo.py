@@ -22,7 +22,7 @@ from unstuck.tasks.settings import Settings
 if TYPE_CHECKING:
     from unstuck.coordinator.local.fleet import LocalFleet
 
-CHECKOUT = Path(__file__).resolve().parent.parent.parent
+CHECKOUT = Path(__file__).resolve().parents[3]
 SPEC = Path("examples/flights.yaml")
 
 
