@@ -5,8 +5,6 @@ Its worker consumes the ``control`` queue (sweeps, submits, commands) and carrie
 
 from __future__ import annotations
 
-import threading
-from functools import lru_cache
 from typing import Any
 
 from celery import Task
@@ -15,7 +13,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.reconcile.bootsteps import CoordinatorEars, ReportConsumer
 from unstuck.coordinator.reconcile.quiet import hush
-from unstuck.coordinator.reconcile.wiring import Parts, assemble
+from unstuck.coordinator.reconcile.wiring import parts
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.acknowledging import Acknowledging
@@ -51,19 +49,6 @@ refuse_other_pools(
     "celery -A unstuck.coordinator worker reads reports in a thread, beside which no process may fork, and needs the threads "
     "pool: leave out -P/--pool, or give -P threads.",
 )
-
-_assembling = threading.Lock()
-
-
-@lru_cache(maxsize=1)
-def _assembled() -> Parts:
-    return assemble(settings())
-
-
-def parts() -> Parts:
-    """This process's coordinator, assembled once."""
-    with _assembling:
-        return _assembled()
 
 
 @app.task(name="unstuck.sweep")  # type: ignore[untyped-decorator]

@@ -19,19 +19,11 @@ import redis
 
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.apply import Giving, Judge
-from unstuck.coordinator.commands.job import (
-    RETRY_LEGAL,
-    Answer,
-    Command,
-    Commanded,
-    against_damage,
-    against_retry,
-    command,
-)
+from unstuck.coordinator.commands.job import RETRY_LEGAL, Command, against_damage, against_retry, command
 from unstuck.coordinator.decide.requests import rerun, skip
-from unstuck.coordinator.doctor.fleet_checks import all_at_work, left_lying
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import SHOWN, explain
+from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import World
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.size import compile_to_store
@@ -44,6 +36,7 @@ from unstuck.coordinator.store.dead_letters import Parked, Treated
 from unstuck.coordinator.store.jobs import KeyTaken, NotEnded, Store, Submission
 from unstuck.coordinator.views.fleet import FleetView, fleet_of
 from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
+from unstuck.coordinator.views.queues import all_at_work, left_lying
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings

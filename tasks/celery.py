@@ -17,8 +17,8 @@ from unstuck.tasks.host import lacking
 from unstuck.tasks.settings import leave, settings
 from unstuck.tasks.transport.acknowledging import Acknowledging
 from unstuck.tasks.transport.celery_app import app, refuse_other_pools
-from unstuck.tasks.transport.stall_detector import Ears
 from unstuck.tasks.worker.shutdown import sign_of_this_worker
+from unstuck.tasks.worker.stall import WorkerEars
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def run(hint: str) -> str:
     return run_attempt(this_runner(), hint)
 
 
-app.steps["consumer"].add(Ears)
+app.steps["consumer"].add(WorkerEars)
 
 
 # Signals are global to a process, and a coordinator's own worker imports this module too: every receiver below

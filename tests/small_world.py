@@ -20,9 +20,10 @@ from small_jobs import OUTCOMES, SPECS, VALUES
 from unit.job_at_hand import LEASE
 
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
+from unstuck.coordinator.commands.job import Command, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Decision, Guard, PublishResult, World
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState

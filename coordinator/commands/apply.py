@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from unstuck.coordinator.commands.job import Answer, Commanded, taken_in
+from unstuck.coordinator.commands.job import taken_in
+from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.store.jobs import CommitAnswer

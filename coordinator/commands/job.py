@@ -6,11 +6,10 @@ a weaker one, and one that is refused says in which state it was refused and wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import Any
 
+from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import Intent, Status
 
@@ -21,12 +20,6 @@ class Command(StrEnum):
     STOP = "stop"
     CANCEL = "cancel"
     FORCE_STOP = "force-stop"
-
-
-class Answer(StrEnum):
-    DONE = "DONE"  # the intent is written; a coordinator acts on it
-    ALREADY = "ALREADY"  # it was so before; nothing changed
-    REFUSED = "REFUSED"  # not legal in this state
 
 
 _OPEN = frozenset(status for status in Status if not status.terminal)
@@ -50,20 +43,6 @@ _INTENT = {
     Command.FORCE_STOP: Intent.FORCE_STOP,
 }
 _STRENGTH = (Intent.RUN, Intent.PAUSE, Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP)
-
-
-@dataclass(frozen=True, slots=True)
-class Commanded:
-    """What a command came to: the job's record after it, and a sentence for whoever gave it.
-
-    ``plans`` and ``params`` are what runners get from now on, where an ``alter`` changed it.
-    """
-
-    answer: Answer
-    job: JobRecord
-    text: str
-    plans: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, Any] | None = None
 
 
 def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", why: str = "") -> Commanded:

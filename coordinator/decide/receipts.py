@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.store.jobs import Acks
 from unstuck.tasks.protocol.report import Report, ReportKind
 from unstuck.tasks.protocol.token import split_member
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intake import start
+from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.records import Ask, GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status

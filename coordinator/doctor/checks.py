@@ -7,13 +7,14 @@ Every code has its cure in docs/troubleshooting.md.
 
 from __future__ import annotations
 
-from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, some, warning
+from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, warning
 from unstuck.coordinator.doctor.host_facts import JavaSeen, PackageSeen, PlaceSeen
 from unstuck.coordinator.doctor.redis_facts import JobPlace, Records, Server
 from unstuck.coordinator.doctor.tested import TESTED_JAVA, TESTED_SERVER
 from unstuck.coordinator.explain.explanation import longest_gap
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.coordinator.views.fleet import CoordinatorView, FleetView, RunnerView, SeenThere
+from unstuck.coordinator.views.queues import some
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import LAST_STEPS, Settings

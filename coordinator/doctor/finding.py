@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from unstuck.tasks.duration import format_duration
 
-SHOWN = 6  # names in one sentence
-
 
 class Level(StrEnum):
     OK = "ok"
@@ -36,12 +34,6 @@ def warning(code: str, text: str, cure: str) -> Finding:
 
 def problem(code: str, text: str, cure: str) -> Finding:
     return Finding(code, Level.PROBLEM, text, cure)
-
-
-def some(names: list[str]) -> str:
-    """The first few of ``names``, and how many there are beside them."""
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def count_of(count: int, what: str) -> str:

@@ -101,3 +101,15 @@ class Decision:
         return self.job == self.old and not (
             self.groups or self.collected or self.frozen or self.dropped or self.offered or self.orders or self.reload
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Acks:
+    """Reports to ack with a commit, how they were counted, and by entry id the event of an outcome that was refused."""
+
+    ids: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"acks": list(self.ids), "counts": dict(self.counts), "refused": dict(self.refused)}

@@ -16,6 +16,7 @@ from celery import bootsteps
 from celery.worker import state
 
 from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.wiring import parts
 from unstuck.tasks.process.deadlines import aside
 from unstuck.tasks.transport.stall_detector import Ears
 
@@ -40,8 +41,6 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, parent: Any) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        from unstuck.coordinator.celery import parts
-
         self._consumer = parts().consumer
         self._consumer.stopping.clear()
         self._thread = threading.Thread(target=self._run, args=(self._consumer,), name="report-consumer", daemon=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from dataclasses import dataclass
+from functools import lru_cache
 
 import redis
 
@@ -20,7 +22,7 @@ from unstuck.coordinator.store.reports import Inbox
 from unstuck.coordinator.store.staging_index import Sweepable
 from unstuck.tasks.failpoint_arming import arm_this_process
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.settings import Settings
+from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.celery_app import app as fleet
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.probe import Lookout
@@ -62,3 +64,17 @@ def assemble(settings: Settings) -> Parts:
     presence = Presence(client, keys, name, Lookout(settings))
     consumer = Consumer(inbox, coordinator, sweep, settings, presence=presence)
     return Parts(client, store, coordinator, sweep, inbox, consumer)
+
+
+_assembling = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _assembled() -> Parts:
+    return assemble(settings())
+
+
+def parts() -> Parts:
+    """This process's coordinator, assembled once."""
+    with _assembling:
+        return _assembled()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
 
 import redis
 
-from unstuck.coordinator.model.decision import EMPTY, Decision
+from unstuck.coordinator.model.decision import EMPTY, Acks, Decision
 from unstuck.coordinator.model.loading import Damaged, bare_state, state_of
 from unstuck.coordinator.model.records import Attempt, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
@@ -62,18 +62,6 @@ class Begun:
     def takeover(self, sweep_every: float) -> bool:
         """May a lapsed lease be believed? Only while the sweep is alive and no grace runs (rule 7)."""
         return self.now > self.grace_until and 0 <= self.now - self.alive_at <= 3 * sweep_every
-
-
-@dataclass(frozen=True, slots=True)
-class Acks:
-    """Reports to ack with a commit, how they were counted, and by entry id the event of an outcome that was refused."""
-
-    ids: tuple[str, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"acks": list(self.ids), "counts": dict(self.counts), "refused": dict(self.refused)}
 
 
 @dataclass(frozen=True, slots=True)

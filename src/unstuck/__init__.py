@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from unstuck.coordinator.spec.model import JobSpec
     from unstuck.tasks.errors import Unrecoverable
     from unstuck.tasks.steps.context import StepContext
+    from unstuck.tasks.steps.reader import published
     from unstuck.tasks.warehouse.log import published_files
-    from unstuck.tasks.warehouse.reader import published
 
 __all__ = ["Client", "JobSpec", "Status", "StepContext", "Unrecoverable", "published", "published_files"]
 
@@ -22,7 +22,7 @@ _MODULES = {
     "Status": "unstuck.coordinator.model.status",
     "StepContext": "unstuck.tasks.steps.context",
     "Unrecoverable": "unstuck.tasks.errors",
-    "published": "unstuck.tasks.warehouse.reader",
+    "published": "unstuck.tasks.steps.reader",
     "published_files": "unstuck.tasks.warehouse.log",
 }
 

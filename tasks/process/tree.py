@@ -216,3 +216,11 @@ def describe_status(status: int | None) -> str:
             name = str(-code)
         return f"was killed by signal {name}"
     return f"ended with exit code {code}"
+
+
+def working_folder() -> str | None:
+    """The working directory of this process; None if it is gone. A deploy that replaces it leaves workers without."""
+    try:
+        return os.getcwd()
+    except OSError:  # removed; or on a mount whose server has replaced it (ESTALE) or is away
+        return None

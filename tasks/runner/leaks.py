@@ -40,14 +40,6 @@ class Surroundings:
         return left
 
 
-def working_folder() -> str | None:
-    """The working directory of this process; None if it is gone. A deploy that replaces it leaves workers without."""
-    try:
-        return os.getcwd()
-    except OSError:  # removed; or on a mount whose server has replaced it (ESTALE) or is away
-        return None
-
-
 def _open_files_allowed() -> float:
     """``ulimit -n``."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unstuck.tasks.runner.leaks import working_folder
+from unstuck.tasks.process.tree import working_folder
 
 # Names of modules; with a dot at the end, of all that begin so. ``builtins`` is the first to be put back.
 _USED = (

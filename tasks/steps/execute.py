@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import Any
 
 from unstuck.tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
+from unstuck.tasks.process.tree import working_folder
 from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.protocol.group import Step
-from unstuck.tasks.runner.leaks import working_folder
 from unstuck.tasks.settings import whoami
 from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.output import is_any_frame

@@ -20,12 +20,10 @@ from celery import bootsteps
 from celery.worker import state
 
 from unstuck.tasks.process.deadlines import aside
-from unstuck.tasks.process.shutdown_flag import Word
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings, whoami
 from unstuck.tasks.transport.redis_client import connect, takes_writes
 from unstuck.tasks.transport.stall_policy import LOOKS, Hearing, Look
-from unstuck.tasks.worker import shutdown as stopping
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +35,7 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
     """Begins to listen when Celery has its first consumer, and goes on through every reconnect."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
-    parting = (
-        "though messages wait there and it has an idle runner (UNSTUCK_DEAF_AFTER). It hands back what it runs and "
-        "ends, so that its supervisor restarts it; no job is lost by that"
-    )
+    parting: str  # what becomes of this process, to end a sentence
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
@@ -56,14 +51,15 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def at_work(self) -> bool:
         """False once this process was told to stop: from then on it may take nothing."""
-        worker = stopping.this_worker()
-        return worker is not None and worker.sign.word is Word.WORK
+        raise NotImplementedError
 
     def give_up(self) -> None:
         """End this process, as a failure. From any thread."""
-        worker = stopping.this_worker()
-        if worker is not None:
-            worker.give_up()
+        raise NotImplementedError
+
+    def free(self, consumer: Any) -> bool:
+        """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``."""
+        return len(state.reserved_requests) < int(consumer.pool.num_processes or 0)
 
     def _count(self, qos: Any) -> None:
         """Count what arrives on this connection: every message, also those of which Celery makes no task.
@@ -95,7 +91,7 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
             time.sleep(every)
             queues = list(consumer.app.amqp.queues.consume_from)  # may change: ``celery control cancel_consumer``
             waiting = _waiting(client, Keys(settings.prefix), queues)
-            look = Look(time.monotonic(), self._received, self.at_work() and _free(consumer), waiting)
+            look = Look(time.monotonic(), self._received, self.at_work() and self.free(consumer), waiting)
             hearing = hearing.after(look, within=3 * every + 1.0)
             if hearing.deaf_for >= settings.deaf_after:
                 # Aside: what hangs may be the log, with the main thread in it, and then it is never written.
@@ -104,17 +100,6 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
                 aside(partial(_leave_word, client, Keys(settings.prefix)), within=STORE_WITHIN)
                 self.give_up()
         client.close()
-
-
-def _free(consumer: Any) -> bool:
-    """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``.
-
-    Or should it, had it heard what its runners say: one whose main loop hangs believes them at work for ever.
-    """
-    if len(state.reserved_requests) < int(consumer.pool.num_processes or 0):
-        return True
-    worker = stopping.this_worker()
-    return worker is not None and worker.seats is not None and worker.seats.free
 
 
 def _waiting(client: redis.Redis, keys: Keys, queues: Iterable[str]) -> bool:

@@ -11,7 +11,8 @@ from guarantees.test_the_users_word import running
 from head import Head, group
 
 from unstuck.coordinator.client import Refused
-from unstuck.coordinator.commands.job import Command, Commanded
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.commanded import Commanded
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import Status
 

@@ -18,7 +18,8 @@ from fair_play import Seen
 from small_jobs import SPECS
 from small_world import COMMANDS, LOOK, WAIT, SmallWorld, Step
 
-from unstuck.coordinator.commands.job import LEGAL, Answer, Command
+from unstuck.coordinator.commands.job import LEGAL, Command
+from unstuck.coordinator.model.commanded import Answer
 from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 

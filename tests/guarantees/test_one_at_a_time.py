@@ -19,9 +19,10 @@ from trap import Once, armed
 
 import unstuck.tasks.watchdog.__main__ as watchdog
 from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.store.jobs import Acks, CommitAnswer
+from unstuck.coordinator.store.jobs import CommitAnswer
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind

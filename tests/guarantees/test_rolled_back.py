@@ -9,8 +9,8 @@ import redis
 from head import Head, failed, group
 
 from unstuck.coordinator.client import Refused
+from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.store.jobs import Acks
 
 ONCE = {"max": 0}  # no retry
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import redis
 
-from unstuck.coordinator.model.decision import EMPTY, Decision
+from unstuck.coordinator.model.decision import EMPTY, Acks, Decision
 from unstuck.coordinator.model.records import JobRecord, NewerJob, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Work
@@ -21,7 +21,7 @@ from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.reconciler import Coordinator
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import Acks, Begun, CommitAnswer, EndAnswer, Store
+from unstuck.coordinator.store.jobs import Begun, CommitAnswer, EndAnswer, Store
 from unstuck.coordinator.store.reports import Entry, Inbox
 from unstuck.tasks.settings import Settings
 

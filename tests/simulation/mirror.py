@@ -13,20 +13,11 @@ from typing import Any
 
 import redis
 
-from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import (
-    REPORT_GROUP,
-    Acks,
-    Begun,
-    CommitAnswer,
-    EndAnswer,
-    NotEnded,
-    Store,
-    Submission,
-)
+from unstuck.coordinator.store.jobs import REPORT_GROUP, Begun, CommitAnswer, EndAnswer, NotEnded, Store, Submission
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import FinishAnswer, Lease, RenewAnswer
 from unstuck.tasks.protocol.report import Outcome

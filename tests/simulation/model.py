@@ -11,21 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.model.decision import Decision, Guard
+from unstuck.coordinator.model.decision import Acks, Decision, Guard
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import (
-    HALTED_LOOK,
-    Acks,
-    BeginAnswer,
-    Begun,
-    CommitAnswer,
-    EndAnswer,
-    KeyTaken,
-    NotEnded,
-)
+from unstuck.coordinator.store.jobs import HALTED_LOOK, BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
 from unstuck.tasks.protocol.lease import ClaimAnswer, FinishAnswer, RenewAnswer
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Hint, Token, split_member

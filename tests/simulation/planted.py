@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 from unstuck.coordinator import client
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.decide import decide, intake, joining
 from unstuck.coordinator.decide import intent as obeying
 from unstuck.coordinator.decide import requests as asking
@@ -20,6 +19,7 @@ from unstuck.coordinator.decide.attempts import Folded
 from unstuck.coordinator.decide.dispatch import queue_ready
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import Judgement, Verdict, judge
+from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Decision, Guard, PublishResult
 from unstuck.coordinator.model.records import Ask, Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState

@@ -13,17 +13,18 @@ import redis
 from head import HandsOfTheTest
 
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.job import Command, Commanded
+from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.requests import rerun, skip
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.commanded import Commanded
+from unstuck.coordinator.model.decision import Acks, World
 from unstuck.coordinator.model.records import GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.model.summary import summary_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import Acks, CommitAnswer, Store
+from unstuck.coordinator.store.jobs import CommitAnswer, Store
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint, Token

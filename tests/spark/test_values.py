@@ -29,11 +29,11 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.inputs import Dataset
 from unstuck.tasks.steps.output import stage
+from unstuck.tasks.steps.reader import published
 from unstuck.tasks.steps.spark import Driver
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, Entry, Warehouse, published_files
 from unstuck.tasks.warehouse.marker import StagedOutput
-from unstuck.tasks.warehouse.reader import published
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from job_at_hand import LEASE, LOST, Job, failure, group
 
-from unstuck.coordinator.commands.job import Answer, Command, Commanded, command, taken_in
+from unstuck.coordinator.commands.job import Command, command, taken_in
 from unstuck.coordinator.decide.requests import rerun, skip
 from unstuck.coordinator.explain.job import explain
+from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import PublishResult, World
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.group import GroupPlan

@@ -6,8 +6,9 @@ from functools import partial
 
 from small_world import HALT, LOOK, SmallWorld, Step
 
-from unstuck.coordinator.commands.job import Answer, Command
+from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.model.commanded import Answer
 from unstuck.coordinator.model.status import Status
 
 CLAIM = Step("claim", "a")

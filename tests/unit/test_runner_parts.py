@@ -20,13 +20,13 @@ import redis
 from servers import RedisServer, wait_until
 
 from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound
-from unstuck.tasks.process.tree import Seen, Tree, describe_status, look
+from unstuck.tasks.process.tree import Seen, Tree, describe_status, look, working_folder
 from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
 from unstuck.tasks.protocol.group import Collect
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner import log as attempt_log
-from unstuck.tasks.runner.leaks import Surroundings, working_folder
+from unstuck.tasks.runner.leaks import Surroundings
 from unstuck.tasks.runner.log import AttemptLog
 from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.execute import find, fit

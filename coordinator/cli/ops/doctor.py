@@ -21,8 +21,7 @@ from rich.text import Text
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.exits import ExitCode, Unreachable
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
-from unstuck.coordinator.doctor import checks as judge
-from unstuck.coordinator.doctor import fleet_checks as fleet_health
+from unstuck.coordinator.doctor import checks, fleet_checks
 from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
 from unstuck.coordinator.doctor.host_facts import PlaceSeen, java_seen, packages_seen, place_seen
 from unstuck.coordinator.doctor.redis_facts import JobPlace, records_of, server_of
@@ -99,11 +98,11 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.
     if not machine.ended(until):
         text = f"java has not said its version within {PATIENCE:g}s"
         machine.found.append(warning("JAVA", text, "Ask it yourself: java -version"))
-    findings = [*fleet.found, *judge.of_settings(settings), *of_names(os.environ), *warehouse.found]
+    findings = [*fleet.found, *checks.of_settings(settings), *of_names(os.environ), *warehouse.found]
     if seen.place is not None and seen.jobs is not None:
-        findings += judge.of_place_and_jobs(seen.place, seen.jobs)
+        findings += checks.of_place_and_jobs(seen.place, seen.jobs)
     if seen.place is not None and seen.fleet is not None:
-        findings += judge.of_place_and_fleet(seen.place, seen.fleet)
+        findings += checks.of_place_and_fleet(seen.place, seen.fleet)
     findings += machine.found
 
     counts = {level: sum(one.level is level for one in findings) for level in Level}
@@ -145,15 +144,15 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
         with connected(settings) as connection:
             found.append(ok("REDIS", f"answers at {place}"))
             server = server_of(connection.redis)
-            found.extend(judge.of_server(server, settings))
+            found.extend(checks.of_server(server, settings))
             if server.cluster:
                 return  # its records cannot be read at once, and none can be written
             records = records_of(connection.redis, Keys(settings.prefix))
             seen.jobs = records.places
-            found.extend(judge.of_records(records, settings))
+            found.extend(checks.of_records(records, settings))
             seen.fleet = connection.client.fleet()
-            found.extend(fleet_health.of_fleet(seen.fleet, place, records.open, settings.deaf_after))
-            found.extend(fleet_health.of_versions(seen.fleet, RunsOn(**release_here())))
+            found.extend(fleet_checks.of_fleet(seen.fleet, place, records.open, settings.deaf_after))
+            found.extend(fleet_checks.of_versions(seen.fleet, RunsOn(**release_here())))
     except Unreachable as error:
         found.append(_unreachable(error))
 
@@ -169,15 +168,15 @@ def _unreachable(error: Exception) -> Finding:
 
 def _look_at_warehouse(settings: Settings, seen: _Seen, found: list[Finding]) -> None:
     seen.place = place_seen(settings.warehouse, secrets.token_hex(8))
-    found.extend(judge.of_place(seen.place))
+    found.extend(checks.of_place(seen.place))
 
 
 def _look_at_machine(settings: Settings, found: list[Finding]) -> None:
-    found.extend(judge.of_packages(packages_seen(TESTED)))
+    found.extend(checks.of_packages(packages_seen(TESTED)))
     if settings.spark_master == NO_SPARK:
         found.append(ok("JAVA", f"not looked at: no Spark is to run here (UNSTUCK_SPARK_MASTER={NO_SPARK})"))
         return
-    found.extend(judge.of_java(java_seen(java_version), JAVA))
+    found.extend(checks.of_java(java_seen(java_version), JAVA))
 
 
 def _show(findings: list[Finding]) -> None:

@@ -1,0 +1,63 @@
+"""Queues as people see them: on which of them messages lie though somebody is idle, and whose runners are all at work."""
+
+from __future__ import annotations
+
+from unstuck.coordinator.spec.checks import CONTROL_QUEUE
+from unstuck.coordinator.views.fleet import FleetView, RunnerView
+from unstuck.tasks.duration import format_duration
+
+DEAF = 60.0  # seconds for which a message may lie before idle runners, where UNSTUCK_DEAF_AFTER says none
+SHOWN = 6  # names in one sentence
+
+
+def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:
+    """Queues whose oldest message has lain for more than ``deaf_after`` seconds before somebody who should take it.
+
+    That is a runner which has had nothing to do for as long: a fleet whose runners are all at work leaves messages
+    lying for hours, and is well. Of ``control`` any coordinator, for they only ever work for moments.
+
+    Returns: queue → what lies there for how long, before whom, in words.
+    """
+    term = deaf_after or DEAF
+    found = {}
+    for queue in view.queues:
+        if queue.oldest_since is None or view.at - queue.oldest_since <= term:
+            continue
+        lies = f"queue {queue.name}, the oldest for {format_duration(view.at - queue.oldest_since)}"
+        if queue.name == CONTROL_QUEUE:
+            if heads := [f"{one.host}:{one.pid}" for one in view.coordinators if not one.silent]:
+                found[queue.name] = f"{lies}, and nobody takes them: they are for the coordinators {some(heads)}"
+            continue
+        idle = {
+            f"{one.host}:{one.worker_pid}"
+            for one in view.runners
+            if not one.silent and queue.name in one.queues and one.job is None
+            if one.idle_since is not None and view.at - one.idle_since > term
+        }
+        if idle:
+            found[queue.name] = (
+                f"{lies}, though runners that listen there are idle: those of worker {some(sorted(idle))}"
+            )
+    return found
+
+
+def all_at_work(view: FleetView) -> dict[str, str]:
+    """Queues whose listeners are all at work: queue → what they are at, in words."""
+    busy: dict[str, list[RunnerView]] = {}
+    for queue in {queue for one in view.runners for queue in one.queues}:
+        listening = [one for one in view.runners if not one.silent and queue in one.queues]
+        if listening and all(one.job is not None for one in listening):
+            busy[queue] = sorted(listening, key=lambda one: one.since or view.at)
+    told = {}
+    for queue, runners in busy.items():
+        first = runners[0]
+        who = "it is at work," if len(runners) == 1 else f"all {len(runners)} are at work, the longest"
+        seconds = max(0.0, view.at - (first.since or view.at))
+        told[queue] = f"{who} for {format_duration(seconds)} on {first.group} of job {first.job}"
+    return told
+
+
+def some(names: list[str]) -> str:
+    """The first few of ``names``, and how many there are beside them."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
