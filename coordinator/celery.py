@@ -1,4 +1,4 @@
-"""The Celery app of the coordinator: ``celery -A unstuck.coordinator worker -P threads`` and ``celery -A unstuck.coordinator beat``.
+"""The Celery app of the coordinator: ``celery -A unstuck.coordinator worker -P threads``, and ``… beat``.
 
 Its worker consumes the ``control`` queue (sweeps, submits, commands) and carries the report consumer as a bootstep.
 """
@@ -46,8 +46,8 @@ app.steps["consumer"].add(CoordinatorEars)
 hush("unstuck.sweep")
 refuse_other_pools(
     app,
-    "celery -A unstuck.coordinator worker reads reports in a thread, beside which no process may fork, and needs the threads "
-    "pool: leave out -P/--pool, or give -P threads.",
+    "celery -A unstuck.coordinator worker reads reports in a thread, beside which no process may fork, and needs the "
+    "threads pool: leave out -P/--pool, or give -P threads.",
 )
 
 

@@ -358,7 +358,7 @@ class Client:
         return self._give(job, given, judge, said, who)
 
     def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
-        """Change values of a job's spec, all or none. See `command`, and `unstuck.coordinator.commands.alter` for what may change when.
+        """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
 
         Args:
             values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a value out.

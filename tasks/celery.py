@@ -1,7 +1,7 @@
 """The fleet: ``celery -A unstuck.tasks worker``. The one task it knows, and a runner in each of its children.
 
 Celery looks for this module by name. It must never be imported by a coordinator, which sends hints through
-``unstuck.tasks.transport.celery_app`` alone.
+``tasks.transport.celery_app`` alone.
 """
 
 from __future__ import annotations

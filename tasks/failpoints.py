@@ -2,8 +2,8 @@
 
 Between two steps of the protocol lies the moment in which a process may be lost. Each such moment has a name here, and
 the code says ``reach(point, job)`` when it comes there. Unarmed, which is always so in production, that costs a call
-and one comparison. docs/trigger-points.md has the same catalogue; ``unstuck.tasks.failpoint_arming`` arms the processes of a test fleet,
-tests/trap.py the process of a test.
+and one comparison. docs/trigger-points.md has the same catalogue. ``failpoint_arming`` arms the processes of
+a test fleet, and tests/trap.py arms the process of a test.
 
 Nothing here may decide, write or remember anything: with or without its points the code does the same.
 """
@@ -66,7 +66,7 @@ def reach(point: Point, job: str) -> None:
 def arm(act: Act | None) -> Act | None:
     """From now on ``act`` is called at every point, in the thread that reached it; None disarms.
 
-    Returns: what was armed before. For tests, and for ``unstuck.tasks.failpoint_arming`` alone.
+    Returns: what was armed before. For tests, and for ``tasks.failpoint_arming`` alone.
     """
     global _act
     before, _act = _act, act

@@ -1,7 +1,7 @@
 """A small fleet for tests: real workers, and a coordinator played by hand.
 
-``offer`` writes what a coordinator would have committed (tasks/protocol/keys.py) and sends the hint; ``outcome`` waits for
-what the runner puts on the record. Nothing here knows how a runner works.
+``offer`` writes what a coordinator would have committed, and sends the hint; ``outcome`` waits for what the runner puts
+on the record. Nothing here knows how a runner works.
 """
 
 from __future__ import annotations

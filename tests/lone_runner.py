@@ -30,7 +30,7 @@ runner.end()
 
 
 class LoneRunner:
-    """One runner. ``said`` are the answers of ``unstuck.tasks.runner.attempt.run``, once it has ended by itself."""
+    """One runner. ``said`` are the answers of ``tasks.runner.attempt.run``, once it has ended by itself."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path) -> None:
         self.process = process

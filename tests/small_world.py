@@ -1,7 +1,7 @@
 """A small world: one job, and everything that anybody may do to it, step by step, for tests that explore.
 
 The job is decided by the real deciding code. The store, the runners, the warehouse log and the clock are as small as
-can be; what they answer is what the scripts in ``tasks/protocol/lua`` and ``coordinator/store/lua`` and ``publish`` would. Every
+can be; what they answer is what the scripts and ``publish`` would. Every
 step happens at once and is noted in ``history``; ``play`` of the same steps leads to the same world. Every decision is
 judged (``fair_play``).
 
@@ -79,7 +79,7 @@ class SmallWorld:
     """
 
     def __init__(self, spec: str, seen: Seen | None = None, limit: int = 500) -> None:
-        """``limit``: moves that one decision may make; the caller has set it in ``unstuck.coordinator.model.decision`` too."""
+        """``limit``: moves that one decision may make; the caller has set it in ``coordinator.model.decision`` too."""
         self.spec, self.seen, self.limit = spec, seen or Seen(), limit
         written = {"name": spec, "params": {"x": 0}, **SPECS[spec]}
         self.job = JobRecord("j-1", spec, JobSpec.model_validate(written).to_json(), "new")

@@ -1,6 +1,6 @@
-"""Traps: the process of a test, armed at its trigger points (``unstuck.tasks.failpoints``).
+"""Traps: the process of a test, armed at its trigger points (``tasks.failpoints``).
 
-Other processes are armed by ``unstuck.tasks.failpoint_arming``.
+Other processes are armed by ``tasks.failpoint_arming``.
 """
 
 from __future__ import annotations

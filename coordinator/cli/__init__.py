@@ -1,6 +1,6 @@
 """The command line ``unstuck``: one file per command, plus what they share (see ``commands`` for the list).
 
-Commands only ask and show; everything they do goes through ``unstuck.coordinator.client``, ``unstuck.coordinator.views.jobs``, the
+Commands only ask and show; everything they do goes through ``coordinator.client``, ``coordinator.views.jobs``, the
 warehouse reader and the local fleet. They must never decide anything, never show a Python traceback for an error that
 was to be expected, and never write anything but their answer to standard output when ``--json`` is given.
 """

@@ -1,7 +1,7 @@
 """Overtime: what waits in a queue, or takes as a whole, longer than its spec allows, is given up.
 
 The user's word stands above every timeout: nothing is given up under a pause, a cancel or a force-stop. The time of a
-step and of a group's steps is held by the watchdog beside the runner (``unstuck.tasks.watchdog.policy``), not here.
+step and of a group's steps is held by the watchdog beside the runner (``tasks.watchdog.policy``), not here.
 """
 
 from __future__ import annotations

@@ -172,7 +172,10 @@ def _overdue(seen: Records, settings: Settings) -> Finding:
 
 
 def _sweep(seen: Records, settings: Settings) -> Finding:
-    cure = "Start a coordinator (celery -A unstuck.coordinator worker -P threads) and a beat (celery -A unstuck.coordinator beat)."
+    cure = (
+        "Start a coordinator (celery -A unstuck.coordinator worker -P threads) and a beat "
+        "(celery -A unstuck.coordinator beat)."
+    )
     if seen.swept_age is None:
         return (problem if seen.open else warning)("SWEEP", "nobody has ever swept here", cure)
     ago = f"{format_duration(max(0.0, seen.swept_age))} ago"

@@ -32,7 +32,10 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DE
         told = [f"{one.host}:{one.pid} (last hint {ago(one.taken_at, view.at)})" for one in hands]
         found.append(ok("WORKERS", some(told)))
     else:
-        cure = "Start one: celery -A unstuck.tasks worker. If some run, they use another UNSTUCK_REDIS_URL or UNSTUCK_PREFIX."
+        cure = (
+            "Start one: celery -A unstuck.tasks worker. If some run, they use another UNSTUCK_REDIS_URL or "
+            "UNSTUCK_PREFIX."
+        )
         found.append(
             (problem if open_jobs else warning)("WORKERS", f"no worker is heard of at {place}, so nothing runs", cure)
         )

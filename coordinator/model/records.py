@@ -121,7 +121,7 @@ _GROUP_FIELDS = frozenset(f.name for f in fields(GroupRecord))
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The live attempt of a group, as the worker scripts keep it (``tasks/protocol/lua``). Coordinators only read it."""
+    """The live attempt of a group, as the worker's scripts keep it. Coordinators only read it."""
 
     epoch: int
     nonce: str
@@ -247,7 +247,7 @@ class JobRecord:
     Attributes:
         commit: uuid of the last commit; the compare-and-set of every commit.
         spec: as JSON, with references in place of long texts; see `written`.
-        texts: the long texts of the spec, by digest (``unstuck.tasks.protocol.texts``). One that an ``alter`` took out stays.
+        texts: the long texts of the spec, by digest (``tasks.protocol.texts``). One that an ``alter`` took out stays.
         phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log.
         aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
         publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.

@@ -28,7 +28,7 @@ class Hands:
     """Sends hints through one Celery app and publishes through the job's warehouse."""
 
     def __init__(self, app: Any) -> None:
-        """``app``: the Celery app of the fleet (``unstuck.tasks.transport.celery_app.app``)."""
+        """``app``: the Celery app of the fleet (``tasks.transport.celery_app.app``)."""
         self._app = app
 
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:

@@ -1,7 +1,7 @@
 """The JSON schema of a job spec, for editors that complete and check while one types.
 
-``python -m unstuck.coordinator.spec.json_schema`` writes it anew beside this file. The schema is a copy for editors; what decides is
-`JobSpec`, which also checks what a schema cannot say.
+``python -m unstuck.coordinator.spec.json_schema`` writes it anew beside this file. The schema is a copy for editors.
+`JobSpec` decides, and also checks what a schema cannot say.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pydantic's errors in words for the person who wrote the spec.
 
-Translates only: what is an error is decided by the models of ``unstuck.tasks.protocol.group`` and ``unstuck.coordinator.spec.model``.
+Translates only: what is an error is decided by the models of ``tasks.protocol.group`` and ``coordinator.spec.model``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The store: the only module of the coordinator that speaks to Redis about jobs. One named call per transition.
 
 Every write is one Lua script (``coordinator/store/lua``) that validates before it writes and may be repeated, since
-redis-py repeats a command whose reply was lost. The keys are listed in ``unstuck.tasks.protocol.keys``.
+redis-py repeats a command whose reply was lost. The keys are listed in ``tasks.protocol.keys``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The fleet as people see it: runners, coordinators, and the queues between them. Read-only; it decides nothing.
 
-Runners are described by their watchdogs (``unstuck.tasks.watchdog.__main__``), coordinators by themselves (``unstuck.coordinator.reconcile.heartbeat``).
+Runners are described by their watchdogs (``tasks.watchdog``), coordinators by themselves (``heartbeat``).
 Who died without a goodbye is shown as silent for an hour, since that is what a person looks for.
 """
 
@@ -27,7 +27,7 @@ JOBS_LOOKED_AT = 1000  # open jobs, the newest, in which queues are looked for t
 
 @dataclass(frozen=True, slots=True)
 class SeenThere:
-    """The warehouse that a process of the fleet was set to, as it saw it last (``unstuck.tasks.warehouse.probe``).
+    """The warehouse that a process of the fleet was set to, as it saw it last (``tasks.warehouse.probe``).
 
     Attributes:
         uri: its address; None if the process was set to none, or is of an older release.

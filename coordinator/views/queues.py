@@ -1,4 +1,4 @@
-"""Queues as people see them: on which of them messages lie though somebody is idle, and whose runners are all at work."""
+"""Queues as people see them: where messages lie though somebody is idle, and whose runners are all at work."""
 
 from __future__ import annotations
 

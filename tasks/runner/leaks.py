@@ -1,7 +1,7 @@
 """What an attempt may leave behind in its process: threads, open files.
 
 None of it can be taken away safely, so a process that has some is replaced. Daemon threads are let be: libraries
-keep them for good, and they do not keep the process alive. Child processes: see ``unstuck.tasks.runner.runner``.
+keep them for good, and they do not keep the process alive. Child processes: see ``tasks.runner.runner``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It owns what lasts from one attempt to the next: its name, its connection, its leash, its session. It must exist
 in the child only, never in the parent, and at most once in a process; what one attempt does stands in
-``unstuck.tasks.runner.attempt``. It adopts the orphans below it, so it sees each process that a step leaves, and ends it.
+``tasks.runner.attempt``. It adopts the orphans below it, so it sees each process that a step leaves, and ends it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Published data, read with Spark. The plain-Python reader of the same files is ``unstuck.tasks.warehouse.log.published_files``."""
+"""Published data, read with Spark. Plain Python reads the same files with ``warehouse.log.published_files``."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ because the claim and the lease carry the guarantee: with late acknowledgement a
 running task a second copy at once (measured), and a hint that is lost is simply sent again.
 
 This module must stay light: a coordinator imports it to send hints. What a worker does with them is in
-``unstuck.tasks.celery``, which no coordinator imports.
+``tasks.celery``, which no coordinator imports.
 """
 
 from __future__ import annotations

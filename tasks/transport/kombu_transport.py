@@ -6,7 +6,7 @@ epoll goes on reporting it, under a number that by then is another's, and nobody
 its pub/sub connection (``celery inspect`` and ``control``) makes it read there without an end, even if they are false.
 (tests/guarantees/test_inherited_connection.py)
 
-What a main process that hangs all the same comes to stands in ``unstuck.tasks.transport.stall_detector``.
+What a main process that hangs all the same comes to stands in ``tasks.transport.stall_detector``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Its supervisor starts another. A thread, and not a timer of Celery's own loop: that loop is what may be broken. It has a
 connection of its own to the store, and reads nothing but the lengths of the queues. It must never end a worker that
-is merely busy; what deaf means stands in ``unstuck.tasks.transport.stall_policy``. A coordinator has the same ears, and another end
-(``unstuck.coordinator.reconcile.bootsteps``).
+is merely busy; what deaf means stands in ``stall_policy``. Workers (``worker.stall``) and coordinators
+(``reconcile.bootsteps``) end in ways of their own.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Pure: what was seen goes in, and for how long the worker has been deaf comes out
 
 A worker is deaf when it is connected, could take a message, has some on its queues, and receives none. Celery's Redis
 transport has had this fault again and again after a reconnect. Every single excuse counts: a worker that is busy, that
-is told to stop, or that cannot ask Redis is never called deaf. ``unstuck.tasks.transport.stall_detector`` looks and acts.
+is told to stop, or that cannot ask Redis is never called deaf. ``tasks.transport.stall_detector`` looks and acts.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 order, only if absent, and never change: whoever creates slot *n* has published *n*, and nobody can undo it. A
 snapshot beside every fiftieth entry spares readers the older ones; it is a shortcut and never an authority.
 
-This file publishes nothing by itself (see coordinator/publishing/package.py) and imports Spark only where a caller brings it.
+This file publishes nothing by itself (see coordinator/publishing/package.py).
 """
 
 from __future__ import annotations

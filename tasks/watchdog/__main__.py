@@ -12,10 +12,10 @@ runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, c
 watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
 ==================  ==========================================================================================
 
-It also sees the stop sign of the worker (``unstuck.tasks.process.shutdown_flag``), whose grace it counts.
+It also sees the stop sign of the worker (``tasks.process.shutdown_flag``), whose grace it counts.
 
 It must never renew for a runner that is gone or stopped, never die of a store that is away, and never outlive its
-runner. What it decides stands in ``unstuck.tasks.watchdog.policy``; here it looks and acts.
+runner. What it decides stands in ``tasks.watchdog.policy``; here it looks and acts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a watchdog decides: from what it sees of its runner and what the store answers, to what it does.
 
-Pure: no process, no clock, no store. ``unstuck.tasks.watchdog.__main__`` looks, asks ``decide``, and acts. It must never let a
+Pure: no process, no clock, no store. ``tasks.watchdog`` looks, asks ``decide``, and acts. It must never let a
 runner that is told to stop go on for ever, and never say of an attempt what the order given to it contradicts:
 a runner killed because the user canceled was canceled, not lost.
 """

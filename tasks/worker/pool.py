@@ -1,15 +1,14 @@
 """The prefork pool of the fleet: Celery's own, with additions.
 
-A child may ask to be replaced; it notes whether it waits for its next job (``unstuck.tasks.worker.idle_slots``); and until it does, or
-holds an attempt, it has a fuse (``unstuck.tasks.process.hang_alarm``). It is also where a worker's main process hears of its own start,
-before it forks, and of every way it may end: what it does then stands in ``unstuck.tasks.worker.shutdown``. The main process adopts
-what a killed child leaves, and ends it.
+A child may ask to be replaced, and notes whether it waits for its next job (``idle_slots``). While a child holds no
+attempt, it has an alarm (``hang_alarm``). The main process hears here of its own start, before it forks, and of every
+way in which it may end (``shutdown``). It adopts what a killed child leaves, and ends it.
 
 billiard replaces a child that leaves with ``EX_RECYCLE`` without calling any task lost, but offers no way to ask
 for it other than counting tasks or memory. The question is put here, where a child is about to wait for its next
 job: the last result is already sent, and no job has been read that could be lost with the process.
 
-It must never decide by itself that a child should go; ``unstuck.tasks.runner.runner`` does.
+It must never decide by itself that a child should go; ``tasks.runner.runner`` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker that has stalled: connected, with a free runner, and taking nothing. It hands back what it runs, and ends."""
+"""A worker that has stalled: it is connected, has a free runner and takes nothing. It hands back its work and ends."""
 
 from __future__ import annotations
 

@@ -222,7 +222,8 @@ ASKS_NOBODY = {"validate", "datasets", "demo"}  # the demo has a server of its o
 # Eight at once, for most of it is waiting: each in a process forked from one that has given a command already.
 _ALL_AT_ONCE = """
 import json, os, sys, time
-import unstuck.coordinator.client, unstuck.coordinator.doctor.checks, unstuck.coordinator.local.fleet  # most of what a command costs
+import unstuck.coordinator.client, unstuck.coordinator.doctor.checks  # most of what a command costs
+import unstuck.coordinator.local.fleet
 from unstuck.coordinator.cli import main
 
 def give(line, out):

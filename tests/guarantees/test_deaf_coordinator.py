@@ -39,7 +39,7 @@ main()
 
 @contextmanager
 def coordinator(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """One real ``celery -A unstuck.coordinator worker``, and its log. No beat: nothing comes but what the test sends."""
+    """One real coordinator, and its log. No beat: nothing comes but what the test sends."""
     log = folder / "coordinator.log"
     terms = {"UNSTUCK_DEAF_AFTER": f"{DEAF_AFTER}s", "UNSTUCK_WAREHOUSE": str(folder / "w"), "PYTHONPATH": str(ROOT)}
     with log.open("wb") as out:

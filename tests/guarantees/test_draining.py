@@ -249,7 +249,7 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
     code = (
         "import re, sys, unstuck.tasks.settings\n"
         "unstuck.tasks.settings.LAST_STEPS = 0.2\n"
-        "from tasks import stopping\n"
+        "from unstuck.tasks.worker import shutdown as stopping\n"
         "from unstuck.tasks.process.shutdown_flag import Word\n"
         "worker = stopping.begin('spark@here')\n"
         "worker.take_signals()\n"

@@ -14,7 +14,10 @@ from servers import RedisServer
 from unstuck.tasks.protocol.report import Failure, OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 
-SOON = "import unstuck.tasks.protocol.failure, unstuck.tasks.runner.attempt; unstuck.tasks.protocol.failure.TEXT_WITHIN, unstuck.tasks.runner.attempt.TEXT_CLOCK = 0.5, 1.5\n"
+SOON = (
+    "from unstuck.tasks.protocol import failure; from unstuck.tasks.runner import attempt; "
+    "failure.TEXT_WITHIN, attempt.TEXT_CLOCK = 0.5, 1.5\n"
+)
 REPLACED = SOON + "runner.replace = lambda: print('replaced')\n"
 
 

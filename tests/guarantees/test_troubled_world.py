@@ -323,7 +323,7 @@ def test_a_store_that_refuses_writes_for_a_while_is_waited_for(head: Head) -> No
 
 
 def test_a_group_cannot_ask_for_the_coordinators_own_queue(head: Head) -> None:
-    """Its hints go to coordinators, which know no ``unstuck.tasks.runner.attempt`` and drop them: QUEUED for ever."""
+    """Its hints go to coordinators, which know no ``tasks.runner.attempt`` and drop them: QUEUED for ever."""
 
     with pytest.raises(SpecError):
         head.submit(group("x", queue="control"))

@@ -1,7 +1,7 @@
 """The simulator: whole histories of Unstuck in one process, under a seed and a virtual clock.
 
 What decides is the real thing: ``decide``, ``act.Coordinator``, ``Consumer`` and ``Sweep``, ``Client`` for what the
-user asks, ``explain`` for what the user is told, and ``unstuck.tasks.watchdog.policy`` for the watchdogs. What it stands on is
+user asks, ``explain`` for what the user is told, and ``tasks.watchdog.policy`` for the watchdogs. What it stands on is
 modelled: the store (with the semantics of the Lua scripts), the report stream, the broker, the warehouse, the runners.
 Everything that can go wrong does: messages are lost, doubled, delayed and reordered, replies are lost, workers,
 watchdogs and coordinators are killed and frozen at any boundary, publishers before their slot, runners are deaf to

@@ -1,4 +1,4 @@
-"""What a runner hears to a claim: the answer of the script, put together as in ``unstuck.tasks.protocol.lease``."""
+"""What a runner hears to a claim: the answer of the script, put together as in ``tasks.protocol.lease``."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A runner dies and freezes at every boundary of an attempt; its watchdog dies with it (a lost host) or tells of its
 death. A frozen runner that thaws goes on as if nothing had happened: it is the zombie that the fences are for.
 
-What a watchdog decides is the real thing (``unstuck.tasks.watchdog.policy``). Most runners leave when they are told to; a deaf one does
+What a watchdog decides is the real thing (``policy``). Most runners leave when they are told to; a deaf one does
 not, and is killed after the grace; and some hang where no kill reaches them, while their watchdog renews the lease.
 """
 
@@ -31,7 +31,7 @@ from .trouble import Fault, Trouble
 T = TypeVar("T")
 Told = Generator[float, None, T]
 RENEW = 3.0
-# How an attempt ends that was told to, as in ``unstuck.tasks.runner.attempt``; None: it is somebody else's by now.
+# How an attempt ends that was told to, as in ``tasks.runner.attempt``; None: it is somebody else's by now.
 _AS_ORDERED = {
     Order.STALE: None,
     Order.CANCEL: Outcome(OutcomeKind.CANCELED),

@@ -1,4 +1,4 @@
-"""The model of the store: what the scripts in ``tasks/protocol/lua`` and ``coordinator/store/lua`` do, on Python values.
+"""The model of the store: what the scripts of the worker and of the coordinator do, on Python values.
 
 Every method is one script and happens at once. It must hold no logic of its own: ``test_model.py`` runs the same
 calls against this and against the scripts on a real Valkey, and compares every answer and every record.
