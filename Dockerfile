@@ -14,6 +14,7 @@ WORKDIR /build
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY tasks tasks
 COPY coordinator coordinator
+COPY src src
 RUN pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]" && rm -rf /build
 
 # Steps run code of users: not as root. Named volumes take the owner of the folder they are first mounted over.

@@ -66,7 +66,7 @@ CODE = {
     "time": lambda: [setattr(time, name, broken) for name in ("time", "monotonic", "sleep")],
     "socket": lambda: setattr(socket, "socket", broken),
     "tempfile": lambda: setattr(tempfile, "TemporaryDirectory", broken),
-    "modules": lambda: [sys.modules.pop(name) for name in ("json", "os", "unstuck.run")],
+    "modules": lambda: [sys.modules.pop(name) for name in ("json", "os", "unstuck.tasks.runner.attempt")],
 }
 STATE = {
     "environment": os.environ.clear,

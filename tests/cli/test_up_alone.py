@@ -128,7 +128,7 @@ def test_a_reader_that_reads_nothing_keeps_nobody_from_being_started_again(up: C
 
 @pytest.mark.parametrize("which", ["plain", "guard"])
 def test_what_dies_comes_back_where_the_folder_of_logs_was_removed(up: Callable[..., Up], which: str) -> None:
-    text = {"plain": PLAIN, "guard": "guard.py"}[which]
+    text = {"plain": PLAIN, "guard": "reaper.py"}[which]
     fleet = up(commands={"plain": PLAIN})
     fleet.says("Ready")
     first = fleet.find(text)
@@ -145,7 +145,7 @@ def test_what_cannot_be_started_is_tried_again_until_it_can_be(up: Callable[...,
     """Nothing can be started while a file stands where the folder of logs should be."""
     fleet = up(commands={"plain": PLAIN})
     fleet.says("Ready")
-    former = [fleet.find(PLAIN), fleet.find("guard.py")]
+    former = [fleet.find(PLAIN), fleet.find("reaper.py")]
     logs = fleet.home / "log"
     shutil.rmtree(logs)
     logs.touch()
@@ -157,7 +157,7 @@ def test_what_cannot_be_started_is_tried_again_until_it_can_be(up: Callable[...,
 
     logs.unlink()
 
-    for text, one in zip((PLAIN, "guard.py"), former, strict=True):
+    for text, one in zip((PLAIN, "reaper.py"), former, strict=True):
         assert one is not None
         fleet.is_back(text, one.pid, 10)
 
