@@ -64,6 +64,6 @@ java:  ## install Java 17 or newer with apt-get, dnf or brew
 	@scripts/setup.sh java
 
 clean:  ## remove .venv, caches and builds; never the jobs (.unstuck) or the warehouse
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build dist *.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build dist *.egg-info src/*.egg-info
 	rm -rf spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
