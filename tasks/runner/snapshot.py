@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from unstuck.tasks.process.tree import working_folder
@@ -142,11 +143,14 @@ def _set_path(before: list[str]) -> None:
     sys.path = list(before)
 
 
-_IMPORTERS = tuple(sys.meta_path)
+@cache
+def _first_importers() -> tuple[Any, ...]:
+    """Those of before the first step. A module may add others while it is imported, which stay."""
+    return tuple(sys.meta_path)
 
 
 def _importers() -> tuple[Any, ...]:
-    return tuple(one for one in _IMPORTERS if one in sys.meta_path)
+    return tuple(one for one in _first_importers() if one in sys.meta_path)
 
 
 def _set_importers(before: tuple[Any, ...]) -> None:

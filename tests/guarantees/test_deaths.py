@@ -253,7 +253,7 @@ def thawed(place: Place) -> dict[Point, Case]:
         log = place.worker.text()
         return all(
             all(map(fleet.gone, reached_by(case.orders[0])))
-            or re.search(rf"Task tasks\.run\[{case.job}/make/1/\w+\] succeeded", log)
+            or re.search(rf"Task unstuck\.run\[{case.job}/make/1/\w+\] succeeded", log)
             for case in cases.values()
         )
 

@@ -360,5 +360,5 @@ def test_submits_by_message_that_hang_hold_up_no_other_command(
                 process.wait()
         assert len(people.jobs()) == 1
     before_the_first_was_refused = log.read_text().partition("has not answered")[0]
-    taken = re.findall(r"Task coordinator\.submit\[\S+ received", before_the_first_was_refused)
+    taken = re.findall(r"Task unstuck\.submit\[\S+ received", before_the_first_was_refused)
     assert len(taken) == 4, "one for each of its threads; another coordinator could have the others"
