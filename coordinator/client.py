@@ -201,7 +201,7 @@ class Client:
     ) -> Submitted:
         compiled = compile_to_store(job_spec)
         # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
-        # stored, or its work is done again under another key (tests/guarantees/test_hanging_warehouse.py).
+        # stored, or its work is done again under another key.
         try:
             stored = self._store.submitted(key, compiled.fingerprint) if key else None
         except KeyTaken as taken:
@@ -215,7 +215,7 @@ class Client:
             self._patience.ask(warehouse, refused, lambda: place.check_id(expected))
         standing = self._patience.ask(warehouse, refused, place.identity)
         # Noted here, before anything can be published: a store that is rolled back to any later point still finds
-        # the job's own package above its base (tests/guarantees/test_shown_is_true.py).
+        # the job's own package above its base.
         base = self._patience.ask(warehouse, refused, place.head, LISTING)
         # Apart: what is left behind above makes no warehouse of which nobody is told.
         warehouse_id = standing or self._patience.ask(warehouse, refused, place.ensure_id)

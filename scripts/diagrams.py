@@ -1,6 +1,6 @@
 """Draw the moves of groups and jobs in docs/how-it-works.md from the tables in coordinator/model/moves.py.
 
-``python scripts/diagrams.py`` writes the page anew between its marks; ``tests/unit/test_docs.py`` holds it equal.
+``python scripts/diagrams.py`` writes the page anew between its marks; a test of the docs holds it equal.
 """
 
 from __future__ import annotations

@@ -82,8 +82,7 @@ def _start_runner(**_: Any) -> None:
 
         start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, sign=sign_of_this_worker())
     except Exception as error:  # noqa: BLE001 - whatever it is, this child must take no hint
-        # Celery would log it, and give this child hints, each of which would be lost in it
-        # (test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_cannot_be_one_takes_no_hint).
+        # Celery would log it, and give this child hints, each of which would be lost in it.
         log.critical(
             "the process %d cannot be a runner: %s: %s. It takes no hint and ends; the worker starts another, until "
             "one can. Hints wait meanwhile, or go to other workers",

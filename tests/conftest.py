@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from hypothesis import settings
-from servers import RedisServer
+
+from tests.support.servers import RedisServer
 
 if TYPE_CHECKING:
-    from head import Head
+    from tests.support.coordinator import Head
 
 
-pytest_plugins = ["suite_limits"]
+pytest_plugins = ["tests.support.suite_limits"]
 # For the JVMs of all processes that tests start. They live for seconds: code compiled once, and lightly, takes a third
 # off the start of a session and its first job.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -29,7 +30,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failed test says what its workers were at."""
     report = yield
     if report.failed:
-        import fleet
+        from tests.support import fleet
 
         for worker in fleet.RUNNING:
             report.sections.append((f"worker {worker.process.pid}", worker.story()))
@@ -55,7 +56,7 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 @pytest.fixture
 def make_head(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Callable[..., Head]:
     """Makes coordinators on the empty store, each with settings of its own (``head.Head``)."""
-    from head import Head
+    from tests.support.coordinator import Head
 
     def make(**overrides: Any) -> Head:
         return Head(redis_server.url, tmp_path / "warehouse", **overrides)

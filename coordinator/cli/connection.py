@@ -57,7 +57,7 @@ def connected(settings: Settings | None = None, otherwise: str = ELSEWHERE) -> I
     with Client(settings, redis_client=store) as client:
         try:
             # Once, without repeats: redis-py multiplies those of the connection with those of the command, and a
-            # frozen server would hold a person for four times the timeout (tests/cli/test_exit_codes.py).
+            # frozen server would hold a person for four times the timeout.
             store.ping()
             store.set_retry(Retry(ExponentialBackoff(base=0.05, cap=0.5), REPEATS))
             yield Connection(client, store, url)

@@ -33,7 +33,7 @@ LEGAL: dict[Command, frozenset[Status]] = {
     Command.FORCE_STOP: _OPEN,
 }
 RETRY_LEGAL = frozenset({Status.FAILED, Status.CANCELED, Status.STOPPED})  # it makes a new job of an old one
-# `command` says the same in finer words; tests/unit/test_commands.py holds the two equal.
+# `command` says the same in finer words.
 
 _INTENT = {
     Command.PAUSE: Intent.PAUSE,

@@ -36,7 +36,6 @@ def held_until(record: GroupRecord, attempt: Attempt, world: World) -> float:
 
     One whose claim is gone (the store was rolled back under the commit that had read it) has one term from that commit
     on: a runner that lives claims it again by its next renewal (rule 3), and of one that has died nobody would hear.
-    (test_a_claim_that_the_store_forgot_under_a_commit_does_not_hang_its_group)
     """
     return attempt.lease if attempt.claimant else record.since + world.lease_ttl
 

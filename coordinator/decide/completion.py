@@ -98,7 +98,6 @@ def end(draft: Draft) -> None:
         finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {said}{more}"))
         return
     # Of a job that is not publishing it is the answer to a record that is no more: the store was rolled back meanwhile.
-    # (test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is)
     result = draft.world.published if draft.job.phase == PUBLISHING else None
     if draft.job.phase != PUBLISHING:
         draft.job = replace(draft.job, phase=PUBLISHING)
@@ -131,7 +130,6 @@ def _no_answer(draft: Draft) -> PublishResult | None:
     """What is told of a try that has not answered for so long that it counts as hanging; None as long as it does not.
 
     From the record alone: the coordinators that have it in hand cannot be asked, and may be dead.
-    (test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs_in_between)
     """
     silent, now = publish_silent(draft.job, draft.world), draft.world.now
     if not silent or now < publish_hangs_at(draft.job) or publish_at(draft.job, draft.world) > now:
@@ -165,7 +163,6 @@ def end_as_wanted(draft: Draft) -> None:
             published(draft, result)
             return
         # Nothing to publish (version 0) decides nothing: no package stands, and an ABORT may stand already.
-        # (test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished)
     if draft.job.timed_out is not None and draft.job.intent is Intent.STOP:
         reason = Reason(reason.code, f"{reason.text}; what still ran at its timeout was ended")
     finish(draft, status, reason)

@@ -46,7 +46,6 @@ def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Deci
         draft.touched.extend(state.plan.groups)
     if draft.job.renewed:
         # Before what the attempts say: an attempt that failed since the resume is charged to the new budget.
-        # (test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resume)
         renew_budgets(draft)
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
         look_at(draft, group_id)
@@ -77,7 +76,7 @@ def conclude(draft: Draft) -> None:
         IllegalMove: the table of a job's moves does not hold it; nothing is committed.
     """
     outcome = draft.job.status if draft.job.terminal else None
-    # The state does not follow what is forgotten (test_a_job_whose_rerun_is_under_way_is_not_shown_retrying).
+    # The state does not follow what is forgotten.
     gone = draft.decision.forgotten
     status = derive(
         intent=draft.job.intent,

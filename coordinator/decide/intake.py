@@ -26,7 +26,6 @@ def look_at(draft: Draft, group_id: str) -> None:
         return
     # Claimed and ended since we last looked: two moves, and one more for each fork whose maker it is not alone.
     # The first of a commit is always taken in, whatever it takes: one for which no commit has room would wait for ever.
-    # (test_a_group_that_feeds_more_forks_than_a_commit_has_room_for_is_taken_in_all_the_same)
     moves = draft.decision.moves
     if moves and moves > MAX_TRANSITIONS - 2 - len(draft.planned(group_id).feeds):
         draft.decision.more = True

@@ -98,7 +98,7 @@ def guard(draft: Draft, group_id: str) -> None:
     """Check once more, inside the commit, that nobody has claimed it.
 
     Not where this decision has just offered it anew, its record being gone: the store holds none, nobody can claim it,
-    and the guard would be refused for ever (test_a_command_is_obeyed_although_the_records_of_attempts_are_gone).
+    and the guard would be refused for ever.
     """
     if group_id not in draft.decision.offered:
         record = draft.state.record(group_id)

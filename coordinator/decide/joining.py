@@ -64,8 +64,7 @@ def condition_holds(draft: Draft, name: str) -> bool:
 
     Once it held it is not asked again: the inputs of the group are frozen with it, and are the sign of it. Otherwise a
     group that waits for room, or was returned by a pause, or a fork that is half queued, could find that it should
-    never have begun, since after ``any_succeeded`` more results may be there by now
-    (tests/unit/test_decide_conditions.py::test_a_condition_that_held_is_not_asked_again).
+    never have begun, since after ``any_succeeded`` more results may be there by now.
     """
     spec = draft.plan.groups[name].spec
     if spec.when is None or name in draft.state.frozen:

@@ -66,7 +66,7 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
 
     Args:
         word: a fresh random word. A number would come round again after a rollback, and with it the markers of a rerun
-            that the store has forgotten (tests/guarantees/test_rolled_back.py).
+            that the store has forgotten.
 
     Raises: NoSuchGroup.
     """
@@ -81,7 +81,7 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
     after = [later for later in names[1:] if list(_records(state, later))]
     also = f", and so will what comes after it: {listed(after)}" if after else ""
     # What comes after it too: with the same inputs as before (another need of its was enough, or this one failed both
-    # times) it would take over its own marker of before, and not run (test_what_comes_after_a_rerun_runs_too_…).
+    # times) it would take over its own marker of before, and not run.
     reruns = {**job.reruns, **dict.fromkeys(names, word)}
     asked = replace(job, asks=(*job.asks, ask), reruns=reruns)
     plans = state.plan.group_plans(job.warehouse, job.warehouse_id, reruns, job.adopts)
@@ -103,8 +103,7 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
     elif job.status not in LEGAL:
         text = f"{where}: {word} is for a job that is PAUSED or RETRYING; `unstuck pause {job.id}` first"
     elif job.intent not in (Intent.RUN, Intent.PAUSE):
-        # A job that was halted is shown as PAUSED whatever the user wants of it
-        # (tests/unit/test_known_histories.py::test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped).
+        # A job that was halted is shown as PAUSED whatever the user wants of it.
         asked = job.intent.command
         text = f"{where}, but {asked} was asked for, so none of its groups will run again; `unstuck why {job.id}`"
     elif job.phase == PUBLISHING:
@@ -121,8 +120,7 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
 def _will_be_forgotten(state: JobState, member: str) -> bool:
     """A rerun that no coordinator has brought about yet will take the member's record away.
 
-    Members are recorded in their order, so none can be skipped ahead of those before it
-    (tests/unit/test_known_histories.py::test_a_member_of_a_fork_that_is_to_run_again_cannot_be_skipped_ahead_of_its_turn).
+    Members are recorded in their order, so none can be skipped ahead of those before it.
     """
     fork, _ = split_member(member)
     for ask in state.job.asks:

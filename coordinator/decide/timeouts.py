@@ -25,7 +25,6 @@ def give_up_queued(draft: Draft) -> None:
 
     A claim that arrives in between wins, since the commit checks once more that there is none. After an outage of the
     sweep, in which perhaps nobody could claim, runners have one lease term to do so, as they have to renew.
-    (tests/guarantees/test_time_is_over.py)
     """
     if not draft.world.takeover:
         return
@@ -65,7 +64,7 @@ def call_time(draft: Draft) -> None:
     wait for runners that may be the very reason why the time ran out.
 
     Noted on the record, and not asked of the clock again: a clock that is set back between two of those commits must
-    not let what is half canceled go on and publish (tests/unit/test_job_timeout.py).
+    not let what is half canceled go on and publish.
     """
     job = draft.job
     at = job_timeout_at(job, draft.plan.timeout, draft.world)

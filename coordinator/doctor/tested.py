@@ -1,6 +1,6 @@
 """The versions that the tests of this release ran with, of what it asks for. A wheel carries no constraints file.
 
-tests/unit/test_doctor.py holds that they are those of constraints.txt. Of the server and of Java a minimum is asked
+They are those of constraints.txt. Of the server and of Java a minimum is asked
 for, and the doctor names these beside it.
 """
 

@@ -41,7 +41,7 @@ class Voice:
             if self.keeps:
                 with suppress(OSError):
                     self._write(line)
-            # ValueError is what a closed file object raises (test_up_alone.py: all that lose their terminal).
+            # ValueError is what a closed file object raises.
             with suppress(OSError, ValueError):
                 self._say(line)
 

@@ -25,7 +25,7 @@ SETTLED = 1.0  # seconds
 FIRST_DELAY, LONGEST_DELAY = 0.5, 15.0  # seconds
 
 # The process waits for one line before it becomes the program. If the foreground process is killed between starting it
-# and naming it to the guard, the line never comes and the process leaves (test_up.py: …killed_with_sigkill_leaves_…).
+# and naming it to the guard, the line never comes and the process leaves.
 _AFTER_THE_WORD = 'read -r go && exec "$@" </dev/null'
 
 

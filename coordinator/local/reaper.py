@@ -115,7 +115,7 @@ class Guard:
             )
 
     def _keep(self) -> None:
-        """A guard that is killed is replaced; its successor is born knowing everything (test_up.py)."""
+        """A guard that is killed is replaced; its successor is born knowing everything."""
         failing = False
         while True:
             self._process.wait()

@@ -130,7 +130,6 @@ class Background:
                 thread.start()
             except RuntimeError as error:
                 # A limit of the host. Nothing was begun, so it waits, and nothing is left that would seem to hang.
-                # (test_what_gets_no_thread_waits_and_is_begun_when_it_is_asked_for_again)
                 log.warning("%s %s in %s waits: no thread could be started for it: %s", self._name, key, place, error)
                 break
             self._runs.append(run)  # before it can end: that takes the mutex, which is ours

@@ -115,7 +115,6 @@ def publish(
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
         # appear under a job that was called FAILED, so the failure takes the job's place in the log.
-        # (test_a_publish_that_failed_cannot_be_completed_by_a_frozen_publisher)
         entry, _ = warehouse.append(publish_id, after, author.abort(failure.code, str(failure)))
         return _verdict(entry, adopted=True)
     if not package.outputs:
@@ -226,7 +225,6 @@ def _package(
     except PublishFailed:
         # It is final, so it must not come of a warehouse that was away while its markers were looked for: one that is
         # away still says so here, and one that is back is looked at once more.
-        # (test_a_warehouse_that_was_away_for_one_look_fails_nothing)
         files.check()
         return _collect(files, job, sources, published_by, wanted)
 

@@ -95,7 +95,6 @@ class Publisher:
         reach(Point.AFTER_PUBLISH, job)
         try:
             # What came of it is known to us alone; dropped, it would be found out only by publishing once more.
-            # (test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free)
             for tries in range(1, MAX_BUSY):
                 if self._tell(job, result):
                     break
@@ -117,7 +116,6 @@ class Publisher:
             return self._warehouses.abort(state, abort, answered)
         except Exception as error:
             # Whatever a warehouse's client may raise: this job is tried again later, and must not stop the others.
-            # (tests/simulation/test_pass.py)
             log.exception("job %s could not be published", state.job.id)
             text = f"the package could not be published yet: {type(error).__name__}: {error}"
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", text[:500]))

@@ -65,8 +65,7 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
 class CoordinatorEars(Ears):
     """The ears of a coordinator: what comes through Celery, submits, commands and the sweeps of beat, must be heard.
 
-    Its own sweep goes on without Celery, so jobs are decided; but whoever submits through Celery would wait for ever
-    (tests/guarantees/test_deaf_coordinator.py).
+    Its own sweep goes on without Celery, so jobs are decided; but whoever submits through Celery would wait for ever.
     """
 
     parting = (
@@ -87,5 +86,5 @@ def end_as_failure() -> None:
     doom = threading.Timer(2 * GRACE, os._exit, (EXIT_CODE,))
     doom.daemon = True
     doom.start()
-    # Not by SIGTERM, for that ends with 0 (tests/chaos/test_coordinator_process.py).
+    # Not by SIGTERM, for that ends with 0.
     state.should_stop = EXIT_CODE

@@ -124,7 +124,7 @@ class Consumer:
         """Note for people that this coordinator is at work, about once a second.
 
         After each job that was met and at the end of a round: one that hangs is seen to be silent, and one that works
-        for minutes in one round, when there was an outage, is not (test_a_coordinator_at_work_is_never_called_silent).
+        for minutes in one round, when there was an outage, is not.
         """
         now = self._clock()
         if self._presence is not None and now >= self._next_note:
@@ -170,7 +170,7 @@ class Consumer:
         """Hand over the reports of one job. An error is that job's own: those behind it are applied all the same.
 
         What raised stays pending and is delivered again, here or elsewhere; after ``POISON_AFTER`` deliveries it is
-        parked (tests/guarantees/test_parked.py).
+        parked.
         """
         try:
             self._hand_over(job, entries, tries)

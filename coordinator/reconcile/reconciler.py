@@ -189,7 +189,6 @@ class Coordinator:
                 again += not more
                 turn += more
                 if turn == TURN:
-                    # (test_a_fork_of_10000_…_and_a_small_job_behind_it_starts_at_once)
                     self._store.end(job, owner, anyway=True)
                     return Handled.MORE
             # Refused, more to do, or somebody met the lock busy: look at everything, from a fresh due.
@@ -213,7 +212,7 @@ class Coordinator:
         """Load, decide, commit once. Returns the answer, and whether there is more to decide at once."""
         cached = self._take_cached(job, begun.now)
         # Reports that never stop must not keep us from what is silent (a lost report, a dead worker, a lost hint): who
-        # has not looked at everything for a sweep does so now. tests/simulation/test_wakeups.py
+        # has not looked at everything for a sweep does so now.
         if cached is None or begun.now - cached.looked_at >= self._settings.sweep_every:
             changed = None
         state = self._store.load(job, cached, changed)
@@ -226,7 +225,6 @@ class Coordinator:
         if (written_at > begun.now or lock_lapsed) and not todo.retimed:
             # Written since this pass began, by the user, or by whoever has had the lock while it stood still: its time
             # is taken anew. What lies ahead even then was written before the clock was set back.
-            # (test_a_pass_that_stood_still_takes_its_time_anew, test_a_pass_that_stood_still_starts_no_retry_early)
             todo.retimed = True
             return CommitAnswer.CONFLICT, False
         return self._decide(job, state, begun, changed, reports, published, todo)

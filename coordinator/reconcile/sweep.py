@@ -83,7 +83,6 @@ class Sweep:
         try:
             return self._coordinator.handle(job)
         except Exception as error:
-            # (test_a_job_that_cannot_be_decided_at_all_stops_no_sweep)
             if unavailable(error):
                 raise
             log.exception("job %s could not be decided; it stays due", job)

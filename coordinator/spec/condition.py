@@ -5,8 +5,7 @@ expressions and much less of it: no calls, no functions, no attributes of anythi
 other file touches that library. What it is given to walk has been cut down first: names and values are put in as
 constants, looking into a value is an operator, and every operator is one of ours (``operators``).
 
-Nothing here raises anything but `ConditionError`, and `evaluate` not even that
-(tests/unit/test_condition.py::test_no_text_makes_it_raise_anything_else).
+Nothing here raises anything but `ConditionError`, and `evaluate` not even that.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def pattern_of(name: Any) -> str:
 _SIMPLE = "letters, digits and _, not beginning with a digit, at most 63 characters"
 _DASHED = "letters, digits, _ and -, beginning with a letter or _, at most 63 characters"
 _DOTTED = "letters, digits, _ . and -, beginning with a letter, digit or _, at most 63 characters"
-# What stands for each pattern; test_every_pattern_has_words holds this table to the models.
+# What stands for each pattern.
 PATTERNS = {
     pattern_of(GroupName): f"a group name ({_DASHED})",
     pattern_of(DatasetName): f"a name ({_SIMPLE})",

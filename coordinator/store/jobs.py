@@ -285,7 +285,7 @@ class Store:
         """Stop deciding a job that cannot be decided: it is shown as PAUSED with ``reason`` until a person acts.
 
         Nothing happens to a job that has ended, or that somebody else commits at this very moment: a coordinator that
-        was frozen before this call must not undo what others decided (tests/simulation/test_model.py).
+        was frozen before this call must not undo what others decided.
         """
         keys = self._keys.of(job)
         with self._redis.pipeline(transaction=True) as pipe:

@@ -119,7 +119,6 @@ class Inbox:
             redis.RedisError: the store is away, or refuses writes.
         """
         # A store whose memory is full gives reports out, and counts that, though none can be applied. It refuses this.
-        # (test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_poison)
         self._redis.xgroup_createconsumer(self._keys.reports, REPORT_GROUP, self._consumer)
         answer = cast(
             Any,

@@ -170,8 +170,7 @@ class Queries:
         low = "-inf" if since is None else since
         indexes = [self._keys.status(one) for one in status] or [self._keys.jobs]
         number = -1 if name or limit is None else limit
-        # At one moment: a job that moves from one status to another would else be found twice, or not at all
-        # (tests/guarantees/test_listing.py).
+        # At one moment: a job that moves from one status to another would else be found twice, or not at all.
         pipe = self._redis.pipeline(transaction=True)
         for index in indexes:
             pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)

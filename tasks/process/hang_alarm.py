@@ -4,7 +4,6 @@ A child waits for a job, which takes as long as it takes; or it holds an attempt
 Whatever lies between, its start, its end, a claim, the cleaning up, a line in a log, has a time to be over, and nobody
 else looks at it: Celery's own limit of a start does not hold for a worker's first children, and a JVM may never stop.
 The watchdog ends what the child leaves behind, and the worker starts another.
-(tests/guarantees/test_between_attempts.py)
 """
 
 from __future__ import annotations

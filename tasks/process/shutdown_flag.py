@@ -45,8 +45,7 @@ class StopSign:
     @property
     def word(self) -> Word:
         """What was said so far."""
-        # Not by whether it can be read: a pipe whose writers have died can be, too (test_worker_life.py:
-        # …a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_lost).
+        # Not by whether it can be read: a pipe whose writers have died can be, too.
         size = array.array("i", [0])
         fcntl.ioctl(self.looking, termios.FIONREAD, size, True)
         return Word(min(size[0], Word.STOP_NOW))

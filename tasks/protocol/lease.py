@@ -66,7 +66,7 @@ class Claim:
         """What is to be done; None unless CLAIMED.
 
         It is read when it is asked for: whoever claims holds the attempt, also one whose order it cannot read, and has
-        to end it. (test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison)
+        to end it.
 
         Raises:
             OrderUnreadable: this release cannot read it.

@@ -130,7 +130,7 @@ class Attempt:
     """One claimed attempt in this process.
 
     From the claim on, whatever is raised ends it with an outcome: nobody else knows that it is held, and a lease that
-    lapses would be charged to the group as a lost worker (tests/guarantees/test_after_the_claim.py).
+    lapses would be charged to the group as a lost worker.
     """
 
     def __init__(self, runner: Runner, token: Token, claim: Claim | BaseException) -> None:
@@ -260,7 +260,7 @@ class Attempt:
         """The Spark session of this attempt; None for a group that wants none.
 
         It is left with ``stack``, when the outcome is on the record: a session that cannot be left must neither hide
-        why a step failed, nor make work that is done a failure (tests/guarantees/test_hanging_attempt.py).
+        why a step failed, nor make work that is done a failure.
         """
         group, runner = self._order.group, self._runner
         if not group.spark:

@@ -227,7 +227,7 @@ def _overhearing(sheet: _Bounded) -> Iterator[Callable[[], bool]]:
     It is heard where loggers call their handlers, and not by one of these: a step that sets up logging removes every
     handler from root and closes it, or adds one that prints to ``sys.stdout``, which is the tee. What is printed while
     a record is shown is that record once more, so it is kept out of the log. As a record of its own it would come back
-    to that handler, without end (test_a_step_that_configures_logging_succeeds_and_what_it_says_is_in_the_log_once).
+    to that handler, without end.
 
     Yields: whether this thread is showing a record that is in ``sheet`` already.
     """

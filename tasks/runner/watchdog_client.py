@@ -6,7 +6,7 @@ itself, because a runner without a watchdog holds a lease that nobody renews and
 stays stopped is no better than a dead one: it is killed first, so there are never two of one runner.
 
 No thread and no line of it may fail quietly: a runner that lived on after that would take hints, and lose each. It acts
-first and logs afterwards, aside and under no lock: the log may hang (tests/unit/test_leash.py).
+first and logs afterwards, aside and under no lock: the log may hang.
 """
 
 from __future__ import annotations
@@ -188,8 +188,7 @@ class Leash:
     def _say_if_read(self, line: dict[str, Any]) -> None:
         """A watchdog that does not read (it is stopped) must not block the runner over a number for people."""
         assert self._process.stdin is not None
-        # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made
-        # (test_a_watchdog_is_spoken_to_also_through_a_pipe_with_a_number_beyond_1023).
+        # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made.
         pipe = select.poll()
         pipe.register(self._process.stdin, select.POLLOUT)
         if pipe.poll(0):
@@ -211,8 +210,7 @@ class Leash:
     def _mind(self, process: subprocess.Popen[bytes], seen: psutil.Process, ended: threading.Event) -> None:
         """Kill a watchdog that stays stopped; ``_hear`` then starts the next one, as after any other death.
 
-        It takes no lock: whoever holds that may be waiting for the stopped one to read what is in its pipe
-        (test_a_runner_that_waits_for_its_frozen_watchdog_to_read_goes_on_when_it_is_replaced).
+        It takes no lock: whoever holds that may be waiting for the stopped one to read what is in its pipe.
         """
         every, standstill = self._patience / LOOKS, Standstill()
         while not ended.wait(every):

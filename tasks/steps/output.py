@@ -54,7 +54,6 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
         if wrote is not None and wrote != staged.rows:
             # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
             # Spark commits what it finds there, without an error.
-            # (test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_half_of_one)
             raise StagingLost(
                 f"Spark wrote {wrote} rows to {files.uri(folder)}, and {staged.rows} stand there. The warehouse was "
                 "away for a while, or somebody removed files; the group runs again, as its retry: allows"

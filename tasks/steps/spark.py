@@ -194,7 +194,7 @@ class Driver:
             # Nobody else needs to reach a local driver. The UI listens where this variable says.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             # Spark's own default is the first python3 on the PATH: another one, without our packages, unless somebody
-            # activated the virtual environment. (test_python_in_spark_is_the_python_of_the_worker)
+            # activated the virtual environment.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
         for key, value in {**conf, **self._settings.spark_conf}.items():

@@ -3,7 +3,6 @@
 kombu frees the slot only once Redis has taken the acknowledgement, and Celery notes the error and goes on. So a worker
 with one slot, whose link stalls at that moment, listens no more and looks alive. Here the slot is freed either way.
 What stays behind in Redis comes back as a second copy of the hint, much later, and is STALE then.
-(tests/chaos/driver/test_half_open.py: test_a_worker_whose_acknowledgement_failed_takes_work_again)
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ Celery's own waits would do it, but for three things. Its steps go up to 30 s, s
 its broker. A server that answers and refuses writes (a failover, a broken disk, a full memory) counts as well, and
 Celery would connect to it again and again, several times a second. And it gives up after a hundred tries, which ends a
 worker with all that it runs; that is a setting, in ``tasks.transport.celery_app``.
-(tests/guarantees/test_troubled_broker.py)
 
 It must not touch connections that only send: nobody may wait for ever to send a hint, which may be lost anyway.
 """

@@ -54,7 +54,7 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
         accept_content=["json"],
         worker_prefetch_multiplier=1,
         # A message that nobody here can begin with is left to others: what a worker holds and has not begun comes back
-        # only after the visibility_timeout (test_submits_by_message_that_hang_hold_up_no_other_command).
+        # only after the visibility_timeout.
         worker_disable_prefetch=True,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_redirect_stdouts=False,
@@ -63,13 +63,13 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
         broker_connection_retry_on_startup=True,
         broker_connection_timeout=5.0,
         # Celery would give up after a hundred tries, and end a worker with all that it runs. And it takes an answer
-        # that refuses a write for an error without a cure, and ends at once (tests/guarantees/test_troubled_broker.py).
+        # that refuses a write for an error without a cure, and ends at once.
         broker_connection_max_retries=None,
         broker_channel_error_retry=True,
         # No retry option here: it would silently switch Producer.batch off (measured).
         broker_transport_options={
             # A connection whose other end went away without a word (a failover, a firewall) is found by these alone.
-            # A process has several, and finds them one after the other (tests/chaos/driver/test_half_open.py). The
+            # A process has several, and finds them one after the other. The
             # BRPOP of a listening worker waits for one second, so five are enough for any reply.
             "socket_timeout": 5.0,
             "socket_connect_timeout": 5.0,

@@ -4,7 +4,6 @@ kombu has two faults that together hung a worker for ever, a while after a conne
 takes a socket out of epoll only after it has closed it; but a child that was forked meanwhile holds that socket too, so
 epoll goes on reporting it, under a number that by then is another's, and nobody can take it out any more. And news of
 its pub/sub connection (``celery inspect`` and ``control``) makes it read there without an end, even if they are false.
-(tests/guarantees/test_inherited_connection.py)
 
 What a main process that hangs all the same comes to stands in ``tasks.transport.stall_detector``.
 """
@@ -40,7 +39,7 @@ def _leaving(connection: Any, channel: Any) -> Any:
     class Connection(connection):  # type: ignore[misc]
         def disconnect(self, *args: Any, **kwargs: Any) -> None:
             # By way of the channel, which lets go of it when it is closed: a class outlives its last use for long, and
-            # with it each poller would (test_a_connection_that_is_closed_leaves_no_poller_behind).
+            # with it each poller would.
             poller = getattr(getattr(channel.connection, "cycle", None), "poller", None)
             if self._sock is not None and poller is not None and os.getpid() == self.pid:  # a child shares the epoll
                 poller.unregister(self._sock)

@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 def connect(url: str, *, timeout: float = 5.0, repeats: int = 2) -> redis.Redis:
     """A client that answers within about ``timeout`` seconds per try, with decoded responses."""
-    # A Unix socket has no such option, and redis-py refuses it there (test_a_fleet_on_a_unix_socket_runs_a_job).
+    # A Unix socket has no such option, and redis-py refuses it there.
     tcp: dict[str, Any] = {} if _is_socket(url) else {"socket_keepalive": True}
     return redis.Redis.from_url(
         url,
         decode_responses=True,
-        # Bytes that are no text must be shown and parked, not raised out of the read (test_reports_that_are_no_text).
+        # Bytes that are no text must be shown and parked, not raised out of the read.
         encoding_errors="backslashreplace",
         socket_timeout=timeout,
         socket_connect_timeout=timeout,

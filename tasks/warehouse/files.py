@@ -128,7 +128,6 @@ class Files:
         self.check()
         self._write_durable(path, data)
         # Again: the place may have gone between the look and the write.
-        # (test_what_is_written_while_the_place_goes_away_is_not_called_written)
         self.check()
 
     def _write_durable(self, path: str, data: bytes) -> None:

@@ -292,7 +292,7 @@ class Warehouse:
         Every slot above ``after`` is read, in order, up to the first free one, and that one is tried. So of any number
         of callers with one publish id (a repeat, a zombie, a publisher against a canceler) the first to create wins
         and all others find its entry: nobody can pass a slot without having read it. ``after`` must lie below any
-        entry of this publish id. (tests/unit/test_publish.py: test_abort_and_publish_in_a_race_leave_exactly_one)
+        entry of this publish id.
 
         Returns:
             The entry that stands, and whether this call created it.

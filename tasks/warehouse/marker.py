@@ -102,7 +102,6 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
 
 def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
     # First, so that what was written to a path from which the warehouse had gone is not vouched for at that path.
-    # (test_a_marker_is_never_written_beside_files_in_a_false_folder)
     files.check()
     # The marker vouches for the files, so they reach the disk first: a loss of power must not leave it alone there.
     try:

@@ -226,7 +226,7 @@ class Watchdog:
         """Is it to be shown as living? Not while it is stopped, nor while it is idle below a worker that is.
 
         Nobody could give it work then, so it must not count as listening: `why` and the doctor would wait for it for
-        ever (test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_count_as_listening). It is shown
+        ever. It is shown
         again with the first look after the thaw; what stops for a moment only is not missed.
         """
         if runner is Seen.STOPPED:
@@ -246,8 +246,7 @@ class Watchdog:
     def _renew(self, runner: Seen) -> bool:
         """Keep the lease, if there is one to keep. False: the store is away, and is not to be asked for more just now.
 
-        Every question to a store that hangs takes seconds, in which no clock is looked at
-        (test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in_between).
+        Every question to a store that hangs takes seconds, in which no clock is looked at.
         """
         if self._token is None or not may_renew(runner):
             return True
@@ -321,8 +320,7 @@ class Watchdog:
     def _note(self, text: str) -> None:
         """``text`` into the attempt's own log, where its people look.
 
-        Where the warehouse hangs its logs hang too, and the kill must not wait for that
-        (test_a_warehouse_that_hangs_when_the_marker_is_written_ends_the_attempt_though_its_log_hangs_too).
+        Where the warehouse hangs its logs hang too, and the kill must not wait for that.
         """
         log.warning("%s: %s", self._token, text)
         if self._log is None:

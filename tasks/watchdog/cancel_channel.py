@@ -48,8 +48,7 @@ class Wake:
     def heard(self) -> bool:
         """Take in what has arrived; True if the job wants something, or if the connection was lost.
 
-        Then the store may have been restarted, or rolled back to before this attempt was claimed: it is time to renew
-        (test_a_lost_connection_is_heard_like_an_order).
+        Then the store may have been restarted, or rolled back to before this attempt was claimed: it is time to renew.
         """
         found, held = False, self.socket()
         try:

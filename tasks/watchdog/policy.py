@@ -106,7 +106,7 @@ class Verdict:
 
 
 def may_renew(runner: Seen) -> bool:
-    """A lease says that somebody works: a runner that is gone or stopped does not (tests/guarantees/test_watchdog)."""
+    """A lease says that somebody works: a runner that is gone or stopped does not."""
     return runner is Seen.ALIVE
 
 

@@ -2,7 +2,7 @@
 
 Celery counts a runner as busy until its main loop has read the result. A loop that hangs never reads it, and the
 worker would look busy for ever. So each child notes in memory that it shares with its main process whether it waits
-for a job; no pipe, lock or loop lies between, and whoever reads it needs none. (tests/guarantees/test_deaf_worker.py)
+for a job; no pipe, lock or loop lies between, and whoever reads it needs none.
 """
 
 from __future__ import annotations

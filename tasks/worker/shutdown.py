@@ -59,7 +59,7 @@ class Stopping:
     def give_up(self) -> None:
         """End this worker as if it was told to, with an exit code that says otherwise. From any thread.
 
-        If the main thread hangs, in its own shutdown perhaps, the alarm ends it (tests/guarantees/test_deaf_worker.py).
+        If the main thread hangs, in its own shutdown perhaps, the alarm ends it.
         """
         from celery.worker import state
 

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import redis
-from servers import RedisServer, app_of_strangers, wait_until
 
+from tests.support.paths import ROOT
+from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck.coordinator.reconcile.bootsteps import EXIT_CODE
 
 MAIN = """
@@ -40,7 +41,7 @@ def start(redis_server: RedisServer, tmp_path: Path, wait: bool) -> subprocess.P
         **os.environ,
         "UNSTUCK_REDIS_URL": redis_server.url,
         "UNSTUCK_WAREHOUSE": str(tmp_path / "w"),
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(ROOT),
     }
     with open(tmp_path / "log", "wb") as out:
         command = [sys.executable, "-c", MAIN.format(wait=wait)]

@@ -17,16 +17,16 @@ from typing import Any
 import psutil
 import pytest
 import redis
-from processes import below, command_line
-from servers import free_port, wait_until
 
+from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.processes import below, command_line
+from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.settings import Settings
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts a JVM in half a minute
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 
@@ -40,7 +40,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     patch.setenv("UNSTUCK_LEASE_RENEW", "1s")
     patch.setenv("UNSTUCK_DISPATCH_TIMEOUT", "5s")
     patch.setenv("UNSTUCK_CANCEL_DEADLINE", "8s")
-    patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+    patch.setenv("PYTHONPATH", PYTHONPATH)
     try:
         with LocalFleet(workers=1, coordinators=2, light=1, home=home) as fleet:
             fleet.wait_ready(150)

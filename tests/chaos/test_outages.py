@@ -20,10 +20,11 @@ from typing import Any
 import psutil
 import pytest
 import redis
-from fleet import send_hint
-from processes import below, command_line
-from servers import RedisServer, wait_until
 
+from tests.support.fleet import send_hint
+from tests.support.paths import PYTHONPATH
+from tests.support.processes import below, command_line
+from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.model.records import GroupRecord
@@ -33,7 +34,6 @@ from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
 
 pytestmark = pytest.mark.timeout(300)
-ROOT = Path(__file__).parents[2]
 KEYS = Keys("unstuck")
 LEASE_TTL = 4.0
 SLOTS = 3
@@ -44,7 +44,7 @@ ENVIRON = {
     "UNSTUCK_DISPATCH_TIMEOUT": "3s",
     "UNSTUCK_LOCK_TTL": "2s",
     "UNSTUCK_REPORT_IDLE": "3s",
-    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+    "PYTHONPATH": PYTHONPATH,
 }
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from chaos.test_fleet import EXAMPLES, client, fleet, until_step  # noqa: F401 - fixtures of a fleet of our own
-from servers import wait_until
 
+from tests.chaos.test_fleet import EXAMPLES, client, fleet, until_step  # noqa: F401 - fixtures of a fleet of our own
+from tests.support.servers import wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
 

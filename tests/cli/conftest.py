@@ -14,10 +14,11 @@ from typing import Any, Literal
 import psutil
 import pytest
 import redis
-from servers import RedisServer
 
-from tests.cli import forked
-from tests.cli.foreground import Up
+from tests.support import forked_command as forked
+from tests.support.foreground import Up
+from tests.support.paths import ROOT
+from tests.support.servers import RedisServer
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.reconcile.dispatcher import Hands
 from unstuck.coordinator.reconcile.reconciler import Coordinator, Handled
@@ -32,7 +33,6 @@ from unstuck.tasks.protocol.token import Hint, Token
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.celery_app import app
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "unstuck.coordinator.cli")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli.conftest import ByHand, Cli
 
+from tests.cli.conftest import ByHand, Cli
 from unstuck.coordinator.commands.job import Command
 
 

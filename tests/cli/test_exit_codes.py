@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from servers import RedisServer, free_port
 from typer.main import get_command
 
 from tests.cli.conftest import COMMAND, ByHand, Cli
+from tests.support.servers import RedisServer, free_port
 from unstuck.coordinator.cli.app import app
 from unstuck.tasks.redis_url import without_password
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet
 import pytest
-from processes import command_line, lives
-from servers import wait_until
 
 from examples.flights_truth import disagreements, truth
 from tests.cli.conftest import ROOT, Cli
+from tests.support.processes import command_line, lives
+from tests.support.servers import wait_until
 from unstuck.coordinator.cli.ops.demo import missing
 from unstuck.tasks.host import java_version
 from unstuck.tasks.warehouse.log import published_files

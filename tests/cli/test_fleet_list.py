@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import redis
-from head import Head, group
-from servers import wait_until
 
 from tests.cli.conftest import Cli
+from tests.support.coordinator import Head, group
+from tests.support.servers import wait_until
 from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.coordinator.model.status import Status

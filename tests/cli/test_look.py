@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import redis
-from servers import wait_until
 
 from tests.cli.conftest import ByHand, Cli
+from tests.support.servers import wait_until
 from unstuck.coordinator.store.reports import Inbox
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import redis
-from servers import free_port, wait_until
 
-from tests.cli.foreground import DEAF, PLAIN, Up
+from tests.support.foreground import DEAF, PLAIN, Up
+from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.cli.ops.demo import further
 from unstuck.coordinator.cli.render.terminal import program
 from unstuck.coordinator.local.fleet import LocalFleet, Size, crew

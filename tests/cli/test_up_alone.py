@@ -20,14 +20,14 @@ from typing import Literal
 
 import psutil
 import pytest
-from servers import free_port, wait_until
 
-from tests.cli.foreground import PLAIN, Up
+from tests.support.foreground import PLAIN, Up
+from tests.support.paths import ROOT
+from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.local import reaper as guard
 from unstuck.coordinator.local.process import Child, Command
 from unstuck.coordinator.local.reaper import Guard, Session
 
-ROOT = Path(__file__).resolve().parents[2]
 # Says in a file that it was asked to end, as a worker would hand back.
 POLITE = """
 import pathlib, signal, sys, time

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 import redis
 from rich.console import Console
-from servers import RedisServer, wait_until
 
 from tests.cli.conftest import ByHand, Cli
+from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.cli import watch
 from unstuck.coordinator.cli.connection import Connection
 from unstuck.coordinator.explain import brief

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from .history import BOUND, Verdict, simulate
-from .planted import PLANTED
-from .short import explained, shortened
-from .twins import twins
+from tests.simulation.model.twins import twins
+from tests.simulation.planted.planted import PLANTED
+from tests.simulation.stage.history import BOUND, Verdict, simulate
+from tests.simulation.stage.short import explained, shortened
 
 CHUNK = 25  # histories that a process plays before it says so
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from .history import simulate
-from .mirror import AGREE, Mirrored
-from .model import ModelStore
-from .short import explained
-from .twins import Twins, twins
+from tests.simulation.model.mirror import AGREE, Mirrored
+from tests.simulation.model.store import ModelStore
+from tests.simulation.model.twins import Twins, twins
+from tests.simulation.stage.history import simulate
+from tests.simulation.stage.short import explained
 
 SEEDS = 200
 LEAST = 20

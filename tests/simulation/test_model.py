@@ -10,8 +10,13 @@ from typing import Any, cast
 
 import pytest
 import redis
-from head import HandsOfTheTest
 
+from tests.simulation.actors.broker import Broker
+from tests.simulation.actors.dispatch import HandsAtHand
+from tests.simulation.actors.warehouse import Depot, ModelMarker
+from tests.simulation.model.both import KEYS, STEP, Both, server_time, submit
+from tests.simulation.stage.calm import CalmLine
+from tests.support.coordinator import HandsOfTheTest
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
@@ -31,12 +36,6 @@ from unstuck.tasks.protocol.token import Hint, Token
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
-
-from .both import KEYS, STEP, Both, server_time, submit
-from .broker import Broker
-from .calm import CalmLine
-from .depot import Depot, ModelMarker
-from .hands import HandsAtHand
 
 
 def _agree(client: redis.Redis, seed: int) -> set[str]:

@@ -7,14 +7,13 @@ from functools import partial
 
 import pytest
 
+from tests.simulation.stage.calm import Calm, Hands
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.jobs import Begun
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint
-
-from .calm import Calm, Hands
 
 
 class _Poisoned(Hands):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from .__main__ import play, total
-from .broken import COSTS, FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
-from .history import simulate
-from .planted import PLANTED, Planted
-from .short import explained, shortened
+from tests.simulation.__main__ import play, total
+from tests.simulation.planted.planted import PLANTED, Planted
+from tests.simulation.rules.broken import COSTS, FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
+from tests.simulation.stage.history import simulate
+from tests.simulation.stage.short import explained, shortened
 
 SEEDS = 60  # CI runs 2000 by `make simulate`
 FULL_OF_EVENTS = (58, 69, 94, 0, 10, 247, 24)

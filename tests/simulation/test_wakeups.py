@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from tests.simulation.stage.calm import Calm
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.report import Report, ReportKind
 from unstuck.tasks.protocol.token import Token
-
-from .calm import Calm
 
 WIDTH = 60
 

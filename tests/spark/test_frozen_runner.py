@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import fleet
 import psutil
 import pyarrow.parquet as pq
 import pytest
 import redis
-from guarantees.test_shown_is_true import staged
-from head import Head
-from processes import below, command_line
-from servers import RedisServer, wait_until
 
+from tests.guarantees.shown_is_true.test_states import staged
+from tests.support import fleet
+from tests.support.coordinator import Head
+from tests.support.processes import below, command_line
+from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.warehouse.log import published_files
 

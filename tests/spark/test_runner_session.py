@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-import fleet
 import pytest
 import redis
-from servers import RedisServer, wait_until
 
+from tests.support import fleet
+from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fleet
 import pyarrow.parquet as pq
 import pytest
 import redis
-from processes import below, command_line, lives
-from servers import RedisServer, wait_until
 
+from tests.support import fleet
+from tests.support.processes import below, command_line, lives
+from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.group import Collect
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Hint

@@ -18,7 +18,6 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
     -- A lock that runs for more than a minute (and a term) was taken before the clock was set back: an expiry is a time
     -- of that clock. Its holder, if it lives, loses nothing but the work (rule 8). Below a minute it may be the lock of
     -- somebody with a longer term, and is respected.
-    -- (test_a_lock_whose_holder_died_is_free_although_the_clock_was_set_back)
     if redis.call('PTTL', KEYS[1]) > math.max(tonumber(ARGV[2]), 60000) then redis.call('DEL', KEYS[1]) end
     if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
         redis.call('SET', KEYS[2], '1', 'PX', 60000)

@@ -5,7 +5,7 @@
 -- Answers {how many went back, how many were parked}; {0, 0}: the stream is empty, and gone.
 --
 -- Each entry stands in one stream or in the other, so two coordinators at once, or one that dies after this, double and
--- lose none (tests/guarantees/test_newer_reports.py).
+-- lose none.
 local back, parked = 0, 0
 for _, entry in ipairs(redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', ARGV[1])) do
     local left = {}

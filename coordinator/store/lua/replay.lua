@@ -5,7 +5,6 @@
 -- Answers {REPLAYED} | {ALREADY, what became of it} | {GONE} | {UNKNOWN_JOB}
 --
 -- Repeating is safe: what became of a parked report is remembered, and a report comes back onto the stream once.
--- (tests/guarantees/test_parked.py::test_a_replay_whose_reply_was_lost_is_one_report)
 local said = redis.call('GET', KEYS[3])
 if said then return {'ALREADY', said} end
 local found = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]

@@ -18,7 +18,6 @@ end
 for name, count in pairs(change.counts) do redis.call('HINCRBY', KEYS[3], name, count) end
 if change.due == cjson.null then
     -- It had ended when it was read; a store that was rolled back since may hold a job that goes on.
-    -- (tests/guarantees/test_rolled_back.py)
     local terminal = {FINISHED = true, FAILED = true, CANCELED = true, STOPPED = true}
     local status = redis.call('HGET', KEYS[5], 'status')
     if not status or terminal[status] then redis.call('ZREM', KEYS[1], ARGV[1]) end

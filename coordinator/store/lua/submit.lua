@@ -18,7 +18,6 @@ if change.key ~= '' then
 end
 if change.fields.retry_of ~= '' then
     -- It had ended when it was read; a store that was rolled back since may hold one that runs.
-    -- (tests/guarantees/test_rolled_back.py)
     local status = redis.call('HGET', KEYS[12], 'status')
     if status and not ({FAILED = true, CANCELED = true, STOPPED = true})[status] then return {'NOT_ENDED', status} end
 end

@@ -8,7 +8,7 @@
 -- inputs: what the group reads, one entry for all members of a fork; member: the fork value, '{}' where there is none;
 -- params: the job's; digest, text: of each reference in the plan to a text that is stored once
 --
--- The same claimant claiming again is CLAIMED (its first reply was lost): tests/guarantees/test_one_at_a_time.py
+-- The same claimant claiming again is CLAIMED (its first reply was lost).
 local record = redis.call('HMGET', KEYS[1], 'status', 'intent', 'halted', 'params', 'revision')
 if not record[1] then return {'UNKNOWN_JOB'} end
 local terminal = {FINISHED = true, FAILED = true, CANCELED = true, STOPPED = true}

@@ -11,7 +11,6 @@
 --
 -- The answer is remembered under the event's own key, for longer than any caller repeats: a repeat of a refused finish
 -- reports nothing again, and a repeat of one that was applied, and taken in since, is not told that it was refused.
--- (test_a_refused_finish_whose_reply_was_lost_is_one_event, test_a_finish_repeated_after_it_was_taken_in_is_no_refusal)
 local said = redis.call('GET', KEYS[5])
 if said == 'APPLIED' then return 'DUPLICATE' end
 if said then return said end

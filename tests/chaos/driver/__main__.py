@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from .fleet import plain
+from tests.chaos.driver.fleet import plain
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,15 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
     code = 1
     try:
         if chosen.command == "run":
-            from .run import run as work
+            from tests.chaos.driver.run import run as work
 
             code = work(folder, seed, chosen.minutes * 60, chosen.settle, as_json=chosen.json)
         elif chosen.command == "recovery":
-            from .recovery import recovery as measure
+            from tests.chaos.driver.recovery import recovery as measure
 
             code = measure(folder, seed, chosen.times, as_json=chosen.json)
         else:
-            from .loss import loss as count
+            from tests.chaos.driver.loss import loss as count
 
             code = count(folder, seed, chosen.kills, as_json=chosen.json)
     except KeyboardInterrupt:

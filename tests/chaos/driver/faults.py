@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import psutil
 import redis
 
-from .fleet import ChaosFleet
-from .proxy import Link
-from .watch import Watch
+from tests.chaos.driver.fleet import ChaosFleet
+from tests.chaos.driver.proxy import Link
+from tests.chaos.driver.watch import Watch
 
 Undo = Callable[[], None]
 

@@ -21,7 +21,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.processes import below, command_line
+from tests.chaos.driver.proxy import Proxy
+from tests.chaos.driver.server import Server
+from tests.support.paths import ROOT
+from tests.support.processes import below, command_line
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet, Size, crew
 from unstuck.coordinator.local.process import Child
@@ -32,10 +35,6 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 
-from .proxy import Proxy
-from .server import Server
-
-ROOT = Path(__file__).parents[3]
 QUICK = {
     "UNSTUCK_LEASE_TTL": "3s",
     "UNSTUCK_LEASE_RENEW": "500ms",

@@ -16,13 +16,12 @@ from typing import Any
 
 import pyarrow.parquet
 
+from tests.chaos.driver.fleet import ChaosFleet
+from tests.chaos.driver.load import Asked
+from tests.chaos.driver.watch import Recovery, stated
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.warehouse.log import Entry, Warehouse, published_files
-
-from .fleet import ChaosFleet
-from .load import Asked
-from .watch import Recovery, stated
 
 Events = Sequence[Mapping[str, Any]]
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import redis
 
+from tests.chaos.driver.fleet import ChaosFleet
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
-
-from .fleet import ChaosFleet
 
 WORK, PART, COPY = (f"tests.chaos.driver.steps:{name}" for name in ("work", "part", "copy"))
 ENOUGH = 8  # jobs that are open at a time

@@ -24,7 +24,10 @@ from typing import Any, Protocol
 import redis
 from kombu import Connection, Exchange, Queue
 
-from tests.servers import wait_until
+from tests.chaos.driver.fleet import plain
+from tests.chaos.driver.reports import Account, Sent, judge, transactions
+from tests.chaos.driver.server import Server
+from tests.support.servers import wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.reaper import Guard
 from unstuck.coordinator.reconcile.consumer import Consumer
@@ -41,10 +44,6 @@ from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.celery_app import app
 from unstuck.tasks.transport.redis_client import connect
-
-from .fleet import plain
-from .reports import Account, Sent, judge, transactions
-from .server import Server
 
 KEYS = Keys("unstuck")
 QUEUE, SEEN, WORKED = "loss", "loss:seen", "loss:worked"

@@ -16,15 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers import wait_until
+from tests.chaos.driver.faults import send
+from tests.chaos.driver.fleet import ChaosFleet, plain
+from tests.chaos.driver.proxy import Link
+from tests.chaos.driver.screen import Screen
+from tests.chaos.driver.watch import Watch
+from tests.support.servers import wait_until
 from unstuck.coordinator.local.fleet import Size
 from unstuck.coordinator.model.status import Status
-
-from .faults import send
-from .fleet import ChaosFleet, plain
-from .proxy import Link
-from .screen import Screen
-from .watch import Watch
 
 SIZE = Size(workers=0, coordinators=2, light=2)
 STEP = {"python": "examples.noop:noop"}

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import redis
 
+from tests.chaos.driver.faults import Faults, Hand
+from tests.chaos.driver.fleet import QUICK, ChaosFleet, plain
+from tests.chaos.driver.ledger import Ledger, gather, judge
+from tests.chaos.driver.load import Load
+from tests.chaos.driver.screen import Screen
+from tests.chaos.driver.watch import Watch
 from unstuck.coordinator.local.fleet import Size
-
-from .faults import Faults, Hand
-from .fleet import QUICK, ChaosFleet, plain
-from .ledger import Ledger, gather, judge
-from .load import Load
-from .screen import Screen
-from .watch import Watch
 
 SIZE = Size(workers=1, coordinators=2, light=2)
 PAUSES = (0.8, 3.0)  # seconds between two faults

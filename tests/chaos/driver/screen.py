@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from .faults import Blow
-from .fleet import ChaosFleet
-from .load import Load
-from .watch import Watch
+from tests.chaos.driver.faults import Blow
+from tests.chaos.driver.fleet import ChaosFleet
+from tests.chaos.driver.load import Load
+from tests.chaos.driver.watch import Watch
 
 
 class Screen:

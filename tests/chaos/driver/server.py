@@ -11,7 +11,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.servers import free_port, server_binary, wait_until
+from tests.support.servers import free_port, server_binary, wait_until
 from unstuck.coordinator.local.home import answers
 from unstuck.coordinator.local.reaper import Guard
 
@@ -48,7 +48,7 @@ class Server:
             "appendfsync": "always",
             "maxmemory-policy": "noeviction",
             "logfile": str(self.folder / "valkey.log"),
-            "set-proc-title": "no",  # a title is written over the environment, by which tests/reaper.py knows it
+            "set-proc-title": "no",  # a title is written over the environment, by which support/reaper.py knows it
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen([server_binary(), *words], start_new_session=True)

@@ -1,0 +1,87 @@
+"""A worker whose way to Redis breaks without a word finds that out by itself, and takes work again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.chaos.driver.proxy import Link, Proxy
+from tests.support.fleet import KEYS, FleetWorker, attempt, offer, send_hint, worker
+from tests.support.servers import RedisServer, wait_until
+from unstuck.tasks.protocol.token import Hint
+
+GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer, client: redis.Redis) -> Iterator[Proxy]:
+    with Proxy(redis_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def link(proxy: Proxy) -> Link:
+    return proxy.link("worker")
+
+
+@pytest.fixture
+def listening(link: Link, client: redis.Redis, tmp_path: Path) -> Iterator[FleetWorker]:
+    """A worker that is through with its first group and waits for the next.
+
+    Without Celery's heartbeat: on a link that is stalled its sending is tried again until the link is well, and if it
+    comes first, nothing is acknowledged meanwhile.
+    """
+    with worker(f"redis://127.0.0.1:{link.port}/0", tmp_path, arguments=["--without-heartbeat"]) as fleet:
+        first = offer(client, tmp_path / "w", "first", GROUP)
+        wait_until(lambda: "outcome" in attempt(client, first), 30, "the first group to be done")
+        wait_until(lambda: f"{first}] succeeded" in fleet.text(), 10, "Celery to have its result")
+        so_far = asked(client)
+        unacked = KEYS.queue("unacked")
+        wait_until(lambda: not client.exists(unacked) and asked(client) > so_far + 1, 10, "the worker to listen")
+        yield fleet
+
+
+def asked(client: redis.Redis) -> int:
+    """Commands on the connection that asks for messages; a worker whose only slot is taken asks for none."""
+    return max((int(one["tot-cmds"]) for one in client.client_list() if one["cmd"] == "brpop"), default=0)
+
+
+def done(client: redis.Redis, hint: Hint) -> bool:
+    """Whether the group is done; if not, its hint is sent once more, as a coordinator does."""
+    if "outcome" in attempt(client, hint):
+        return True
+    send_hint(client, hint, "light")
+    return False
+
+
+def test_a_worker_on_a_half_open_connection_is_deaf_for_seconds_and_then_works(
+    client: redis.Redis, proxy: Proxy, link: Link, listening: FleetWorker, tmp_path: Path
+) -> None:
+    # Given that the other end of all its connections went away, and it was not told
+    assert proxy.do(link.half_open) > 2
+    # When there is something to do
+    hint = offer(client, tmp_path / "w", "after", GROUP)
+    # Then it does it. What it waits for are timeouts, which do not grow with the load of the machine.
+    wait_until(lambda: done(client, hint), 45, "the group to be done", every=1.0)
+
+
+def test_a_worker_whose_acknowledgement_failed_takes_work_again(
+    client: redis.Redis, proxy: Proxy, link: Link, listening: FleetWorker, tmp_path: Path
+) -> None:
+    # Given a hint that the worker got while its runner was slow to take it, so that it is acknowledged a moment later,
+    (runner,) = listening.runners
+    runner.suspend()
+    stalled = offer(client, tmp_path / "w", "stalled", GROUP)
+    wait_until(lambda: f"{stalled}] received" in listening.text(), 30, "the worker to get the hint")
+    # and a link that was stalled until the acknowledgement timed out
+    proxy.do(lambda: link.hold_requests(True))
+    runner.resume()
+    wait_until(lambda: "Couldn't ack" in listening.text(), 60, "the acknowledgement to fail")
+    proxy.do(lambda: link.hold_requests(False))
+    # When there is something to do
+    hint = offer(client, tmp_path / "w", "after", GROUP)
+    # Then it does it: a message that cannot be acknowledged must not take the worker's only slot for ever.
+    wait_until(lambda: done(client, hint), 30, "the group to be done", every=1.0)

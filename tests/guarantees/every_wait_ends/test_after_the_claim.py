@@ -1,0 +1,129 @@
+"""What goes wrong between the claim and the first step is told as what it is, and never as a lost worker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.support import fleet
+from tests.support.coordinator import Head, group
+from tests.support.runner import lone_runner
+from tests.support.servers import RedisServer
+from unstuck.coordinator.model.status import Status
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
+
+GONE = "import os; os.mkdir('here'); os.chdir('here'); os.rmdir(os.getcwd())"
+
+
+def offer(store: redis.Redis, folder: Path, step: str = "my_pid", job: str = "job") -> Hint:
+    spec = {"name": "g", "spark": False, "steps": [{"python": f"fleet_steps:{step}"}]}
+    return fleet.offer(store, folder / "warehouse", job, spec, send=False)
+
+
+def rewritten(store: redis.Redis, hint: Hint, **fields: Any) -> None:
+    """The plan of the hint's group as another release might have stored it."""
+    plans = fleet.KEYS.of(hint.job).plans
+    store.hset(plans, hint.group, json.dumps({**json.loads(store.hget(plans, hint.group)), **fields}))
+
+
+def ended(store: redis.Redis, server: RedisServer, folder: Path, *hints: Hint, prepared: str = "") -> list[Outcome]:
+    """The outcomes that one runner put on the record, while it lived."""
+    with lone_runner(server.url, folder, *hints, prepared=prepared) as runner:
+        said = runner.said()
+    assert [one.rpartition(" ")[2] for one in said] == ["APPLIED"] * len(hints), said
+    return [fleet.outcome(store, hint, 0) for hint in hints]
+
+
+def test_a_worker_whose_folder_is_gone_works_and_says_so_of_a_step_that_it_cannot_import(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hints = [offer(client, tmp_path, step, job) for step, job in [("my_pid", "a"), ("not_there", "b"), ("boom", "c")]]
+    done, failed, raised = ended(client, redis_server, tmp_path, *hints, prepared=GONE)
+    assert done.kind is OutcomeKind.SUCCEEDED, done.failure
+    assert failed.failure is not None
+    assert (failed.failure.code, failed.failure.recoverable) == ("WORKER_FOLDER_GONE", True), "another may have it"
+    assert "fleet_steps:not_there" in failed.failure.text
+    assert raised.failure is not None
+    assert raised.failure.code == "STEP_FAILED"
+
+
+def test_an_order_with_fields_of_another_release_is_carried_out_if_they_ask_for_nothing_and_else_refused_by_name(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    orders: list[dict[str, Any]] = [
+        {"reruns": 0, "hints": {}, "budget": None},
+        {"reruns": 2},
+        {"warehouse": None},
+        {"group": {"name": "g", "spark": False, "steps": [{"python": "m:f", "pool": "big"}]}},
+    ]
+    hints = [offer(client, tmp_path, job=f"job{n}") for n in range(len(orders))]
+    for hint, fields in zip(hints, orders, strict=True):
+        rewritten(client, hint, **fields)
+    done, *refused = ended(client, redis_server, tmp_path, *hints)
+    assert done.kind is OutcomeKind.SUCCEEDED, done.failure
+    for outcome, names in zip(refused, ["reruns", "warehouse", "group.steps.0.pool"], strict=True):
+        assert outcome.failure is not None
+        assert (outcome.failure.code, outcome.failure.recoverable) == ("ORDER_UNREADABLE", True), "another may read it"
+        assert f"({names}: " in outcome.failure.text
+
+
+def test_a_claim_whose_answer_is_no_text_is_ended_by_the_runner_that_holds_it(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = offer(client, tmp_path)
+    client.hset(fleet.KEYS.of(hint.job).plans, hint.group, b'{"warehouse": "\xff"}')
+    failure = ended(client, redis_server, tmp_path, hint)[0].failure
+    assert failure is not None
+    assert (failure.code, failure.recoverable) == ("ORDER_UNREADABLE", True)
+
+
+# The pipe to its watchdog is closed on this side, so its leash cannot be taken up.
+CANNOT_BEGIN = """
+claim = runner.lease.claim
+def claim_and_break(*arguments):
+    claimed = claim(*arguments)
+    runner.leash._process.stdin.close()
+    return claimed
+runner.lease.claim = claim_and_break
+runner.replace = lambda: print("replaced")
+"""
+
+
+def test_a_runner_that_cannot_begin_says_so_and_is_replaced_and_no_retry_is_used_up(
+    head: Head, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    job = head.submit(group("g", retry={"max": 0}))
+    head.read()
+    (hint,) = head.hints(job)
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BEGIN) as runner:
+        assert runner.said() == ["replaced", "lost APPLIED"]
+    head.read()
+    assert head.status(job) is Status.RETRYING
+    record = head.show(job).groups[0].members[0].record
+    assert (record.failures, record.losses) == (0, 1)
+    for told in (record.first_error, record.last_error, record.reason):
+        assert told is not None
+        assert told.code == "NOT_BEGUN"
+        assert "ValueError" in told.text
+
+
+def test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison(
+    head: Head, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    job = head.submit(group("g", retry={"max": 1, "backoff": 0}))
+    head.redis.hset(head.keys.of(job).plans, "g", "{}")
+    for _ in range(2):
+        head.read()
+        head.coordinator.handle(job)
+        (hint,) = head.hints(job)
+        ended(head.redis, redis_server, tmp_path, hint)
+    head.read()
+    assert head.status(job) is Status.FAILED
+    (member,) = head.show(job).groups[0].members
+    assert member.record.reason is not None
+    assert (member.record.reason.code, member.record.losses) == ("ORDER_UNREADABLE", 0)
+    assert "all 1 retries are used up" in member.record.reason.text

@@ -1,0 +1,180 @@
+"""What hangs before the first step or after the last one, where no `timeout:` of the user's counts: it ends too.
+
+A FIFO in the place of a file stands for a mount whose server is gone: whoever opens it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support import fleet
+from tests.support.runner import lone_runner
+from tests.support.servers import RedisServer
+from tests.support.steps.fleet_steps import hang
+from unstuck.tasks.protocol.report import Failure, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import Marker, write_marker
+
+SOON = {"UNSTUCK_WAREHOUSE_TIMEOUT": "2s"}
+LOG_THAT_HANGS = """
+import atexit, os, threading
+atexit.register(os._exit, 0)  # a child of the pool ends so: logging does not wait for its handlers
+from unstuck.tasks.runner.log import _Bounded
+write = _Bounded.write
+_Bounded.write = lambda self, record: threading.Event().wait() if record.levelname == 'ERROR' else write(self, record)
+runner.replace = lambda: print("replaced")
+"""
+# In the place of Spark, which takes many seconds to come to a streaming query that does not stop.
+DRIVER = """
+import time
+from contextlib import contextmanager
+class Driver:
+    pids, application, running, starting = [], {}, False, False
+    def start(self): ...
+    def cancel(self, tag): ...
+    def stop(self): ...
+    @contextmanager
+    def attempt(self, tag, conf):
+        try:
+            yield object()
+        finally:
+            {leave}
+runner.driver = Driver()
+"""
+CANNOT_BE_LEFT = DRIVER.replace("{leave}", "time.sleep(600)")
+
+
+def offer(store: redis.Redis, folder: Path, step: str = "my_pid", **more: Any) -> Hint:
+    spec = {"name": "g", "spark": False, "steps": [{"python": f"fleet_steps:{step}", "params": more.pop("given", {})}]}
+    return fleet.offer(store, folder / "warehouse", "job", spec, send=False, **more)
+
+
+def hung(store: redis.Redis, server: RedisServer, folder: Path, hint: Hint) -> Failure:
+    """What is on the record of an attempt that hung: its watchdog has said it, and has killed its runner."""
+    with lone_runner(server.url, folder, hint, environ=SOON) as runner:
+        outcome = fleet.outcome(store, hint, 60)
+        assert outcome.kind is OutcomeKind.FAILED, outcome
+        assert runner.process.wait(10) < 0, "it was killed"
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.failure.recoverable) == ("WAREHOUSE_TIMEOUT", True)
+    assert f"the warehouse {folder / 'warehouse'} on " in outcome.failure.text
+    assert "no answer for 2s (UNSTUCK_WAREHOUSE_TIMEOUT)" in outcome.failure.text
+    return outcome.failure
+
+
+def test_a_warehouse_that_hangs_when_it_is_opened_ends_the_attempt(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = offer(client, tmp_path)
+    hang(tmp_path / "warehouse" / "_warehouse_id")
+    assert hung(client, redis_server, tmp_path, hint).text.startswith("opening")
+
+
+def test_a_warehouse_that_hangs_when_an_input_is_read_ends_the_attempt(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = offer(client, tmp_path, inputs={"a": ["_staging/job/a/1-n-c"]})
+    (tmp_path / "warehouse" / "_staging/job/a/1-n-c").mkdir(parents=True)
+    hang(tmp_path / "warehouse" / "_staging/job/a/1-n-c/_marker.json")
+    assert hung(client, redis_server, tmp_path, hint).text.startswith("reading what the group needs")
+
+
+def test_a_warehouse_that_hangs_when_the_marker_is_written_ends_the_attempt_though_its_log_hangs_too(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = offer(client, tmp_path, "warehouse_hangs", given={"warehouse": str(tmp_path / "warehouse")})
+    assert hung(client, redis_server, tmp_path, hint).text.startswith("writing the marker")
+
+
+def test_a_warehouse_that_hangs_after_a_failure_ends_the_attempt(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    given = {"warehouse": str(tmp_path / "warehouse"), "then": "fail"}
+    hint = offer(client, tmp_path, "warehouse_hangs", given=given)
+    said = hung(client, redis_server, tmp_path, hint).text
+    assert said.startswith("looking, after it failed with UNRECOVERABLE (no use trying again), for the warehouse ")
+
+
+def test_a_log_that_hangs_when_a_failure_is_written_into_it_does_not_hide_the_failure(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = offer(client, tmp_path, "boom")
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=LOG_THAT_HANGS, environ=SOON) as runner:
+        failure = fleet.outcome(client, hint, 60).failure
+        assert runner.said() == ["replaced", "failed APPLIED"]
+    assert failure is not None
+    assert failure.code == "STEP_FAILED"
+    assert "in boom" in failure.traceback
+
+
+def test_a_warehouse_that_is_slow_and_answers_is_no_hang(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Many answers take longer together than one may: a join of a wide fork on an object store."""
+    folders = [f"_staging/job/a/{n}-n-c" for n in range(1, 21)]
+    hint = offer(client, tmp_path, inputs={"a": folders})
+    files = Files(str(tmp_path / "warehouse"))
+    for folder in folders:
+        write_marker(files, folder, Marker(f"job/a/{folder}", "f", {}, {}, {}, 0.0))
+    slow = """
+import time
+from pathlib import Path
+fast = Path.read_bytes
+Path.read_bytes = lambda path: (time.sleep(0.15), fast(path))[1]
+"""
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=slow, environ=SOON) as runner:
+        assert runner.said() == ["succeeded APPLIED"]
+
+
+def with_session(store: redis.Redis, folder: Path, step: str) -> Hint:
+    spec = {"name": "g", "retry": {"max": 0}, "steps": [{"python": f"fleet_steps:{step}"}]}
+    return fleet.offer(store, folder / "warehouse", "job", spec, send=False)
+
+
+def log_of(folder: Path) -> str:
+    (log,) = (folder / "warehouse").glob("_staging/job/g/*.log")
+    return log.read_text()
+
+
+@pytest.mark.parametrize(("step", "said"), [("my_pid", []), ("never", ["UNRECOVERABLE", "no use trying again"])])
+def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_and_ends_its_runner(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path, step: str, said: Sequence[str]
+) -> None:
+    hint = with_session(client, tmp_path, step)
+    environ = {"UNSTUCK_SESSION_TIMEOUT": "1s"}
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BE_LEFT, environ=environ) as runner:
+        outcome = fleet.outcome(client, hint, 60)
+        assert runner.process.wait(10) < 0, "it was killed"
+    assert outcome.kind is (OutcomeKind.FAILED if said else OutcomeKind.SUCCEEDED)
+    failure = outcome.failure
+    assert ([] if failure is None else [failure.code, failure.text]) == said
+    assert [one["kind"] for one in fleet.reports(client)] == ["claimed", outcome.kind], "its watchdog says no more"
+    log = log_of(tmp_path)
+    assert "was killed: leaving the Spark session on " in log
+    assert ("in never" in log) == (step == "never"), "the step's own traceback is for people to see"
+
+
+def test_a_session_that_takes_longer_to_be_left_than_the_grace_and_less_than_its_own_time_is_left(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = with_session(client, tmp_path, "my_pid")
+    slow = DRIVER.replace("{leave}", "time.sleep(1.5)")
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=slow) as runner:
+        assert runner.said() == ["succeeded APPLIED"]
+
+
+def test_what_is_raised_when_the_session_is_left_ends_neither_the_runner_nor_its_task(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = with_session(client, tmp_path, "my_pid")
+    broken = DRIVER.replace("{leave}", "raise SystemExit('the JVM has died')")
+    broken += "runner.replace = lambda: print('replaced')"
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=broken) as runner:
+        assert runner.said() == ["replaced", "succeeded APPLIED"]
+    assert "the JVM has died" in log_of(tmp_path)

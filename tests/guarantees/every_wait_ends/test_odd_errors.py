@@ -1,0 +1,78 @@
+"""Whatever a step raises ends its attempt as what it is, and soon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support import fleet
+from tests.support.runner import lone_runner
+from tests.support.servers import RedisServer
+from unstuck.tasks.protocol.report import Failure, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
+
+SOON = (
+    "from unstuck.tasks.protocol import failure; from unstuck.tasks.runner import attempt; "
+    "failure.TEXT_WITHIN, attempt.TEXT_CLOCK = 0.5, 1.5\n"
+)
+REPLACED = SOON + "runner.replace = lambda: print('replaced')\n"
+
+
+def offer(store: redis.Redis, folder: Path, step: str, job: str = "job", **params: Any) -> Hint:
+    step_of = {"python": f"odd_errors:{step}", "params": params}
+    spec = {"name": "g", "spark": False, "timeout": "60s", "steps": [step_of]}
+    return fleet.offer(store, folder / "warehouse", job, spec, send=False)
+
+
+def failure_of(store: redis.Redis, hint: Hint) -> Failure:
+    outcome = fleet.outcome(store, hint, 30)
+    assert outcome.kind is OutcomeKind.FAILED, outcome
+    assert outcome.failure is not None
+    assert outcome.failure.code == "STEP_FAILED"
+    return outcome.failure
+
+
+def test_an_error_whose_text_never_comes_ends_its_attempt_under_its_name_and_its_runner(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = offer(client, tmp_path, "text_blocks")
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=REPLACED) as runner:
+        failure = failure_of(client, hint)
+        assert runner.said() == ["replaced", "failed APPLIED"]
+    assert failure.text == "Silent: its text could not be made within 0.5s"
+    assert "in text_blocks" in failure.traceback
+
+
+def test_an_error_whose_text_lets_nobody_else_speak_ends_its_attempt_under_its_name(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hint = offer(client, tmp_path, "text_holds_the_gil")
+    with lone_runner(redis_server.url, tmp_path, hint, prepared=SOON) as runner:
+        failure = failure_of(client, hint)
+        assert runner.process.wait(10) < 0, "it was killed"
+    assert failure.text.startswith("Hog: its text could not be made within ")
+
+
+ASKED = (
+    *("__str__", "__name__", "__module__", "__traceback__", "__cause__", "__context__", "__notes__", "__class__"),
+    *("__getattribute__", "__setattr__", "__eq__", "__hash__"),
+)
+
+
+@pytest.mark.parametrize("kind", ["RuntimeError", "SystemExit"])
+def test_an_error_that_raises_where_it_is_asked_something_ends_its_attempt_under_its_name(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path, kind: str
+) -> None:
+    hints = [offer(client, tmp_path, "raises_where", job=name.strip("_"), name=name, kind=kind) for name in ASKED]
+    with lone_runner(redis_server.url, tmp_path, *hints) as runner:
+        assert runner.said() == ["failed APPLIED"] * len(ASKED)
+    for hint in hints:
+        failure = failure_of(client, hint)
+        text = f"(it has no text: its own str() raised {kind})" if hint.job == "str" else "the true error"
+        assert failure.text == f"Odd: {text}"
+        assert "in raises_where" in failure.traceback
+        (log,) = (tmp_path / "warehouse").glob(f"_staging/{hint.job}/g/*.log")
+        assert "in raises_where" in log.read_text()

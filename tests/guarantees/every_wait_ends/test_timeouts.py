@@ -1,0 +1,320 @@
+"""Promise 4 again: what was given a time is given up when it is over, and never what came in between."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.guarantees.nothing_is_forgotten.test_faulty_environment import _shift
+from tests.guarantees.shown_is_true.test_states import staged
+from tests.support import fleet
+from tests.support.coordinator import Head, failed, group
+from tests.support.servers import RedisServer, wait_until
+from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.store.jobs import CommitAnswer
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.warehouse.log import Warehouse
+
+QUICK = {"sweep_every": 0.1, "lease_ttl": 0.2, "dispatch_timeout": 0.2}
+SOON = "400ms"
+
+
+@pytest.fixture
+def quick(make_head: Callable[..., Head]) -> Head:
+    """A coordinator whose sweep is alive, with no grace left."""
+    head = make_head(**QUICK)
+    sweep_until(head, lambda: grace_is_over(head), "the first grace to end")
+    return head
+
+
+def grace_is_over(head: Head) -> bool:
+    seconds, micros = head.redis.time()
+    return float(str(head.redis.hget(head.keys.alive, "grace_until"))) < seconds + micros / 1e6
+
+
+def sweep_until(head: Head, seen: Callable[[], Any], what: str) -> None:
+    """Nobody says anything; only the sweep looks."""
+
+    def swept() -> Any:
+        head.sweep.run()
+        return seen()
+
+    wait_until(swept, 10, what, every=0.02)
+
+
+def interfere(head: Head, with_what: Callable[[], object]) -> list[CommitAnswer]:
+    """Do ``with_what`` between the load and the commit of the first decision that gives something up."""
+    commit, answers = head.store.commit, []
+
+    def later(decision: Decision, *args: Any) -> CommitAnswer:
+        if not answers and any(event["kind"] == "FAILED" for event in decision.events):
+            with_what()
+            answers.append(commit(decision, *args))
+            return answers[-1]
+        return commit(decision, *args)
+
+    head.store.commit = later  # type: ignore[method-assign]
+    return answers
+
+
+# ---- waiting in a queue ----------------------------------------------------------------------------------------
+
+
+def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_do(quick: Head) -> None:
+    job = quick.submit(group("a", queue="heavy", queue_timeout="1s"), group("b", "a"))
+    quick.read()
+    (hint,) = quick.hints()
+    sweep_until(quick, lambda: quick.status(job).terminal, "the job to be given up")
+    view = quick.show(job)
+    assert (view.job.status, view.due) == (Status.FAILED, None)
+    assert view.job.reason is not None
+    assert "celery -A unstuck.tasks worker -Q heavy" in view.job.reason.text
+    record = view.groups[0].members[0].record
+    assert record.reason is not None
+    assert (record.reason.code, record.epoch, record.failures) == ("QUEUE_TIMEOUT", 1, 0)
+    assert record.since - view.job.submitted_at >= 1.0
+    assert quick.sent, "the hint was sent again meanwhile, and that did not begin its time anew"
+    assert quick.claim(hint).answer == "STALE", "a worker that comes now runs nothing of a job that has ended"
+    assert quick.events(job, "a") == ["QUEUED", "FAILED"]
+
+
+def test_a_claim_between_load_and_commit_wins_over_the_queue_timeout(quick: Head) -> None:
+    """What was concluded from absence is checked again inside the commit."""
+    job = quick.submit(group("a", queue_timeout=SOON))
+    quick.read()
+    (hint,) = quick.hints()
+    answers = interfere(quick, lambda: quick.claim(hint))
+    sweep_until(quick, lambda: answers, "the group to be given up")
+    assert answers == [CommitAnswer.GUARDED]
+    assert quick.status(job) is Status.RUNNING
+    assert quick.finish(hint.held_by("runner1")) == "APPLIED"
+    quick.read()
+    assert quick.status(job) is Status.FINISHED
+    assert quick.events(job, "a") == ["QUEUED", "RUNNING", "SUCCEEDED"], "no trace of what was refused"
+
+
+def test_a_claim_after_the_queue_timeout_is_refused_also_while_the_job_goes_on(quick: Head) -> None:
+    job = quick.submit(group("a", queue_timeout=SOON), group("b"), on_failure="finish_others")
+    quick.read()
+    hints = {hint.group: hint for hint in quick.hints()}
+    quick.claim(hints["b"])
+    sweep_until(quick, lambda: "FAILED" in quick.events(job, "a"), "the group to be given up")
+    assert quick.claim(hints["a"], "late").answer == "STALE"
+    assert quick.events(job, "a") == ["QUEUED", "FAILED"]
+
+
+def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(quick: Head) -> None:
+    job = quick.submit(group("a", queue_timeout=SOON), group("b"), on_failure="finish_others")
+    quick.read()
+    commit, answers = quick.store.commit, []
+
+    def repeated(*args: Any) -> CommitAnswer:
+        """As redis-py repeats a script whose reply was lost."""
+        answers.append(commit(*args))
+        return commit(*args)
+
+    quick.store.commit = repeated  # type: ignore[method-assign]
+    sweep_until(quick, lambda: "FAILED" in quick.events(job, "a"), "the group to be given up")
+    assert answers[-1] is CommitAnswer.APPLIED
+    assert quick.events(job, "a") == ["QUEUED", "FAILED"]
+    assert quick.events(job, "b") == ["QUEUED"]
+
+
+@pytest.mark.parametrize("first", ["pause", "failure"])
+def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_resume(
+    make_head: Callable[..., Head], first: str
+) -> None:
+    """The failure of dispatch; those of an attempt are in ``test_the_users_word``. Nobody decides unasked."""
+    head = make_head(sweep_every=60.0, lease_ttl=0.2)
+    head.sweep.run()
+    wait_until(lambda: grace_is_over(head), 10, "the first grace to end")
+    job, other = (head.submit(group("a", queue_timeout="1s"), group("b", "a"), name=name) for name in "12")
+    head.read()
+    (old,) = head.hints(job)
+    if first == "pause":
+        head.client.pause(job)
+    begun = head.show(job).at
+    wait_until(lambda: head.show(job).at > begun + 1.0, 10, "its time in the queue to be over")
+    if first == "failure":
+        head.client.pause(job)
+    head.redis.zadd(head.keys.due, {job: 0, other: 0}, xx=True)
+    head.sweep.run()
+    head.read()
+
+    assert head.status(other) is Status.FAILED, "nobody paused this one; if it goes on, the test proves nothing"
+    assert head.status(job) is Status.PAUSED
+    assert not head.hints(job), "no further attempt"
+    reason = head.show(job).groups[0].members[0].record.reason
+    assert reason is not None
+    assert reason.code == "USER_PAUSED"
+
+    assert head.client.resume(job).answer == "DONE"
+    head.read()
+    (again,) = head.hints(job)
+    assert (again.epoch, head.claim(old).answer) == (2, "STALE")
+    assert head.claim(again).answer == "CLAIMED", "its time in the queue is counted anew"
+    assert "FAILED" not in head.events(job, "a")
+
+
+def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Head) -> None:
+    job = quick.submit(group("a", queue_timeout="1s"))
+    quick.read()
+    _shift(quick, job, 3600.0)
+    began = quick.show(job).at
+    sweep_until(quick, lambda: quick.status(job).terminal, "the job to be given up")
+    assert 1.0 <= quick.show(job).job.ended_at - began < 60.0, "an hour, if the clock of then counted"
+
+
+# ---- the job ---------------------------------------------------------------------------------------------------
+
+
+def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_nothing_is_published(
+    make_head: Callable[..., Head],
+) -> None:
+    head = make_head(sweep_every=0.1)
+    job = head.submit(group("a"), group("b", "a"), timeout="500ms")
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.read()
+    token = hint.held_by("runner1")
+    sweep_until(head, lambda: head.status(job).terminal, "the job to be given up")
+    view = head.show(job)
+    assert view.job.reason is not None
+    assert (view.job.status, view.job.reason.code, view.due) == (Status.FAILED, "JOB_TIMEOUT", None)
+    assert view.job.ended_at - view.job.started_at >= 0.5
+    assert head.lease.renew(token, "host") == "STALE", "its watchdog ends it at the next renewal"
+    assert head.finish(token, staged(head, hint, "data")) == "STALE"
+    head.read()
+    after = head.show(job)
+    assert after.job == view.job
+    assert [g.members[0].record.state for g in after.groups] == ["CANCELED", "CANCELED"]
+    assert Warehouse(head.settings.warehouse).head() == 0
+    assert head.events(job)[-5:] == ["JOB_TIMEOUT", "CANCELED", "CANCELED", "FAILED", "REPORT_REFUSED"]
+
+
+def test_a_retry_does_not_begin_the_jobs_time_anew(make_head: Callable[..., Head]) -> None:
+    head = make_head(sweep_every=0.1)
+    job = head.submit(group("a", retry={"max": 1000, "backoff": 0}), timeout="500ms")
+    head.read()
+
+    def tried() -> bool:
+        for hint in head.hints():
+            if head.claim(hint).answer == "CLAIMED":
+                head.finish(hint.held_by("runner1"), failed())
+        head.read()
+        return head.status(job).terminal
+
+    sweep_until(head, tried, "the job to be given up")
+    reason = head.show(job).job.reason
+    assert reason is not None
+    assert reason.code == "JOB_TIMEOUT"
+
+
+@pytest.mark.parametrize("how", ["pause", "halt"])
+def test_the_time_that_a_job_stood_paused_does_not_count(make_head: Callable[..., Head], how: str) -> None:
+    """A halted job is shown as PAUSED and waits for a person, just the same."""
+    head = make_head(sweep_every=0.1)
+    job = head.submit(group("a"), group("b", "a"), timeout="3s")
+    head.read()
+    head.work(head.hints()[0])
+    head.read()
+    if how == "pause":
+        head.client.pause(job)
+        head.read()
+        head.hints()  # what the pause took back
+    else:
+        head.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", head.show(job).at)
+    assert head.status(job) is Status.PAUSED
+    paused_at = head.show(job).at
+    sweep_until(head, lambda: head.show(job).at > paused_at + 3.1, "more than its timeout to go by")
+    assert head.status(job) is Status.PAUSED
+    head.client.resume(job)
+    head.read()
+    assert head.status(job) is Status.RUNNING
+    assert head.drive(job) is Status.FINISHED
+
+
+def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(make_head: Callable[..., Head]) -> None:
+    head = make_head(sweep_every=0.1)
+    job = head.submit(group("a"), group("b", "a"), timeout="2s")
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.read()
+    head.client.stop(job)
+    head.read()
+    assert head.status(job) is Status.STOPPING
+    sweep_until(head, lambda: head.status(job).terminal, "the job to be stopped")
+    assert head.status(job) is Status.STOPPED
+    assert head.finish(hint.held_by("runner1")) == "STALE"
+
+
+# ---- a step ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", ["cut", "away"])
+def test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in_between(
+    tmp_path: Path, trouble: str
+) -> None:
+    """The watchdog holds the clock itself. A broker that is away takes only its last word until it is back."""
+    server = RedisServer(tmp_path)
+    server.start()
+    started = tmp_path / "started"
+    steps = [
+        {"python": "fleet_steps:my_pid", "timeout": "1h"},
+        {"python": "fleet_steps:sleep_on", "params": {"started": str(started)}, "timeout": "2s"},
+    ]
+    spec = {"name": "g", "spark": False, "steps": steps, "timeout": "1h"}
+    try:
+        with (
+            redis.Redis.from_url(server.url, decode_responses=True) as store,
+            fleet.worker(server.url, tmp_path) as worker,
+        ):
+            hint = fleet.offer(store, tmp_path / "w", "hangs", spec)
+            runner = fleet.runner_of(store, hint)
+            wait_until(lambda: started.exists() and started.read_text(), 20, "the step to run")
+            assert server.process is not None
+            if trouble == "cut":
+                assert store.client_kill_filter(_type="normal", skipme=True) > 2
+            else:
+                server.process.send_signal(signal.SIGSTOP)
+            wait_until(lambda: fleet.gone(runner.pid), 30, "the runner to be ended")
+            wait_until(lambda: fleet.gone(int(started.read_text())), 20, "the step's own child to be gone")
+            server.process.send_signal(signal.SIGCONT)
+            outcome = fleet.outcome(store, hint, 30)
+            assert outcome.kind is OutcomeKind.FAILED, outcome
+            assert outcome.failure is not None
+            assert (outcome.failure.code, outcome.failure.recoverable) == ("STEP_TIMEOUT", True)
+            assert outcome.failure.text.startswith("step 2 of 2 (sleep_on) ran longer than its timeout of 2s")
+            after = fleet.offer(store, tmp_path / "w", "after", {**spec, "steps": steps[:1]})
+            assert fleet.outcome(store, after, 30).kind is OutcomeKind.SUCCEEDED, worker.text()[-2000:]
+    finally:
+        server.stop()
+
+
+def test_a_polite_step_leaves_at_its_own_timeout_and_the_steps_before_it_did_not_use_it_up(
+    redis_server: RedisServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    path = tmp_path / "go"
+    steps = [
+        {"python": "fleet_steps:until", "params": {"path": str(path)}},
+        {"python": "fleet_steps:my_pid", "timeout": "30s"},
+        {"python": "fleet_steps:wait_for_cancel", "timeout": "500ms"},
+    ]
+    with fleet.worker(redis_server.url, tmp_path) as worker:
+        hint = fleet.offer(client, tmp_path / "w", "polite", {"name": "g", "spark": False, "steps": steps})
+        runner = fleet.runner_of(client, hint)
+        path.touch()
+        failure = fleet.outcome(client, hint, 30).failure
+        assert failure is not None
+        assert failure.code == "STEP_TIMEOUT", failure
+        assert failure.text.startswith("step 3 of 3 (wait_for_cancel) ran longer than its timeout of 0.5s")
+        assert runner.is_running(), worker.text()[-2000:]

@@ -1,0 +1,52 @@
+"""A runner whose watchdog dies when no other can be started, on a real worker."""
+
+from __future__ import annotations
+
+import site
+import venv
+from pathlib import Path
+
+import redis
+
+from tests.support import fleet
+from tests.support.servers import RedisServer, wait_until
+from unstuck.tasks.protocol.report import OutcomeKind
+
+
+def a_python(folder: Path) -> Path:
+    """A Python of our own that has all that this one has, and that can be taken away."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/*/site-packages")
+    lines = [f"import site; site.addsitedir({one!r})\n" for one in site.getsitepackages()]
+    (packages / "as_ours.pth").write_text("".join(lines))
+    return folder / "bin" / "python"
+
+
+def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_cannot_be_one_takes_no_hint(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The virtual environment is rebuilt under the worker."""
+    python = a_python(tmp_path / "venv")
+    with (
+        redis.Redis.from_url(redis_server.url, decode_responses=True) as store,
+        fleet.worker(redis_server.url, tmp_path, queues="rebuilt", python=python) as worker,
+    ):
+
+        def offer(job: str, step: str) -> fleet.Hint:
+            group = {"name": "g", "spark": False, "queue": "rebuilt", "steps": [{"python": f"fleet_steps:{step}"}]}
+            return fleet.offer(store, tmp_path / "w", job, group)
+
+        runner = fleet.runner_of(store, offer("first", "wait_for_cancel"))
+        (log,) = wait_until(lambda: list((tmp_path / "w").glob("_staging/first/g/*.log")), 20, "the log of the attempt")
+        (watchdog,) = worker.watchdogs
+        python.rename(python.with_name("away"))
+        watchdog.kill()
+        wait_until(lambda: fleet.gone(runner.pid), 5, "the runner to end")
+        for said in (worker.text(), log.read_text()):
+            assert "no other can be started: FileNotFoundError" in said
+        # Neither can the one that follows it start one. It says so, and takes nothing.
+        second = offer("second", "my_pid")
+        wait_until(lambda: "cannot be a runner: FileNotFoundError" in worker.text(), 10, "the next child to say so")
+        assert not fleet.attempt(store, second).get("claimant")
+        python.with_name("away").rename(python)
+        assert fleet.outcome(store, second, 10).kind is OutcomeKind.SUCCEEDED, "its hint was lost"

@@ -1,0 +1,170 @@
+"""What an app that has nothing of ours installed can ask by a Celery message: every task, and who is said to ask.
+
+A real coordinator on a real store, and a plain Celery app that knows the address of the broker and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+import redis
+from celery.utils.nodenames import anon_nodename
+
+from tests.support.coordinator import group
+from tests.support.paths import ROOT
+from tests.support.servers import RedisServer, app_of_strangers, wait_until
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.reconcile.wiring import mint
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lease import Lease
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import connect
+
+SPEC = {"name": "job", "params": {"year": 2013}, "groups": [group("a"), group("b", "a")]}
+Send = Callable[..., None]
+
+
+class Asked:
+    """A client of the same store, and what the event log says of who asked."""
+
+    def __init__(self, client: Client, lease: Lease) -> None:
+        self.client, self.lease = client, lease
+
+    def job(self, status: Status | None = None) -> str:
+        """A job that a coordinator has taken up, and brought into ``status``."""
+        job = self.client.submit(SPEC).id
+        self.event(job, "QUEUED")  # no worker is there: so it stays
+        if status is not None:
+            {Status.PAUSED: self.client.pause, Status.CANCELED: self.client.cancel}[status](job)
+            self.reaches(job, status)
+        return job
+
+    def claim(self, job: str) -> Token:
+        """Take the attempt of its first group, as a runner does."""
+        hint = self.client.show(job).groups[0].members[0].record.hint(job, "a")
+        assert self.lease.claim(hint, "runner1", "host:1", mint()).answer == "CLAIMED"
+        return hint.held_by("runner1")
+
+    def reaches(self, job: str, status: Status) -> None:
+        wait_until(lambda: self.client.show(job).job.status is status, 60, f"job {job} to be {status}")
+
+    def event(self, job: str, kind: str) -> dict[str, Any]:
+        """The one event of this kind, once it is there."""
+
+        def found() -> list[dict[str, Any]]:
+            return [event for _, event in self.client.queries.events(job) if event["kind"] == kind]
+
+        (event,) = wait_until(found, 60, f"{kind} in the event log of job {job}")
+        return event
+
+
+@pytest.fixture(scope="module")
+def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    """One coordinator for all tests here; each has a job of its own."""
+    folder = tmp_path_factory.mktemp("coordinator")
+    settings = Settings(redis_url=redis_server.url, warehouse=str(folder / "warehouse"))
+    env = {name: value for name, value in os.environ.items() if not name.startswith("UNSTUCK_")}
+    env |= {"UNSTUCK_REDIS_URL": settings.redis_url, "UNSTUCK_WAREHOUSE": settings.warehouse, "PYTHONPATH": str(ROOT)}
+    with redis.Redis.from_url(redis_server.url) as store:
+        store.flushall()
+    command = [sys.executable, "-m", "celery", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO"]
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
+    try:
+        with Client(settings) as client, closing(connect(settings.redis_url)) as store:
+            wait_until(lambda: client.fleet().coordinators, 120, "the coordinator to be there")
+            yield Asked(client, Lease(store, Keys(settings.prefix), settings.lease_ttl))
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def send(redis_server: RedisServer) -> Iterator[Send]:
+    """Sends a task as any app does."""
+    with closing(app_of_strangers(redis_server.url)) as app:
+        yield lambda task, **kwargs: app.send_task(f"unstuck.{task}", kwargs=kwargs, queue="control")
+
+
+COMMANDS = [
+    ("pause", None, {}),
+    ("resume", Status.PAUSED, {}),
+    ("stop", None, {}),
+    ("cancel", None, {}),
+    ("force_stop", None, {}),
+    ("alter", None, {"values": {"groups.a.timeout": "2h"}}),
+    ("skip", Status.PAUSED, {"group": "b"}),
+    ("rerun", Status.PAUSED, {"group": "b"}),
+]
+OTHERS = {"sweep", "submit", "retry"}
+
+
+def test_every_task_of_a_coordinator_is_tested_here() -> None:
+    from unstuck.coordinator.celery import app
+
+    told = {name.removeprefix("unstuck.") for name in app.tasks if name.startswith("unstuck.")}
+    assert told == {name for name, _, _ in COMMANDS} | OTHERS
+
+
+@pytest.mark.parametrize("by", ["billing", None])
+@pytest.mark.parametrize(("task", "status", "given"), COMMANDS, ids=[name for name, _, _ in COMMANDS])
+def test_a_command_by_message_is_on_record_with_who_and_why(
+    asked: Asked, send: Send, task: str, status: Status | None, given: dict[str, Any], by: str | None
+) -> None:
+    job = asked.job(status)
+    if task == "rerun":  # only of a group that was there
+        asked.client.skip(job, "b")
+        asked.event(job, "SKIPPED")
+    send(task, job=job, reason="the disk is full", **given, **({"by": by} if by else {}))
+    event = asked.event(job, f"USER_{task.upper()}")
+    assert (event["by"], event["text"]) == (by or f"a Celery task from {anon_nodename()}", "the disk is full")
+
+
+@pytest.mark.parametrize(("now", "told"), [(True, "DRAIN"), (False, "CONTINUE")])
+def test_a_pause_by_message_can_interrupt_what_runs(asked: Asked, send: Send, now: bool, told: str) -> None:
+    # Given an attempt that runs
+    job = asked.job()
+    token = asked.claim(job)
+    asked.reaches(job, Status.RUNNING)
+    # When the job is paused
+    send("pause", job=job, now=now)
+    asked.reaches(job, Status.PAUSING)
+    # Then its runner is told to hand it back, or goes on until it has ended
+    assert asked.lease.renew(token, "host:1") == told
+    asked.lease.finish(token, Outcome(OutcomeKind.RELEASED if now else OutcomeKind.SUCCEEDED), mint())
+    asked.reaches(job, Status.PAUSED)
+    (first, second) = asked.client.show(job).groups
+    assert first.census == {"BACKOFF" if now else "SUCCEEDED": 1}
+    assert second.census == {"WAITING": 1}
+
+
+@pytest.mark.parametrize("by", ["billing", None])
+def test_a_submit_by_message_says_who_submitted(asked: Asked, send: Send, by: str | None) -> None:
+    spec = {**SPEC, "name": f"from-{by}"}
+    for _ in range(2):
+        send("submit", spec=spec, key=f"{by}-1", params={"year": 2014}, **({"by": by} if by else {}))
+    (listed,) = wait_until(lambda: asked.client.jobs(name=f"from-{by}"), 60, "the job to be submitted")
+    assert asked.client.show(listed.id).job.submitted_by == (by or f"a Celery task from {anon_nodename()}")
+
+
+@pytest.mark.parametrize("by", ["billing", None])
+def test_a_retry_by_message_makes_a_new_job_and_says_who_wanted_it(asked: Asked, send: Send, by: str | None) -> None:
+    job = asked.job(Status.CANCELED)
+    send("retry", job=job, params={"year": 2014}, reason="again", **({"by": by} if by else {}))
+
+    def retried() -> Sequence[str]:
+        return [one.id for one in asked.client.jobs() if asked.client.show(one.id).job.retry_of == job]
+
+    (new,) = wait_until(retried, 60, f"job {job} to be retried")
+    record = asked.client.show(new).job
+    assert record.submitted_by == (by or f"a Celery task from {anon_nodename()}")
+    assert asked.event(new, "SUBMITTED")["text"] == "again"

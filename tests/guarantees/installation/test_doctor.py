@@ -1,0 +1,304 @@
+"""The doctor and real servers that are set wrongly, hang or are not there: each is named, within seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from tests.cli.conftest import Cli
+from tests.support.coordinator import Head, group
+from tests.support.servers import RedisServer, free_port, wait_until
+from unstuck.coordinator.reconcile.heartbeat import Presence
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.probe import Lookout
+
+GOOD = 'name: good\ngroups: [{name: a, spark: false, steps: [{python: "some.where:step"}]}]\n'
+
+
+@contextmanager
+def server(folder: Path, *options: str, aof: bool = True) -> Iterator[RedisServer]:
+    folder.mkdir(exist_ok=True)
+    made = RedisServer(folder, aof=aof, options=options)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def examine(url: str, folder: Path, **env: str) -> tuple[int, dict[str, dict[str, str]], float]:
+    """Exit code, findings by code, and how long it took."""
+    began = time.monotonic()
+    done = Cli(url, folder)("doctor", "--json", **env)
+    took = time.monotonic() - began
+    answer = json.loads(done.stdout)
+    assert answer["problems"] == sum(one["level"] == "problem" for one in answer["findings"])
+    return done.returncode, {one["code"]: one for one in answer["findings"]}, took
+
+
+def problems(findings: dict[str, dict[str, str]]) -> set[str]:
+    return {code for code, one in findings.items() if one["level"] == "problem"}
+
+
+def refused_submit(url: str, folder: Path, said: str) -> None:
+    """A command at the same Redis exits with 5, and says why, in time."""
+    (folder / "good.yaml").write_text(GOOD)
+    began = time.monotonic()
+    done = Cli(url, folder)("submit", folder / "good.yaml")
+    assert done.returncode == 5, done.stderr
+    assert said in done.stderr
+    assert time.monotonic() - began < 5.0 + 2.0  # the two are for starting Python on a busy machine
+
+
+NOBODY = {"COORDINATORS"}  # no fleet runs in these tests
+
+
+def test_a_redis_as_it_should_be_has_no_problem_but_the_missing_fleet(tmp_path: Path) -> None:
+    with server(tmp_path / "v") as good:
+        code, findings, _ = examine(good.url, tmp_path)
+        assert problems(findings) == NOBODY
+        assert code == 1
+        with redis.Redis.from_url(good.url) as client:
+            assert client.dbsize() == 0, "nothing was changed"
+    assert not (tmp_path / "warehouse").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--maxmemory-policy", "allkeys-lru"), "REDIS_EVICTION", "allkeys-lru"),
+        (("--appendonly", "no"), "REDIS_PERSISTENCE", "append-only"),
+        (("--appendfsync", "no"), "REDIS_PERSISTENCE", "appendfsync no"),
+        (("--cluster-enabled", "yes"), "REDIS_CLUSTER", "Cluster"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_redis_that_is_set_wrongly_is_named(tmp_path: Path, options: tuple[str, ...], code: str, said: str) -> None:
+    bus = ("--cluster-port", str(free_port())) if "--cluster-enabled" in options else ()  # else 10,000 above its port
+    with server(tmp_path / "v", *options, *bus) as wrong:
+        exit_code, findings, _ = examine(wrong.url, tmp_path)
+        assert problems(findings) == ({code} if code == "REDIS_CLUSTER" else {code, *NOBODY})
+        assert said in findings[code]["text"]
+        assert findings[code]["cure"]
+        assert exit_code == 1
+
+
+def test_a_redis_that_is_nearly_full_is_named(tmp_path: Path) -> None:
+    with server(tmp_path / "v") as full, redis.Redis.from_url(full.url) as control:
+        for number in range(200):
+            control.set(f"much{number}", "x" * 100_000)
+        control.config_set("maxmemory", 21_000_000)
+        code, findings, _ = examine(full.url, tmp_path)
+        assert (code, problems(findings)) == (1, {"REDIS_MEMORY", *NOBODY})
+        assert "maxmemory" in findings["REDIS_MEMORY"]["text"]
+
+
+def test_a_read_only_replica_is_named_and_commands_exit_5(tmp_path: Path) -> None:
+    with server(tmp_path / "p", "--repl-diskless-sync-delay", "0") as primary, server(tmp_path / "r") as replica:
+        with redis.Redis.from_url(replica.url) as control:
+            control.replicaof("127.0.0.1", primary.port)
+            wait_until(lambda: control.info()["master_link_status"] == "up", 60, "the replica to follow")
+        code, findings, _ = examine(replica.url, tmp_path)
+        assert problems(findings) == {"REDIS_READ_ONLY", *NOBODY}
+        assert code == 1
+        refused_submit(replica.url, tmp_path, "read-only")
+
+
+def test_a_wrong_password_is_named_and_commands_exit_5(tmp_path: Path) -> None:
+    with server(tmp_path / "v") as locked:
+        with redis.Redis.from_url(locked.url) as control:
+            control.config_set("requirepass", "right")
+        for url in (locked.url, locked.url.replace("//", "//:hunter2@")):
+            code, findings, _ = examine(url, tmp_path)
+            assert (code, problems(findings)) == (5, {"REDIS_REFUSES"})
+            assert "hunter2" not in json.dumps(findings)
+            assert "SETTINGS" in findings, "the checks that need no Redis were made"
+            refused_submit(url, tmp_path, "refuses us")
+        code, findings, _ = examine(locked.url.replace("//", "//:right@"), tmp_path)
+        assert (code, problems(findings)) == (1, NOBODY)
+
+
+def test_a_redis_that_is_away_or_hangs_is_5_within_five_seconds_and_the_rest_is_shown(tmp_path: Path) -> None:
+    with server(tmp_path / "v") as frozen:
+        assert frozen.process is not None
+        os.kill(frozen.process.pid, signal.SIGSTOP)
+        try:
+            for url in (frozen.url, f"redis://127.0.0.1:{free_port()}/0"):
+                code, findings, took = examine(url, tmp_path)
+                assert (code, problems(findings)) == (5, {"REDIS_UNREACHABLE"})
+                assert {"SETTINGS", "WAREHOUSE", "PACKAGES", "JAVA"} <= set(findings)
+                assert took < 5.0 + 2.0  # as above
+                refused_submit(url, tmp_path, "No Redis answers")
+        finally:
+            os.kill(frozen.process.pid, signal.SIGCONT)
+
+
+def test_a_warehouse_that_hangs_is_named_in_time_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    os.mkfifo(folder / "_warehouse_id")  # who reads it waits for ever, as on a mount whose server is gone
+    with server(tmp_path / "v") as good:
+        code, findings, took = examine(good.url, tmp_path)
+    assert (code, problems(findings)) == (1, {"WAREHOUSE", *NOBODY})
+    assert "has not answered" in findings["WAREHOUSE"]["text"]
+    assert took < 5.0 + 2.0
+
+
+@pytest.fixture
+def told(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Callable[[], dict[str, dict[str, Any]]]:
+    return lambda: examine(redis_server.url, tmp_path)[1]
+
+
+def test_a_message_that_was_sent_without_the_prefix_is_named(
+    head: Head, redis_server: RedisServer, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    head.redis.set("control", "what another program keeps there")
+    assert "STRAY_MESSAGES" not in told()
+    head.redis.delete("control")
+    with Celery(broker=redis_server.url, set_as_current=False) as app:
+        app.send_task("billing.nightly", queue="control")
+        assert "STRAY_MESSAGES" not in told(), "the queue of another application"
+        head.redis.delete("control")
+        for _ in range(2):
+            app.send_task("unstuck.submit", kwargs={"spec": {}}, queue="control")
+    found = told()["STRAY_MESSAGES"]
+    assert (found["level"], "2 messages" in found["text"]) == ("problem", True)
+    assert '"global_keyprefix": "unstuck:celery:"' in found["cure"]
+
+
+def test_what_waits_in_the_store_is_named(head: Head, told: Callable[[], dict[str, dict[str, Any]]]) -> None:
+    job = head.submit(group("a"))
+    head.sweep.run()
+    head.presence.note(None, 0.0)
+    long_ago = f"{(head.redis.time()[0] - 100) * 1000}-0"
+    assert told()["WAREHOUSE_ID"]["level"] == "ok"
+
+    head.redis.xtrim(head.keys.reports, maxlen=0)
+    head.redis.delete(head.keys.reports)
+    head.redis.xadd(head.keys.reports, {"kind": "due", "job": job}, id=long_ago)
+    head.redis.xadd(head.keys.dead, {"reason": "UNKNOWN_JOB: it", "report": "{}"})
+    head.redis.xadd(head.keys.name("reports", "v2"), {"reason": "newer", "report": "{}"})
+    head.redis.zadd(head.keys.due, {job: head.redis.time()[0] - 100})
+    head.redis.lpush(head.keys.queue("light"), "a message")
+    (Path(head.settings.warehouse) / "_warehouse_id").write_text("another")
+    found = told()
+
+    levels = {code: one["level"] for code, one in found.items()}
+    assert levels["COORDINATORS"] == "ok"
+    for code in ("REPORTS", "JOBS_OVERDUE", "WORKERS", "QUEUES", "WAREHOUSE_ID"):
+        assert levels[code] == "problem", found[code]
+    for code in ("REPORTS_PARKED", "REPORTS_NEWER"):
+        assert levels[code] == "warning", found[code]
+    assert job in found["JOBS_OVERDUE"]["text"]
+    assert job in found["WAREHOUSE_ID"]["text"]
+    assert "queue light" in found["QUEUES"]["text"]
+
+
+def test_a_fleet_that_sweeps_more_seldom_than_the_shell_of_the_doctor_thinks_is_well(
+    make_head: Callable[..., Head], told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    head = make_head(sweep_every=12.0, lease_ttl=60.0)
+    head.submit(group("a"))
+    head.sweep.run()
+    head.redis.hincrbyfloat(head.keys.alive, "at", -11)
+    found = told()["SWEEP"]
+    assert (found["level"], "half as often" in found["text"]) == ("warning", True), found  # there is no beat
+    head.redis.hincrbyfloat(head.keys.alive, "at", -30)
+    assert told()["SWEEP"]["level"] == "problem"
+
+
+def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
+    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    """Two homes under one path, as two hosts without the shared mount have: the doctor sees the second."""
+    head.submit(group("a"))
+    lookout = Lookout(head.settings)
+    wait_until(lambda: "warehouse_id" in lookout.seen(0.0), 10, "the coordinator's look")
+    presence = Presence(head.redis, head.keys, "host-1:7:word", lookout)
+    presence.note(None, 0.0)
+    assert told()["WAREHOUSE_SHARED"]["level"] == "ok"
+    folder = Path(head.settings.warehouse)
+    folder.rename(folder.with_name("the-home-of-host-1"))
+    elsewhere = Warehouse(str(folder)).ensure_id()
+    presence.note(None, 0.0)
+    found = told()["WAREHOUSE_SHARED"]
+    assert found["level"] == "problem"
+    assert "host-1:7" in found["text"]
+    assert elsewhere in found["text"]
+    assert str(lookout.seen(0.0)["warehouse_id"]) in found["text"]
+    assert "WAREHOUSE_MISMATCH" in found["cure"]
+
+
+def test_a_new_installation_has_no_false_problem_after_its_first_submit(
+    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    """Every process of a new fleet looks before the first submit makes the warehouse, and is asked right after it."""
+    lookout = Lookout(head.settings)
+    wait_until(lambda: "warehouse_id" in lookout.seen(0.0), 10, "the coordinator's look")
+    presence = Presence(head.redis, head.keys, "host-1:7:word", lookout)
+    presence.note(None, 0.0)
+    head.submit(group("a"))
+    presence.note(None, 0.0)
+    found = told()["WAREHOUSE_SHARED"]
+    assert (found["level"], "0 of 1 runners" in found["text"]) == ("ok", True), found
+    # But one that still sees none when it has looked again does not see the folder that all others see.
+    made = Path(head.settings.warehouse) / "_warehouse_id"
+    os.utime(made, (time.time() - 60, time.time() - 60))
+    found = told()["WAREHOUSE_SHARED"]
+    assert (found["level"], "host-1:7 (none)" in found["text"]) == ("problem", True), found
+
+
+def test_submits_that_no_coordinator_hears_are_named(head: Head, redis_server: RedisServer, tmp_path: Path) -> None:
+    """Its thread for reports lives and notes itself; what Celery should bring it lies on the queue."""
+    head.redis.lpush(head.keys.queue("control"), "a submit, as Celery writes it")
+    head.presence.note(None, 0.0)
+    assert examine(redis_server.url, tmp_path)[1]["QUEUES"]["level"] == "ok", "it came just now"
+    code, findings, _ = examine(redis_server.url, tmp_path, UNSTUCK_DEAF_AFTER="100ms")
+    found = findings["QUEUES"]
+    assert (code, found["level"]) == (1, "problem")
+    assert "1 message on queue control" in found["text"]
+    assert "coordinators host:1" in found["text"]
+    assert "restart" in found["cure"]
+
+
+def test_a_coordinator_of_another_release_or_python_is_named(
+    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    head.presence.note(None, 0.0)
+    found = told()["VERSIONS"]
+    assert (found["level"], "of 1 runners and coordinators 1 say" in found["text"]) == ("ok", True), found
+    ((name, line),) = head.redis.hgetall(head.keys.coordinators).items()
+    head.redis.hset(head.keys.coordinators, name, json.dumps({**json.loads(line), "release": "0.0.9"}))
+    found = told()["VERSIONS"]
+    assert (found["level"], "Unstuck 0.0.9: host:1" in found["text"]) == ("warning", True), found
+
+
+def test_reports_that_a_coordinator_took_and_never_finished_are_named(
+    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    job = head.submit(group("a"))
+    head.redis.delete(head.keys.reports)
+    head.inbox.open()
+    long_ago = f"{(head.redis.time()[0] - 300) * 1000}-0"
+    head.redis.xadd(head.keys.reports, {"kind": "due", "job": job}, id=long_ago)
+    head.inbox.read(10, 0.01)
+    assert "1 report read and not finished, the oldest for 5m" in told()["REPORTS"]["text"]
+
+
+def test_the_doctor_shows_a_line_for_each_finding_and_a_sum(tmp_path: Path) -> None:
+    with server(tmp_path / "v", aof=False) as wrong:
+        done = Cli(wrong.url, tmp_path)("doctor")
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("problem  REDIS_PERSISTENCE: ") and "→ Set `appendonly yes`" in line for line in lines)
+    assert lines[-1].startswith("2 problems, ")
+    assert done.returncode == 1

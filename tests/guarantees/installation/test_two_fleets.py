@@ -1,0 +1,137 @@
+"""Two fleets with different prefixes on one database: nothing of one reaches the other, and neither sees the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support import fleet
+from tests.support.paths import PYTHONPATH
+from tests.support.servers import RedisServer, app_of_strangers, wait_until
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.model.status import Status
+from unstuck.tasks.settings import Settings
+
+JOBS = 12
+
+
+@dataclass
+class Fleet:
+    prefix: str
+    environ: dict[str, str]
+    folder: Path
+    worker: fleet.FleetWorker
+    client: Client
+
+    def asks(self, *command: str) -> str:
+        """What a program of this fleet answers."""
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=self.folder,
+            env={**os.environ, **self.environ},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def ran_on(self, job: str) -> set[int]:
+        """The processes that ran the groups of a job, once it is finished."""
+        view = self.client.wait(job, 60)
+        assert view.job.status is Status.FINISHED
+        return {int(member.record.worker.rpartition(":")[2]) for one in view.groups for member in one.members}
+
+
+def spec(name: str) -> dict[str, object]:
+    return {"name": name, "groups": [{"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}]}
+
+
+@pytest.fixture(scope="module")
+def fleets(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Fleet]]:
+    """Each with a coordinator and a worker of its own, on one database."""
+    with redis.Redis.from_url(redis_server.url) as store:
+        store.flushall()
+    with ExitStack() as stack:
+        made = []
+        for prefix in ("one", "two"):
+            folder = tmp_path_factory.mktemp(prefix)
+            settings = Settings(redis_url=redis_server.url, warehouse=str(folder / "w"), prefix=prefix)
+            environ = {
+                "UNSTUCK_REDIS_URL": settings.redis_url,
+                "UNSTUCK_WAREHOUSE": settings.warehouse,
+                "UNSTUCK_PREFIX": prefix,
+                "PYTHONPATH": PYTHONPATH,
+            }
+            with (folder / "coordinator.log").open("wb") as log:
+                head = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "celery",
+                        "-A",
+                        "unstuck.coordinator",
+                        "worker",
+                        "-n",
+                        f"head-{prefix}@here",
+                    ],
+                    cwd=folder,
+                    env={**os.environ, **environ},
+                    stdout=log,
+                    stderr=log,
+                )
+            stack.callback(head.wait)
+            stack.callback(head.kill)
+            name = ["-n", f"hands-{prefix}@here"]
+            hands = stack.enter_context(
+                fleet.worker(redis_server.url, folder, concurrency=2, environ=environ, arguments=name)
+            )
+            client = stack.enter_context(Client(settings))
+            made.append(Fleet(prefix, environ, folder, hands, client))
+        for one in made:
+            wait_until(lambda one=one: one.client.fleet().coordinators, 60, "the coordinator to be there")
+        yield made
+
+
+def test_the_jobs_of_each_run_on_its_own_workers_only(fleets: list[Fleet]) -> None:
+    jobs = [(one, one.client.submit(spec(f"j{n}")).id) for n in range(JOBS) for one in fleets]
+    ran = {one.prefix: set().union(*(one.ran_on(job) for of, job in jobs if of is one)) for one in fleets}
+    for one in fleets:
+        assert ran[one.prefix] <= {runner.pid for runner in one.worker.runners}
+        assert len(one.client.jobs()) == JOBS
+        assert "UNKNOWN_JOB" not in one.worker.text(), "a hint of the other fleet"
+
+
+def test_what_is_sent_through_celery_reaches_the_fleet_whose_prefix_it_carries(
+    fleets: list[Fleet], redis_server: RedisServer
+) -> None:
+    for one in fleets:
+        with app_of_strangers(redis_server.url, one.prefix) as app:
+            for n in range(4):
+                sent = {"spec": spec("sent"), "key": f"sent-{n}"}
+                app.send_task("unstuck.submit", kwargs=sent, queue="control")
+        wait_until(lambda one=one: len(one.client.jobs(name="sent")) == 4, 30, f"all four in {one.prefix}")
+
+
+def test_each_sees_only_its_own(fleets: list[Fleet], redis_server: RedisServer) -> None:
+    for one, other in (fleets, fleets[::-1]):
+        wait_until(lambda one=one: len(one.client.fleet().runners) == 2, 30, "its runners to be shown")
+        shown = json.loads(one.asks("unstuck.coordinator.cli", "fleet", "--json"))
+        own = {runner.pid for runner in one.worker.runners}
+        assert {runner["pid"] for runner in shown["runners"]} == own
+        assert {queue["name"]: queue["listeners"] for queue in shown["queues"]} == {"control": 1, "light": 2}
+        told = json.loads(one.asks("celery", "-A", "unstuck.tasks", "inspect", "ping", "--timeout", "3", "--json"))
+        assert set(told) == {f"hands-{one.prefix}@here", f"head-{one.prefix}@here"}
+        assert other.worker.process.poll() is None
+    with redis.Redis.from_url(redis_server.url, decode_responses=True) as store:
+        strange = [key for key in store.scan_iter("*", count=1000) if not key.startswith(("one:", "two:"))]
+    assert strange == [], "every key of a fleet carries its prefix"

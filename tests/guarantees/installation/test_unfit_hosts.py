@@ -1,0 +1,235 @@
+"""Hosts that cannot work: a worker that lacks what its groups need says so and takes nothing; no group is charged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from tests.cli.conftest import Cli
+from tests.support import fleet
+from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.servers import RedisServer, wait_until
+from unstuck.tasks.host import lacking
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.settings import Settings
+
+SPARK = {"name": "g", "queue": "heavy", "steps": [{"sql": "SELECT 1 AS one", "output": "numbers"}]}
+PLAIN = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
+NO_JAVA = {"JAVA_HOME": "/nowhere"}
+
+
+def java(folder: Path, told: str, then: str = "exit 1") -> dict[str, str]:
+    """A Java that does ``told`` when it is asked for its version, and ``then`` else; the variable that names it."""
+    program = folder / "java" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\ncase $1 in -version) {told} ;; *) {then} ;; esac\n")
+    program.chmod(0o755)
+    return {"JAVA_HOME": str(folder / "java")}
+
+
+def version(number: str) -> str:
+    return f"echo 'openjdk version \"{number}\"' >&2"
+
+
+def real_java_home() -> Path:
+    found = shutil.which("java")
+    assert found is not None
+    return Path(found).resolve().parent.parent
+
+
+def blind(folder: Path, *packages: str) -> dict[str, str]:
+    """The variables of a Python that has none of ``packages``, as after ``pip install unstuck`` without an extra."""
+    (folder / "sitecustomize.py").write_text(
+        f"""
+import sys
+
+class Blind:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, path=None, target=None):
+        return None if name in {packages!r} else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Blind(finder) for finder in sys.meta_path]
+"""
+    )
+    paths = (str(folder), PYTHONPATH)
+    return {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def refused(url: str, folder: Path, environ: dict[str, str], *arguments: str, app: str = "tasks") -> str:
+    """What a worker says that does not start."""
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", app, "worker", *arguments],
+        cwd=folder,
+        env={**os.environ, "UNSTUCK_REDIS_URL": url, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("queues", ["", "spark", "heavy", "light,heavy"])
+def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path, queues: str
+) -> None:
+    waits = {name: fleet.offer(client, tmp_path / "w", name, {**PLAIN, "queue": name}) for name in ("heavy", "spark")}
+    said = refused(redis_server.url, tmp_path, NO_JAVA, *(["-Q", queues] if queues else []))
+    assert "Java is not installed in JAVA_HOME, /nowhere: Spark needs Java 17 or newer" in said
+    assert "-Q light" in said
+    for queue, hint in waits.items():
+        assert client.llen(fleet.KEYS.queue(queue)) == 1
+        assert "claimant" not in fleet.attempt(client, hint)
+
+
+def test_a_java_that_is_too_old_for_spark_is_none(redis_server: RedisServer, tmp_path: Path) -> None:
+    said = refused(redis_server.url, tmp_path, java(tmp_path, version("11.0.2")), "-Q", "spark")
+    assert f"Java 11 in JAVA_HOME, {tmp_path}/java is too old" in said
+
+
+def test_a_java_that_does_not_say_its_version_in_time_is_let_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host may be busy, and a worker that is refused for that would be missing when it is needed most."""
+    monkeypatch.setattr("unstuck.tasks.host._ANSWERS_WITHIN", 0.3)
+    monkeypatch.setenv("JAVA_HOME", java(tmp_path, "exec sleep 5")["JAVA_HOME"])
+    assert lacking(Settings(), ["spark"]) == ""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert lacking(Settings(), ["spark"]) != ""
+
+
+@pytest.mark.parametrize("queues", ["spark", "light"])
+def test_a_worker_without_the_packages_of_a_worker_takes_nothing(
+    redis_server: RedisServer, tmp_path: Path, queues: str
+) -> None:
+    said = refused(redis_server.url, tmp_path, blind(tmp_path, "pyspark", "pyarrow"), "-Q", queues)
+    assert f"pyspark and pyarrow cannot be imported by {sys.executable}: pip install 'unstuck[worker]'" in said
+
+
+@pytest.mark.parametrize(
+    ("queue", "environ"),
+    [("light", {}), ("heavy", {"UNSTUCK_SPARK_MASTER": "none"})],
+    ids=["light", "none"],
+)
+def test_a_worker_of_light_groups_needs_no_java(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path, queue: str, environ: dict[str, str]
+) -> None:
+    environ = {**NO_JAVA, **environ}
+    with fleet.worker(redis_server.url, tmp_path, queues=queue, environ=environ):
+        hint = fleet.offer(client, tmp_path / "w", "plain", {**PLAIN, "queue": queue})
+        assert fleet.outcome(client, hint).kind is OutcomeKind.SUCCEEDED
+        hint = fleet.offer(client, tmp_path / "w", "sparks", {**SPARK, "queue": queue})
+        outcome = fleet.outcome(client, hint)
+    assert outcome.failure is not None
+    assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "NOT_BEGUN"), "charged to us"
+
+
+def test_a_java_that_only_sparks_own_settings_know_is_found(redis_server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "spark-env.sh").write_text(f"echo told\nJAVA_HOME={real_java_home()}\n")
+    environ = {**NO_JAVA, "SPARK_CONF_DIR": str(tmp_path)}
+    with fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ) as worker:
+        assert worker.ready()
+
+
+def test_on_spark_connect_java_is_elsewhere(redis_server: RedisServer, tmp_path: Path) -> None:
+    environ = {**NO_JAVA, "UNSTUCK_SPARK_MASTER": "sc://elsewhere"}
+    with fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ) as worker:
+        assert worker.ready()
+
+
+def test_a_java_that_goes_away_costs_no_attempt_and_work_goes_on_when_it_is_back(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    link = tmp_path / "java"
+    link.symlink_to(real_java_home())
+    environ = {"JAVA_HOME": str(link), "UNSTUCK_SPARK_MASTER": "local[1]"}
+    with fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ) as worker:
+        wait_until(lambda: worker.watchdogs, 30, "its runner to have begun")
+        link.unlink()
+        hint = fleet.offer(client, tmp_path / "w", "sparks", SPARK)
+        wait_until(lambda: f"{hint} is not claimed: Java is gone" in worker.text(), 30, "the hint to be refused")
+        fleet.send_hint(client, hint, "heavy")  # as a coordinator does after a while
+        wait_until(lambda: "cannot be a runner: HostUnfit: Java is not installed" in worker.text(), 30, "the next one")
+        assert "claimant" not in fleet.attempt(client, hint), "nobody is charged with anything"
+        link.symlink_to(real_java_home())
+        assert fleet.outcome(client, hint, 120).kind is OutcomeKind.SUCCEEDED, worker.text()[-2000:]
+
+
+def test_a_jvm_that_does_not_come_to_life_is_charged_to_us(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    environ = java(tmp_path, version("17.0.1"), "echo no room for a heap >&2; exit 1")
+    with fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ) as worker:
+        (runner,) = worker.runners
+        hint = fleet.offer(client, tmp_path / "w", "sparks", SPARK)
+        outcome = fleet.outcome(client, hint, 60)
+        assert outcome.failure is not None
+        assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "NOT_BEGUN")
+        assert f"{os.uname().nodename}:{runner.pid} could not start Spark: " in outcome.failure.text
+        wait_until(lambda: fleet.gone(runner.pid), 20, "the runner to be replaced")
+
+
+def test_the_doctor_asks_for_java_where_spark_is_to_run(redis_server: RedisServer, tmp_path: Path) -> None:
+    cli = Cli(redis_server.url, tmp_path)
+    for master, level in (("local[*]", "problem"), ("none", "ok")):
+        done = cli("doctor", "--json", **NO_JAVA, UNSTUCK_SPARK_MASTER=master)
+        assert [one["level"] for one in json.loads(done.stdout)["findings"] if one["code"] == "JAVA"] == [level]
+
+
+# -- pools -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def coordinator(url: str, folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    log = folder / "coordinator.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "unstuck.coordinator", "worker", "-l", "INFO", *arguments],
+            cwd=folder,
+            env={**os.environ, "UNSTUCK_REDIS_URL": url, "PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        wait_until(lambda: b" ready." in log.read_bytes() or process.poll() is not None, 60, "it to be ready")
+        yield process, log
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("pool", ["processes", "solo"])
+def test_a_coordinator_with_a_pool_beside_which_it_cannot_live_is_refused(
+    redis_server: RedisServer, tmp_path: Path, pool: str
+) -> None:
+    said = refused(redis_server.url, tmp_path, {}, "-P", pool, app="coordinator")
+    assert "needs the threads pool: leave out -P/--pool, or give -P threads" in said
+
+
+@pytest.mark.parametrize("arguments", [(), ("-P", "prefork")], ids=["none", "prefork"])
+def test_a_coordinator_that_is_given_no_pool_has_threads(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """Celery's own default is prefork, and it cannot tell one from the other; both become what the app wants."""
+    with coordinator(redis_server.url, tmp_path, *arguments) as (process, log):
+        assert process.poll() is None, log.read_text()
+        assert "concurrency: 4 (thread)" in log.read_text()
+        assert psutil.Process(process.pid).children() == [], "nothing was forked"
+
+
+def test_a_worker_that_is_given_another_pool_ends_with_2(redis_server: RedisServer, tmp_path: Path) -> None:
+    assert "needs the prefork pool" in refused(redis_server.url, tmp_path, {}, "-P", "threads", "-Q", "light")

@@ -1,0 +1,260 @@
+"""A broker that answers and takes no writes, or is away for long: real processes wait for it, and lose nothing.
+
+One worker and one coordinator for all of it. They are started by ``impatient``, which cuts Celery's own patience short.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from tests.support import fleet
+from tests.support.celery_plugins import impatient
+from tests.support.paths import PYTHONPATH
+from tests.support.servers import RedisServer, wait_until
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.tasks.settings import Settings
+
+QUEUE = "troubled"
+BACK_WITHIN = 25.0  # seconds from the end of the trouble to work done; Celery by itself waits for up to 30 each time
+TRYING = "Trying again"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How a server comes to refuse writes, how that ends, and how it says so.
+
+    ``listening``: it refuses BRPOP too, so that one who listens and hears nothing notices.
+    """
+
+    says: str
+    begin: Callable[[redis.Redis], object]
+    end: Callable[[redis.Redis], object]
+    listening: bool = True
+
+
+def _disk_is_broken(store: redis.Redis) -> None:
+    (Path(store.config_get("dir")["dir"]) / "dump.rdb").mkdir()  # a snapshot cannot take its place
+    store.config_set("save", "3600 1")
+    store.bgsave()
+    wait_until(lambda: store.info("persistence")["rdb_last_bgsave_status"] == "err", 10, "the snapshot to fail")
+
+
+REFUSALS = {
+    "a failover": Refusal(
+        "read only replica",
+        lambda store: store.replicaof("127.0.0.1", 1),
+        lambda store: store.replicaof("NO", "ONE"),
+    ),
+    "a broken disk": Refusal(
+        "MISCONF", _disk_is_broken, lambda store: store.config_set("stop-writes-on-bgsave-error", "no")
+    ),
+    "a full memory": Refusal(
+        "'maxmemory'",
+        lambda store: store.config_set("maxmemory", 1),
+        lambda store: store.config_set("maxmemory", 0),
+        listening=False,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    made = RedisServer(tmp_path_factory.mktemp("troubled"), aof=True)
+    made.start()
+    yield made
+    made.stop()
+
+
+class Since:
+    """What a process has logged since this was made."""
+
+    def __init__(self, process: fleet.FleetWorker) -> None:
+        self._process, self._before = process, len(process.text())
+
+    def text(self) -> str:
+        return self._process.text()[self._before :]
+
+
+@dataclass
+class Fleet:
+    """One worker with two runners, one coordinator, and a job whose step runs until the end of it all."""
+
+    server: RedisServer
+    store: redis.Redis
+    worker: fleet.FleetWorker
+    coordinator: fleet.FleetWorker
+    client: Client
+    home: Path
+    held: str
+
+    def submit(self, name: str, gate: Path) -> str:
+        step = {"python": "fleet_steps:until", "params": {"path": str(gate)}}
+        return self.client.submit(
+            {"name": name, "groups": [{"name": "g", "spark": False, "queue": QUEUE, "steps": [step]}]}
+        ).id
+
+    def alive(self) -> None:
+        for name, one in (("worker", self.worker), ("coordinator", self.coordinator)):
+            assert one.process.poll() is None, f"the {name} has ended:\n{one.text()[-3000:]}"
+
+    def finishes(self, job: str) -> None:
+        def finished() -> bool:
+            self.alive()
+            return self.client.show(job).job.status is Status.FINISHED
+
+        wait_until(finished, BACK_WITHIN, f"{job} to be done, once the trouble is over", every=0.1)
+
+
+@contextmanager
+def _coordinator(url: str, home: Path) -> Iterator[fleet.FleetWorker]:
+    log = home / "coordinator.log"
+    env = {
+        **os.environ,
+        **_SOON,
+        "UNSTUCK_REDIS_URL": url,
+        "PYTHONPATH": PYTHONPATH,
+    }
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "impatient", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO"],
+            env=env,
+            stdout=out,
+            stderr=out,
+            cwd=home,
+        )
+    try:
+        yield fleet.FleetWorker(process, log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+_SOON = {
+    "UNSTUCK_DISPATCH_TIMEOUT": "1s",
+    "UNSTUCK_SWEEP_EVERY": "500ms",
+}
+
+
+@pytest.fixture(scope="module")
+def troubled(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    home = tmp_path_factory.mktemp("fleet")
+    settings = Settings(redis_url=server.url, warehouse=str(home / "warehouse"))
+    with (
+        _coordinator(server.url, home) as coordinator,
+        fleet.worker(server.url, home, queues=QUEUE, concurrency=2, environ=_SOON, program="impatient") as worker,
+        redis.Redis.from_url(server.url, decode_responses=True) as store,
+        Client(settings) as client,
+    ):
+        made = Fleet(server, store, worker, coordinator, client, home, "")
+        made.held = made.submit("held", home / "held")
+        wait_until(
+            lambda: client.show(made.held).job.status is Status.RUNNING and coordinator.ready(), 30, "a running step"
+        )
+        yield made
+
+
+@contextmanager
+def silenced(worker: fleet.FleetWorker, store: redis.Redis) -> Iterator[None]:
+    """Its main process stands still and the server holds no BRPOP of it, so that a hint stays on the queue."""
+    listening = psutil.Process(worker.process.pid)
+
+    def held() -> bool:
+        ports = {each.laddr.port for each in listening.net_connections("tcp") if each.laddr}
+        return any(
+            one["cmd"] == "brpop" and "b" in one["flags"] and int(one["addr"].rpartition(":")[2]) in ports
+            for one in store.client_list()
+        )
+
+    listening.suspend()
+    try:
+        wait_until(lambda: not held(), 10, "the worker's last BRPOP to be over")
+        yield
+    finally:
+        listening.resume()
+
+
+@pytest.mark.parametrize("trouble", REFUSALS)
+def test_a_broker_that_refuses_writes_is_waited_for_with_a_step_running_and_a_hint_on_the_queue(
+    troubled: Fleet, trouble: str
+) -> None:
+    refusal = REFUSALS[trouble]
+    new = [Since(troubled.worker), Since(troubled.coordinator)]
+    gate = troubled.home / trouble
+    gate.touch()
+    with silenced(troubled.worker, troubled.store):
+        waits = troubled.submit("waits", gate)
+        wait_until(lambda: troubled.store.llen(fleet.KEYS.queue(QUEUE)), 10, "a hint on the queue")
+        refusal.begin(troubled.store)
+
+    def noticed() -> bool:
+        """Both know of it, and the worker, which has an idle runner, has tried again."""
+        troubled.alive()
+        worker, coordinator = (each.text() for each in new)
+        return (
+            refusal.says in worker
+            and refusal.says in coordinator
+            and worker.count(TRYING) >= 2
+            and (TRYING in coordinator or not refusal.listening)
+        )
+
+    try:
+        wait_until(noticed, 20, "both to notice")
+    finally:
+        refusal.end(troubled.store)
+    troubled.finishes(waits)
+    assert troubled.client.show(troubled.held).job.status is Status.RUNNING
+    for each in new:
+        assert "Frequent restarts" not in each.text(), "a log that is flooded tells nothing"
+
+
+def test_a_broker_that_is_away_for_longer_than_celery_waits_is_waited_for_and_a_running_step_ends_well(
+    troubled: Fleet,
+) -> None:
+    new = [Since(troubled.worker), Since(troubled.coordinator)]
+
+    def tried() -> bool:
+        troubled.alive()
+        return all(each.text().count(TRYING) > impatient.TRIES for each in new)
+
+    troubled.server.stop()
+    wait_until(tried, 30, "both to try more often than Celery would by itself")
+    troubled.server.start()
+    (troubled.home / "held").touch()
+    troubled.finishes(troubled.held)
+    record = troubled.client.show(troubled.held).groups[0].members[0].record
+    assert (record.state, record.epoch) == (GroupState.SUCCEEDED, 1), "the attempt that ran through all of it"
+    troubled.finishes(troubled.submit("again", troubled.home / "held"))
+
+
+def test_a_worker_is_not_deaf_to_a_broker_that_refuses_writes(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A hint waits, a runner is idle, and nothing is received: for once that is not the worker's fault."""
+    deaf_after = 1.0
+    environ = {"UNSTUCK_DEAF_AFTER": f"{deaf_after}s"}
+    with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ) as worker:
+        try:
+            with silenced(worker, client):
+                group = {"name": "g", "spark": False, "queue": QUEUE, "steps": [{"python": "fleet_steps:my_pid"}]}
+                fleet.offer(client, tmp_path / "w", "waits", group)
+                client.config_set("min-replicas-to-write", 1)
+            wait_until(lambda: "NOREPLICAS" in worker.text(), 30, "the worker to be refused")
+            began = time.monotonic()
+            wait_until(lambda: worker.process.poll() is not None or time.monotonic() - began > 2.5 * deaf_after, 30)
+            assert worker.process.poll() is None, worker.text()[-2000:]
+            assert "is deaf" not in worker.text()
+            assert client.llen(fleet.KEYS.queue(QUEUE)) == 1
+        finally:
+            client.config_set("min-replicas-to-write", 0)

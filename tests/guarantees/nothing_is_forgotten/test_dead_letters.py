@@ -1,0 +1,221 @@
+"""Parked reports: poison stops nobody, and what is replayed is applied once, with a trace of who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from tests.support.coordinator import Head, group
+from tests.support.servers import wait_until
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.reconcile.consumer import KILLER_AFTER, POISON_AFTER
+from unstuck.coordinator.store.dead_letters import NoSuchReport, Treatment
+from unstuck.coordinator.store.reports import DeadReport
+
+REPORT = {"v": "1", "id": "e1", "kind": "succeeded", "at": "1388534400"}
+
+
+def poisoned(head: Head) -> str:
+    """A job that no coordinator can decide, nor even halt: the time of its submit is no number."""
+    job = head.submit(group("only"), name="poisoned")
+    head.redis.hset(head.keys.of(job).job, "submitted_at", "SLEEPING")
+    return job
+
+
+def park_one(head: Head, token: str, **fields: str) -> DeadReport:
+    head.redis.xadd(head.keys.reports, {**REPORT, "token": token, **fields})  # type: ignore[arg-type]
+    head.read()
+    return head.inbox.dead()[0]
+
+
+# -- poison ---------------------------------------------------------------------------------------------------
+
+
+def test_a_report_that_raises_every_time_is_parked_and_those_behind_it_are_applied(
+    make_head: Callable[..., Head],
+) -> None:
+    head = make_head(report_idle=0.02, lock_ttl=0.02)
+    bad = poisoned(head)
+    head.redis.xadd(head.keys.reports, {**REPORT, "token": f"{bad}/only/1/n/c"})  # type: ignore[arg-type]
+    good = head.submit(group("only"), name="behind")
+
+    assert head.drive(good) is Status.FINISHED
+    assert head.inbox.dead() == [], "not parked at the first try: what ails it may pass"
+
+    def parked() -> list[DeadReport]:
+        head.consumer.step()
+        return head.inbox.dead()
+
+    (dead,) = wait_until(parked, 20, "the poison to be parked")
+    assert dead.reason.startswith("POISON: ")
+    assert "SLEEPING" in dead.reason
+    assert dead.deliveries >= POISON_AFTER
+    assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0
+
+
+def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_read(
+    make_head: Callable[..., Head],
+) -> None:
+    """Without a wait of its own on top of ``report_idle``, and whoever sweeps: a sweep applies no report."""
+    dead = make_head()
+    job = dead.submit(group("only"))
+    dead.read()
+    (hint,) = dead.hints()
+    dead.work(hint)
+    entries = [entry.id for entry in dead.inbox.read(10, 0.01)]
+    heir = make_head(report_idle=60.0)
+    reports, idle = (heir.keys.reports, "coordinators"), 61_000
+    heir.redis.xclaim(*reports, "the dead one", 0, entries, idle=idle)  # as if it had died a minute ago
+    assert heir.redis.xpending(*reports)["pending"] == len(entries) == 2
+    heir.consumer.step()
+    assert heir.redis.xpending(*reports)["pending"] == 0
+    assert heir.status(job) is Status.FINISHED
+
+
+def test_a_report_under_which_every_coordinator_died_is_parked_untried(make_head: Callable[..., Head]) -> None:
+    """It was delivered again and again, and whoever had it never came back: the next does not die of it too."""
+    doomed = make_head()
+    job = doomed.submit(group("only"))
+    doomed.read()
+    doomed.redis.xadd(doomed.keys.reports, {**REPORT, "token": f"{job}/only/1/n/c"})  # type: ignore[arg-type]
+    (entry,) = doomed.inbox.read(1, 0.01)
+    for _ in range(KILLER_AFTER):
+        assert doomed.inbox.claim_idle(0, 10) != []
+
+    heir = make_head(report_idle=0.001)
+
+    def parked() -> list[DeadReport]:
+        heir.consumer.step()
+        return heir.inbox.dead()
+
+    (dead,) = wait_until(parked, 10, "the report to be parked")
+    assert (dead.entry, dead.deliveries) == (entry.id, KILLER_AFTER + 2)
+    assert "no coordinator that took it finished it" in dead.reason
+
+
+def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_poison(
+    make_head: Callable[..., Head],
+) -> None:
+    """A full store refuses what a commit writes, and gives out what waits all the same."""
+    head = make_head(report_idle=0.001)
+    job = head.submit(group("only"))
+    head.read()
+    (hint,) = head.hints()
+    head.work(hint)
+    assert head.inbox.read(10, 0.01) != [], "a coordinator had it, and died"
+    full = int(head.redis.config_get("maxmemory")["maxmemory"])
+    head.redis.config_set("maxmemory", 1)
+    try:
+        for _ in range(2 * KILLER_AFTER):
+            head.consumer._next_claim = 0.0
+            with pytest.raises(redis.exceptions.OutOfMemoryError):
+                head.consumer.step()
+    finally:
+        head.redis.config_set("maxmemory", full)
+
+    def applied() -> bool:
+        head.consumer._next_claim = 0.0
+        head.consumer.step()
+        return head.status(job) is Status.FINISHED
+
+    wait_until(applied, 20, "the report to be applied")
+    assert head.inbox.dead() == []
+
+
+def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(head: Head) -> None:
+    bad = poisoned(head)
+    good = head.submit(group("only"), name="behind")
+    head.redis.xtrim(head.keys.reports, maxlen=0)  # no wake-up: the sweep alone must find both
+
+    for _ in range(3):
+        head.sweep.run()
+
+    assert [hint.job for hint in head.hints()] == [good]
+    assert bad in head.redis.zrange(head.keys.due, 0, -1), "it stays due, where people find it"
+
+
+# -- replay and drop ------------------------------------------------------------------------------------------
+
+
+def test_a_parked_report_of_a_job_that_came_back_is_applied_by_a_replay(head: Head) -> None:
+    """The store was rolled back to before the job, and restored later: its last report is not lost."""
+    job = head.submit(group("only"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.read()
+    key = head.keys.of(job).job
+    head.redis.rename(key, "elsewhere")
+    head.finish(hint.held_by("runner1"))
+    head.read()
+    (dead,) = head.inbox.dead()
+
+    refused = head.client.replay_report(dead.id, by="ann@desk")
+    assert refused.word is Treatment.REFUSED
+    assert f"no job {job} is in the store" in refused.text
+    assert head.client.parked.get(dead.id) == dead, "a refusal changes nothing"
+
+    head.redis.rename("elsewhere", key)
+    assert head.client.replay_report(dead.id, by="ann@desk").word is Treatment.REPLAYED
+    before = head.client.queries.counters()
+    head.read()
+
+    assert head.inbox.dead() == []
+    after = head.client.queries.counters()
+    assert after.get("APPLIED", 0) == before.get("APPLIED", 0) + 1
+    (event,) = [event for _, event in head.client.queries.events(job) if event["kind"] == "REPORT_REPLAYED"]
+    assert event["by"] == "ann@desk"
+    assert event["at"] > 0
+
+
+def test_a_replay_whose_reply_was_lost_is_one_report(head: Head) -> None:
+    job = head.submit(group("only"))
+    head.read()
+    dead = park_one(head, "20130101T000000-ghost/only/1/n/c")
+    head.redis.hset(head.keys.of("20130101T000000-ghost").job, mapping=head.redis.hgetall(head.keys.of(job).job))
+
+    assert head.client.replay_report(dead.id, by="ann@desk").word is Treatment.REPLAYED
+    again = head.client.replay_report(dead.id, by="bob@desk")
+
+    assert again.word is Treatment.ALREADY
+    assert "replayed before, by ann@desk" in again.text
+    assert len(head.inbox.read(10, 0.01)) == 1
+    assert head.client.drop_report(dead.id).word is Treatment.ALREADY
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"token": "rubbish"}, "not a token"),
+        ({"token": "j/only/1/n/c", "kind": "exploded"}, "exploded"),
+        ({"token": "j/only/1/n/c", "v": "one"}, "schema version"),
+    ],
+)
+def test_what_cannot_be_read_is_not_replayed_and_says_why(head: Head, fields: dict[str, str], why: str) -> None:
+    dead = park_one(head, **fields)
+
+    refused = head.client.replay_report(dead.id)
+
+    assert refused.word is Treatment.REFUSED
+    assert why in refused.text
+    assert head.inbox.dead() == [dead]
+    assert head.inbox.read(10, 0.01) == []
+
+
+def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(head: Head) -> None:
+    job = head.submit(group("only"))
+    dead = park_one(head, "rubbish")
+    bad = park_one(head, f"{job}/only/1/n/c", kind="exploded")
+
+    assert head.client.drop_report(dead.id).word is Treatment.DROPPED
+    assert head.client.drop_report(bad.id, by="ann@desk").word is Treatment.DROPPED
+    assert head.inbox.dead() == []
+    (event,) = [event for _, event in head.client.queries.events(job) if event["kind"] == "REPORT_DROPPED"]
+    assert (event["by"], bad.id in event["text"]) == ("ann@desk", True)
+    assert head.client.drop_report("1-0").word is Treatment.GONE
+    with pytest.raises(NoSuchReport, match="unstuck dead list"):
+        head.client.parked.get(dead.id)
+    with pytest.raises(NoSuchReport, match="1388534400000-0"):
+        head.client.parked.get("the last one")

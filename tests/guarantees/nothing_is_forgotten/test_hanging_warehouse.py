@@ -1,0 +1,364 @@
+"""A warehouse that hangs for good, as a dead mount or a connection that died without a word does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.cli.conftest import Cli
+from tests.guarantees.shown_is_true.test_states import staged
+from tests.support.coordinator import Head, group
+from tests.support.paths import ROOT
+from tests.support.servers import RedisServer, app_of_strangers, wait_until
+from unstuck.coordinator.client import Client, KeyConflict, Submitted
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import Intent, Status
+from unstuck.coordinator.publishing import publisher
+from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.publishing.breaker import Patience, WarehouseSilent
+from unstuck.coordinator.reconcile.consumer import AllHang
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
+
+TERM = 0.5
+LIMIT = 1.0  # seconds; see unstuck.coordinator.publishing.breaker
+SPEC = {"name": "nightly", "groups": [group("a")]}
+
+
+def done(head: Head, name: str) -> str:
+    """A job that is to be published, with an output."""
+    job = head.submit(group("make"), name=name)
+    head.read()
+    (hint,) = head.hints(job)
+    head.claim(hint)
+    head.finish(hint.held_by("runner1"), staged(head, hint, name))
+    head.read()
+    return job
+
+
+def looked_at(head: Head, job: str) -> Status:
+    """Its status after one more look, at which its next try of publishing has come."""
+    head.redis.hset(head.keys.of(job).job, mapping={"publish_next": "1", "publish_heard": "0"})
+    head.coordinator._cache.clear()
+    head.coordinator.handle(job)
+    return head.status(job)
+
+
+@contextmanager
+def hanging(head: Head, tries: int) -> Iterator[list[str]]:
+    """The first tries of publishing hang until the block is left; the names of the threads that they hang in."""
+    inside: list[str] = []
+    thaw, mutex = threading.Event(), threading.Lock()
+
+    def hang() -> None:
+        with mutex:
+            hangs = len(inside) < tries
+            if hangs:
+                inside.append(threading.current_thread().name)
+        if hangs:
+            thaw.wait(60)
+
+    head.hands.before_publish = hang
+    try:
+        yield inside
+    finally:
+        thaw.set()
+
+
+def published(head: Head) -> list[str]:
+    warehouse = Warehouse(head.settings.warehouse)
+    entries = [warehouse.entry(slot) for slot in range(1, warehouse.head() + 1)]
+    return [entry.publish_id for entry in entries if entry is not None]
+
+
+def test_jobs_whose_publishing_hangs_leave_their_room_to_others(make_head: Callable[..., Head]) -> None:
+    head = make_head(background=Background(2, term=TERM))
+    with hanging(head, tries=2) as inside:
+        stuck = [done(head, name) for name in ("one", "two")]
+        wait_until(lambda: len(inside) == 2, 5, "two jobs to hang")
+        well = done(head, "well")
+        wait_until(lambda: looked_at(head, well) is Status.FINISHED, 10, "the third to have its turn", every=0.1)
+        assert [head.status(job) for job in stuck] == [Status.RUNNING] * 2
+    for job in stuck:
+        head.wait_for(job, Status.FINISHED)
+
+
+def test_a_publish_that_hangs_for_good_is_tried_again_by_the_same_coordinator(make_head: Callable[..., Head]) -> None:
+    head = make_head(background=Background(2, term=TERM))
+    with hanging(head, tries=1) as inside:
+        job = done(head, "one")
+        wait_until(lambda: len(inside) == 1, 5, "its publishing to hang")
+        wait_until(lambda: looked_at(head, job) is Status.FINISHED, 10, "a second try beside it", every=0.1)
+        assert published(head) == [job]
+    wait_until(lambda: not _publishers(), 10, "the first to come back")
+    assert published(head) == [job], "and to find its package in the log"
+
+
+def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_said(
+    make_head: Callable[..., Head],
+) -> None:
+    head, other = make_head(background=Background(2)), make_head()
+    with hanging(head, tries=1) as inside:
+        job = done(head, "one")
+        wait_until(lambda: len(inside) == 1, 5, "its publishing to hang")
+        assert [head.status(job), other.show(job).job.reason] == [Status.RUNNING, None]
+        _go_by(head, job, 120.0)
+        head.coordinator.handle(job)
+
+        seen = other.show(job)
+        assert seen.job.reason is not None
+        assert seen.job.reason.code == "PUBLISH_HANGS"
+        assert seen.job.publish_tries == 1
+        told = next(event for _, event in other.client.queries.events(job) if event["kind"] == "PUBLISH_TROUBLE")
+        assert (told["code"], told["text"]) == ("PUBLISH_HANGS", seen.job.reason.text)
+        why = other.client.explain(job)[0]
+        assert (why.tried, why.next_what) == (f"tried once: {told['text']}", "publishing is tried again")
+        assert why.next_at == seen.job.publish_next
+
+        _go_by(head, job, 2.0)
+        head.coordinator.handle(job)
+        head.wait_for(job, Status.FINISHED)
+        assert published(head) == [job], "beside the one that still hangs"
+
+
+def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_else(
+    make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of ten thousand files on an object store takes an hour to look at each of them."""
+    monkeypatch.setattr(publisher, "SIGN_EVERY", 0.0)
+    head = make_head(background=Background(2))
+    asks, may_answer = threading.Semaphore(0), threading.Semaphore(0)
+    publish, begun = head.hands.publish, []
+
+    def long(state: JobState, answered: Callable[[], None]) -> PublishResult:
+        begun.append(state.job.id)
+        for _ in range(5):
+            asks.release()
+            assert may_answer.acquire(timeout=30)
+            answered()
+        asks.release()
+        assert may_answer.acquire(timeout=30)
+        return publish(state, lambda: None)
+
+    monkeypatch.setattr(head.hands, "publish", long)
+    job = done(head, "one")
+    for _ in range(6):
+        assert asks.acquire(timeout=30)
+        assert head.redis.time()[0] - head.show(job).job.publish_heard < 30, "it was heard of just now"
+        _go_by(head, job, 100.0)
+        head.coordinator.handle(job)
+        may_answer.release()
+    head.wait_for(job, Status.FINISHED)
+    assert begun == [job]
+    assert "PUBLISH_TROUBLE" not in head.events(job)
+
+
+def _go_by(head: Head, job: str, seconds: float) -> None:
+    """As if so much time had gone by for this job's publishing, and somebody had looked after it meanwhile."""
+    keys, now = head.keys.of(job), head.redis.time()[0]
+    asked = float(str(head.redis.hget(keys.job, "publish_heard") or 0.0))
+    head.redis.hset(keys.job, "publish_next", str(now))
+    if asked:
+        head.redis.hset(keys.job, "publish_heard", str(asked - seconds))
+    head.coordinator._cache.clear()
+
+
+def _publishers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "publisher"]
+
+
+def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(make_head: Callable[..., Head]) -> None:
+    """As one whose consumer died: see tests/chaos/test_coordinator_process.py."""
+    head = make_head(background=Background(2, term=3.0, most=2))
+    with hanging(head, tries=2) as inside:
+        for name in ("one", "two"):
+            done(head, name)
+        wait_until(lambda: len(inside) == 2, 5, "two jobs to hang")
+        head.consumer.step()
+        wait_until(lambda: head.coordinator.exhausted, 20, "their term to be over")
+        head.consumer._next_trim = 0.0
+        with pytest.raises(AllHang):
+            head.consumer.step()
+
+
+# -- submit and retry ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def silent(warehouse: Path) -> Iterator[None]:
+    """Who reads the id of this warehouse waits until the block is left, as on a mount whose server is gone."""
+    warehouse.mkdir(exist_ok=True)
+    known = warehouse / ID_FILE
+    kept = known.rename(warehouse.parent / "kept") if known.exists() else None
+    os.mkfifo(known)
+    try:
+        yield
+    finally:
+        os.close(os.open(known, os.O_RDWR))  # whoever waits reads the end of it
+        known.unlink()
+        if kept is not None:
+            kept.rename(known)
+
+
+def canceled(head: Head) -> str:
+    """A job that may be retried."""
+    job = head.submit(group("a"))
+    head.client.cancel(job)
+    head.read()
+    assert head.status(job) is Status.CANCELED
+    return job
+
+
+def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_and_nothing_is_stored(head: Head) -> None:
+    job = canceled(head)
+    place = head.settings.warehouse
+    client = impatient(head)
+    with silent(Path(place)):
+        with pytest.raises(WarehouseSilent, match=f"job nightly is not stored: the warehouse {place} has not answered"):
+            client.submit(SPEC)
+        with pytest.raises(WarehouseSilent, match=f"job {job} is not retried: the warehouse {place} has not answered"):
+            client.retry(job)
+        assert [one.id for one in client.jobs()] == [job]
+    wait_until(
+        lambda: "warehouse-question" not in [one.name for one in threading.enumerate()], 10, "all to be answered"
+    )
+    assert client.submit(SPEC).new
+
+
+def impatient(head: Head) -> Client:
+    """A client that waits for a warehouse for a moment, and knows of none that hang."""
+    return Client(head.settings, redis_client=head.redis, patience=Patience(0.2))
+
+
+def _hangs(place: Path) -> AbstractContextManager[None]:
+    return silent(place)
+
+
+@contextmanager
+def _gone(place: Path) -> Iterator[None]:
+    away = place.rename(place.parent / "away")
+    yield
+    away.rename(place)
+
+
+@contextmanager
+def _broken(place: Path) -> Iterator[None]:
+    """Reading the id is an error: it cannot be told whether this is the warehouse."""
+    known = place / ID_FILE
+    kept = known.rename(place.parent / "kept")
+    known.mkdir()
+    yield
+    known.rmdir()
+    kept.rename(known)
+
+
+@pytest.mark.parametrize("trouble", [_hangs, _gone, _broken])
+def test_what_was_stored_before_is_not_called_not_stored_since_the_warehouse_is_in_trouble_now(
+    head: Head, trouble: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    """Whoever believed that would submit under another key, and the work would be done twice."""
+    place = Path(head.settings.warehouse)
+    old = canceled(head)
+    job, again = head.client.submit(SPEC, key="k").id, head.client.retry(old, reason="once more").id
+    with trouble(place):
+        client = impatient(head)
+        assert client.submit(SPEC, key="k") == Submitted(job, new=False)
+        assert client.retry(old) == Submitted(again, new=False)
+        with pytest.raises(KeyConflict, match=f"the key 'k' belongs to job {job}"):
+            client.submit({**SPEC, "max_parallel": 3}, key="k")
+        assert len(client.jobs()) == 3
+        assert trouble is not _gone or not place.exists(), "nor is a second warehouse made for what is in the first"
+
+
+def _slow_to_list(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) -> None:
+    """Its files are read at once, and its log is listed after ``until``: a page of 1,000 names takes a while."""
+    listed = Files.names
+
+    def names(files: Files, folder: str) -> list[str]:
+        until()
+        return listed(files, folder)
+
+    monkeypatch.setattr(Files, "names", names)
+
+
+def test_a_log_that_takes_long_to_list_is_waited_for(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, client = canceled(head), impatient(head)
+    _slow_to_list(monkeypatch, lambda: time.sleep(0.5))  # more than its patience with a read
+    assert client.submit(SPEC).new
+    assert client.retry(job).new
+
+
+def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thaw = threading.Event()
+    _slow_to_list(monkeypatch, thaw.wait)
+    monkeypatch.setattr("unstuck.coordinator.client.LISTING", 0.4)
+    with pytest.raises(WarehouseSilent, match=r"job nightly is not stored: the warehouse \S+ has not .* within 0.4s"):
+        impatient(head).submit(SPEC)
+    thaw.set()
+    assert head.client.jobs() == []
+    assert not (Path(head.settings.warehouse) / ID_FILE).exists(), "no warehouse was made of which nobody is told"
+
+
+IMPATIENT = (
+    f"import unstuck.coordinator.publishing.breaker, sys; unstuck.coordinator.publishing.breaker.LIMIT = {LIMIT}; "
+)
+
+
+def test_the_command_line_says_that_a_warehouse_hangs_and_ends(head: Head, tmp_path: Path) -> None:
+    job, cli = canceled(head), Cli(head.settings.redis_url, tmp_path)
+    (cli.folder / "nightly.json").write_text(json.dumps(SPEC))
+
+    main = [sys.executable, "-c", IMPATIENT + "from unstuck.coordinator.cli import main; main()"]
+    told = {"env": cli.env, "cwd": cli.folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with silent(Path(head.settings.warehouse)):
+        both = [subprocess.Popen([*main, *words], **told) for words in (("submit", "nightly.json"), ("retry", job))]
+        (out1, submit), (out2, retry) = (one.communicate(timeout=60) for one in both)
+    assert [one.returncode for one in both] == [2, 4]
+    assert submit.startswith("job nightly is not stored: the warehouse ")
+    assert retry.startswith(f"job {job} is not retried: the warehouse ")
+    assert (out1, out2) == ("", "")
+    assert len(head.client.jobs()) == 1
+
+
+def test_submits_by_message_that_hang_hold_up_no_other_command(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """They take every thread of the coordinator, for a while. Nor does it take messages that it cannot begin with."""
+    settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "warehouse"))
+    main = IMPATIENT + "sys.argv = 'celery -A unstuck.coordinator worker -P threads -l INFO --without-gossip'.split(); "
+    main += "from celery.__main__ import main; main()"
+    env = {"UNSTUCK_REDIS_URL": settings.redis_url, "UNSTUCK_WAREHOUSE": settings.warehouse, "PYTHONPATH": str(ROOT)}
+    log = tmp_path / "log"
+    with Client(settings) as people, closing(app_of_strangers(redis_server.url)) as app:
+        job = people.submit(SPEC).id
+        with silent(Path(settings.warehouse)), log.open("wb") as out:
+            for number in range(7):
+                app.send_task("unstuck.submit", kwargs={"spec": SPEC, "key": str(number)}, queue="control")
+            app.send_task("unstuck.cancel", kwargs={"job": job}, queue="control")
+            process = subprocess.Popen(
+                [sys.executable, "-c", main], env={**os.environ, **env}, cwd=tmp_path, stdout=out, stderr=out
+            )
+            try:
+                wait_until(lambda: people.show(job).job.intent is Intent.CANCEL, 60, "the cancel to be heard")
+            finally:
+                process.kill()
+                process.wait()
+        assert len(people.jobs()) == 1
+    before_the_first_was_refused = log.read_text().partition("has not answered")[0]
+    taken = re.findall(r"Task unstuck\.submit\[\S+ received", before_the_first_was_refused)
+    assert len(taken) == 4, "one for each of its threads; another coordinator could have the others"

@@ -1,0 +1,55 @@
+"""A worker loses a connection that its runners have inherited: it notices, makes another, and goes on listening.
+
+A runner that was forked while the connection stood keeps a copy of it, so the kernel goes on reporting events of a
+connection that its worker has closed, under a number that by then is another one's.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil
+import redis
+
+from tests.support import fleet
+from tests.support.proxy import Proxy
+from tests.support.servers import RedisServer, wait_until
+from unstuck.tasks.protocol.report import OutcomeKind
+
+GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
+WATCHED = 3.0  # seconds
+
+
+def test_a_worker_goes_on_when_its_pub_sub_connection_goes_dead_and_a_runner_has_inherited_it(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    proxy = Proxy(redis_server.port)
+    with fleet.worker(proxy.url, tmp_path) as worker:
+        # Given: a runner that was forked by a worker which listens.
+        (first,) = worker.runners
+        first.kill()
+        wait_until(lambda: [one for one in worker.runners if one != first], 30, "another runner")
+        hint = fleet.offer(client, tmp_path / "w", "before", GROUP)
+        assert fleet.outcome(client, hint, 60).kind is OutcomeKind.SUCCEEDED
+        # When: the connection for `celery inspect` and `control` is dead without a word, and the worker drops it.
+        before = _control_connections(client)
+        assert proxy.mute(b"PSUBSCRIBE") == 1
+        wait_until(lambda: (now := _control_connections(client)) and not now & before, 60, "another such connection")
+        # Then: it takes what comes, and has not begun to spin.
+        hint = fleet.offer(client, tmp_path / "w", "after", GROUP)
+        assert fleet.outcome(client, hint, 60).kind is OutcomeKind.SUCCEEDED, worker.story()
+        main = psutil.Process(worker.process.pid)
+        began, used = time.monotonic(), _cpu(main)
+        wait_until(lambda: time.monotonic() - began >= WATCHED, 30)
+        assert _cpu(main) - used < WATCHED / 2, worker.story()
+    proxy.close()
+
+
+def _control_connections(client: redis.Redis) -> set[str]:
+    return {one["id"] for one in client.client_list(_type="pubsub") if one["psub"] != "0"}
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system

@@ -1,0 +1,206 @@
+"""A job takes a bounded number of bytes in the store: a long text once, whoever shares it, and 16 MB in all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.guarantees.users_word_is_final.test_force_stop import act
+from tests.support.coordinator import SUCCEEDED, Head, group
+from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.tasks.errors import OrderUnreadable
+from unstuck.tasks.protocol.group import MAX_JOB_BYTES
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.texts import LONG, Packer, unpack
+
+SQL = "SELECT '" + "x" * 300_000 + "' AS a"
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.sampled_from(["\0", "\0a", "x" * (LONG + 1)]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+
+
+def bytes_of(head: Head, job: str) -> int:
+    """What the job takes in the store, by its own account."""
+    keys = head.keys.of(job)
+    return sum(int(head.redis.memory_usage(key, samples=0) or 0) for key in (keys.job, keys.plans))
+
+
+@given(VALUES)
+def test_whatever_is_packed_comes_back_as_it_was(value: Any) -> None:
+    packer = Packer()
+    packed = packer.pack(value)
+    stored, texts = json.loads(json.dumps(packed)), json.loads(json.dumps(packer.texts))
+    assert unpack(stored, texts) == value
+    assert len(json.dumps(packed)) < 2 * LONG or json.dumps(value).count("x" * LONG) != 1
+
+
+def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(head: Head, tmp_path: Path) -> None:
+    groups = "".join(f"- {{name: g{n}, steps: [{{sql: *text, output: o{n}}}]}}\n" for n in range(100))
+    first = f'- {{name: first, steps: [{{sql: &text "{SQL}", output: first}}]}}\n'
+    (tmp_path / "s.yaml").write_text(f"name: x\ngroups:\n{first}{groups}")
+    job = head.client.submit(tmp_path / "s.yaml").id
+    assert bytes_of(head, job) < 2 * len(SQL)
+    head.coordinator.handle(job, due=True)
+    hints = head.hints(job)
+    assert len(hints) > 10
+    for hint in hints[:3]:
+        order = head.claim(hint).order
+        assert order is not None
+        assert order.group.steps[0].sql == SQL
+    assert head.client.show(job).job.written()["groups"][5]["steps"][0]["sql"] == SQL
+
+
+def test_an_sql_file_that_many_steps_name_is_stored_once(head: Head, tmp_path: Path) -> None:
+    (tmp_path / "q.sql").write_text(SQL)
+    groups = [{"name": f"g{n}", "steps": [{"sql_file": "q.sql", "output": f"o{n}"}]} for n in range(100)]
+    (tmp_path / "s.json").write_text(json.dumps({"name": "x", "groups": groups}))
+    job = head.client.submit(tmp_path / "s.json").id
+    assert bytes_of(head, job) < 2 * len(SQL)
+
+
+def test_a_text_that_looks_like_a_reference_is_the_users_own(head: Head) -> None:
+    secret = "s" * 2000
+    packer = Packer()
+    reference = packer.pack(secret)
+    params = {"a": secret, "b": reference, "c": f'x"{reference}', "d": "\0", "e": {"\0k": [reference]}}
+    job = head.submit(group("a", params=params))
+    head.coordinator.handle(job, due=True)
+    (hint,) = head.hints(job)
+    order = head.claim(hint).order
+    assert order is not None
+    assert order.params == params
+    assert head.show(job).job.written()["groups"][0]["params"] == params
+
+
+def test_an_order_whose_text_is_gone_is_unreadable_and_no_other(head: Head) -> None:
+    job = head.submit(group("a", params={"a": "s" * 2000}))
+    head.coordinator.handle(job, due=True)
+    record = head.keys.of(job).job
+    (text,) = (name for name in head.redis.hkeys(record) if name.startswith("text:"))
+    head.redis.hdel(record, text)
+    (hint,) = head.hints(job)
+    with pytest.raises(OrderUnreadable):
+        _ = head.claim(hint).order
+
+
+def big(n: int, size: int) -> str:
+    return f"{n}" + "v" * size
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"groups": [group(f"g{n}", params={"a": "x"}, conf={"k": big(n, 1 << 20)}) for n in range(17)]},
+            r"^groups\[10\]\.conf\.k: the job would take 17\.\d MB in the store; at most 16\.0 MB are allowed\. Its "
+            r"largest part is a text of 1,048,578 characters, with 1\.0 MB; put data into files that the steps read$",
+        ),
+        (
+            {
+                "groups": [
+                    group("small"),
+                    group("wide", for_each={"v": [big(n, 900) for n in range(10_000)]}),
+                    group("z"),
+                ]
+                + [group(f"wide{m}", for_each={"v": [big(n, 90 * m) for n in range(10_000)]}) for m in range(1, 7)]
+            },
+            r"^groups\[1\]: the job would take 2\d\.\d MB .* Its largest part is group wide, with 8\.\d MB",
+        ),
+        (
+            {
+                "defaults": {"conf": {f"k{n}": "v" * 500 for n in range(100)}},
+                "groups": [group(f"g{n}") for n in range(400)],
+            },
+            r"^defaults\.conf: .* part is defaults\.conf, which is stored with each of 400 groups, with \d+\.\d MB",
+        ),
+    ],
+    ids=["texts", "fork values", "defaults"],
+)
+def test_a_job_that_is_too_large_is_refused_by_its_largest_part_and_nothing_is_stored(
+    head: Head, spec: dict[str, Any], message: str
+) -> None:
+    stored = set(head.redis.keys())
+    with pytest.raises(SpecError, match=message):
+        head.client.submit({"name": "x", **spec})
+    assert set(head.redis.keys()) == stored
+    with pytest.raises(SpecError, match=message):
+        compile_to_store(JobSpec.model_validate({"name": "x", **spec}))
+
+
+def test_alter_holds_the_bound_and_gives_runners_the_new_text(head: Head) -> None:
+    job = head.submit(group("a", params={"a": "old" * 1000}), params={"b": 1})
+    head.client.pause(job)
+    head.coordinator.handle(job, due=True)
+    assert head.client.alter(job, {"groups.a.params.a": "new" * 1000}).answer == "DONE"
+    before = head.show(job).job
+    with pytest.raises(SpecError, match=r"the job would take .* largest part is (a text|what was altered so far)"):
+        head.client.alter(job, {"groups.a.conf.k": "v" * (MAX_JOB_BYTES // 2)})
+    assert head.show(job).job == before
+    head.client.resume(job)
+    head.coordinator.handle(job, due=True)
+    (hint,) = head.hints(job)
+    order = head.claim(hint).order
+    assert order is not None
+    assert order.params["a"] == "new" * 1000
+
+
+def test_a_retry_of_a_job_with_shared_texts_is_the_same_work(head: Head) -> None:
+    job = head.submit(group("a", params={"a": "x" * 5000}))
+    head.client.cancel(job)
+    act(head, job)
+    again = head.client.retry(job).id
+    assert head.show(again).job.written() == head.show(job).job.written()
+    assert head.client.retry(job).id == again
+
+
+# --- dynamic forks
+
+
+def feeding(*names: str) -> list[dict[str, Any]]:
+    forks = [
+        group(f"f{n}", "a", for_each={"x": {"from": f"a.{name}"}}, join="none_failed") for n, name in enumerate(names)
+    ]
+    return [group("a"), *forks]
+
+
+def fed(head: Head, job: str, values: dict[str, list[Any]]) -> None:
+    head.coordinator.handle(job, due=True)
+    (hint,) = head.hints(job)
+    keys = {f"a.{name}": every for name, every in values.items()}
+    assert head.work(hint, Outcome(OutcomeKind.SUCCEEDED, staging=SUCCEEDED.staging, forks=keys)) == "APPLIED"
+    for _ in range(3):
+        head.coordinator.handle(job, due=True)
+
+
+def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reason(head: Head) -> None:
+    job = head.submit(*feeding("v", "w"))
+    fed(head, job, {name: [big(n, 9000) for n in range(1000)] for name in "vw"})
+    view = head.show(job)
+    assert (view.job.status, view.groups[2].census) == (Status.FAILED, {"FAILED": 1})
+    assert view.job.reason is not None
+    assert (
+        "with the values of f1 (8.6 MB) those of all dynamic forks of the job would take 17.2 MB; at most 16.0 MB"
+        in (view.job.reason.text)
+    )
+    assert head.redis.hkeys(head.keys.of(job).forks) == ["f0"]
+
+
+def test_dynamic_forks_with_too_many_members_in_all_fail_with_a_reason(head: Head) -> None:
+    job = head.submit(*feeding(*["v"] * 12), on_failure="finish_others", max_parallel=1)
+    fed(head, job, {"v": list(range(10_000))})
+    view = head.show(job)
+    failed = [fork for fork in view.groups if fork.census == {"FAILED": 1}]
+    assert view.total < 111_000
+    assert [fork.name for fork in failed] == ["f10", "f11"]
+    (member,) = failed[0].members
+    assert member.record.reason is not None
+    assert member.record.reason.code == "FORK_TOO_LARGE"
+    assert "at most 110,000 are allowed" in member.record.reason.text

@@ -1,0 +1,147 @@
+"""Reports of a newer release wait for a coordinator that can read them, and come back: each once, and none is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.coordinator import Head, group
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.store import reports as inbox
+from unstuck.coordinator.store.reports import DEAD_KEPT, Inbox
+
+COUNT = 1200
+
+
+@pytest.fixture
+def upgraded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From this call on the coordinators of this process read schema 2."""
+    return lambda: monkeypatch.setattr("unstuck.tasks.protocol.report.SCHEMA_VERSION", 2)
+
+
+def left(head: Head) -> str:
+    return head.keys.name("reports", "v2")
+
+
+def leave(head: Head, count: int) -> None:
+    """As an older coordinator does with reports of schema 2."""
+    with head.redis.pipeline(transaction=False) as pipe:
+        for number in range(count):
+            pipe.xadd(head.keys.reports, {"v": 2, "id": f"event{number}"})
+        pipe.execute()
+    while entries := head.inbox.read(500, 0.001):
+        head.inbox.leave_for_newer(entries, 2)
+    assert head.redis.xlen(left(head)) >= count
+
+
+def came_back(head: Head) -> list[str]:
+    """Events of all reports that wait to be read."""
+    return [entry.fields["id"] for entry in all_unread(head)]
+
+
+def all_unread(head: Head) -> Iterator[inbox.Entry]:
+    while entries := head.inbox.read(500, 0.001):
+        yield from entries
+
+
+def test_an_upgraded_coordinator_applies_what_an_older_one_had_left(
+    make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch, upgraded: Callable[[], None]
+) -> None:
+    older = make_head()
+    job = older.submit(group("only"))
+    older.read()
+    monkeypatch.setattr("unstuck.tasks.protocol.lease.SCHEMA_VERSION", 2)  # the workers are upgraded first
+    (hint,) = older.hints()
+    older.work(hint)
+    older.read()
+    assert older.status(job) is not Status.FINISHED, "nobody could read that it was done"
+    assert older.redis.xlen(left(older)) == 2
+
+    upgraded()
+    newer = make_head()
+    newer.read()
+    assert newer.status(job) is Status.FINISHED
+    assert not newer.redis.exists(left(newer)), "nothing waits any more"
+    assert newer.client.queries.counters()["READMITTED"] == 2
+
+
+def test_a_coordinator_that_cannot_read_them_leaves_them_where_they_are(make_head: Callable[..., Head]) -> None:
+    older = make_head()
+    leave(older, 3)
+    make_head()
+    older.inbox.readmit()
+    assert older.redis.xlen(left(older)) == 3
+    assert came_back(older) == []
+
+
+def test_what_an_older_one_leaves_beside_a_newer_one_comes_back_without_a_restart(
+    head: Head, upgraded: Callable[[], None]
+) -> None:
+    upgraded()
+    head.inbox.open()
+    leave(head, 3)
+    head.consumer.step()  # the first round of a consumer tidies up
+    assert not head.redis.exists(left(head))
+
+
+def test_two_that_open_at_once_bring_each_report_back_once(head: Head, upgraded: Callable[[], None]) -> None:
+    leave(head, COUNT)
+    upgraded()
+    inboxes = [Inbox(head.redis, head.keys, f"host:{n}:x") for n in range(2)]
+    threads = [threading.Thread(target=one.open) for one in inboxes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(came_back(head)) == sorted(f"event{n}" for n in range(COUNT))
+
+
+def test_one_that_dies_in_the_middle_is_followed_by_one_that_brings_the_rest(
+    head: Head, upgraded: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(head, COUNT)
+    upgraded()
+    monkeypatch.setattr(inbox, "READMITTED_AT_ONCE", 100)
+    first = Inbox(head.redis, head.keys, "host:1:x")
+    whole, steps = first._readmit, iter(range(3))
+
+    def dies(**given: Any) -> Any:
+        answer = whole(**given)
+        if next(steps) == 2:
+            raise redis.ConnectionError("it was done, and its author never heard of it")
+        return answer
+
+    monkeypatch.setattr(first, "_readmit", dies)
+    with pytest.raises(redis.ConnectionError):
+        first.open()
+    assert head.redis.xlen(left(head)) == COUNT - 300
+    Inbox(head.redis, head.keys, "host:2:x").open()
+    assert sorted(came_back(head)) == sorted(f"event{n}" for n in range(COUNT))
+
+
+def test_what_is_no_report_is_parked_and_keeps_no_coordinator_from_opening(
+    head: Head, upgraded: Callable[[], None]
+) -> None:
+    for text in ("{}", "not JSON", "[1, 2]", "7", '{"hello": "world"}'):
+        head.redis.xadd(left(head), {"reason": "written by hand", "report": text})
+    head.redis.xadd(left(head), {"hello": "world"})
+    leave(head, 1)
+    upgraded()
+    head.inbox.open()
+    assert came_back(head) == ["event0"]
+    assert not head.redis.exists(left(head))
+    assert all(dead.reason.startswith("UNREADABLE: it stood in") for dead in head.inbox.dead())
+    assert len(head.inbox.dead()) == 6
+
+
+def test_no_number_of_them_pushes_an_older_one_out(head: Head) -> None:
+    with head.redis.pipeline(transaction=False) as pipe:
+        for number in range(2 * DEAD_KEPT):
+            pipe.xadd(left(head), {"reason": "newer", "report": f'{{"id": "{number}"}}'})
+        pipe.execute()
+    leave(head, 1)
+    assert head.redis.xlen(left(head)) == 2 * DEAD_KEPT + 1

@@ -1,0 +1,428 @@
+"""Processes that die or freeze at a trigger point: real runners, watchdogs and coordinators, real signals.
+
+One fleet for all. The jobs of a table are submitted and their shots ordered while no coordinator lives; then all run
+at once, each to its own death, and each is looked at by a test of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet
+import pytest
+
+from tests.support import fleet
+from tests.support.coordinator import NOOP
+from tests.support.coordinator_processes import Crew, crew
+from tests.support.failpoints import OF_A_COORDINATOR
+from tests.support.servers import RedisServer, wait_until
+from tests.unit.coordinator.publishing.test_package import two_outputs
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.tasks.failpoint_arming import Deed, order, reached_by
+from unstuck.tasks.failpoints import Point
+from unstuck.tasks.protocol.lease import ClaimAnswer, Lease
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.log import Warehouse, published_files
+
+pytestmark = pytest.mark.timeout(300)  # a table runs in the setup of its first test
+SLOTS = 6  # one more than runners are frozen at a time
+SOON = {
+    "UNSTUCK_LEASE_TTL": "6s",
+    "UNSTUCK_LEASE_RENEW": "300ms",
+    "UNSTUCK_LOCK_TTL": "1s",
+    "UNSTUCK_REPORT_IDLE": "1s",
+    "UNSTUCK_SWEEP_EVERY": "500ms",
+    "UNSTUCK_DISPATCH_TIMEOUT": "1s",
+    "UNSTUCK_DISPATCH_WINDOW": "500",
+}
+HALF_A_MINUTE = World(now=0, nonce="").publish_timeout
+
+
+@dataclass
+class Case:
+    """One job, what strikes it, and where its attempts and readers leave their traces."""
+
+    job: str
+    home: Path
+    orders: list[Path] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)  # what readers saw while it was published: the jobs, joined by "+"
+
+    @property
+    def warehouse(self) -> str:
+        return str(self.home / "warehouse")
+
+    @property
+    def ran(self) -> list[int]:
+        """The epoch of each attempt whose step ran, in order."""
+        return [int(line) for line in (self.home / "ran").read_text().split()]
+
+    def struck(self) -> bool:
+        return all(map(reached_by, self.orders))
+
+    def entries(self) -> list[str]:
+        """The kinds of this job's entries in the warehouse log."""
+        log = Warehouse(self.warehouse)
+        entries = [log.entry(n) for n in range(1, log.head() + 1)]
+        return [entry.kind for entry in entries if entry is not None and entry.job == self.job]
+
+    def read(self) -> set[int]:
+        """The epochs that readers find in the outputs: whose files they read."""
+        return {
+            row["epoch"]
+            for name in ("carriers", "months")
+            for row in pyarrow.parquet.read_table(published_files(self.warehouse, name)).to_pylist()
+        }
+
+    def look(self) -> None:
+        """What a reader sees now."""
+        state = Warehouse(self.warehouse).state()
+        assert set(state) == {"carriers", "months"}
+        self.seen.add("+".join(sorted({dataset.job for dataset in state.values()})))
+
+
+class Place:
+    """The fleet of these tests."""
+
+    def __init__(
+        self, server: RedisServer, worker: fleet.FleetWorker, crew: Crew, home: Path, environ: dict[str, str]
+    ) -> None:
+        self.server, self.worker, self.crew, self.home, self.environ = server, worker, crew, home, environ
+        self.store = connect(server.url)
+        self.arms = home / "arms"
+        self.client = Client(Settings(redis_url=server.url), redis_client=self.store)
+
+    def case(self, name: str, shots: dict[Point, Deed], *, before: bool = False) -> Case:
+        """Submit a job and order its shots. ``before``: another job has published the same datasets already."""
+        self.crew.kill()  # one that lives could have the job claimed before its shots are ordered
+        made = Case("", self.home / name)
+        made.home.mkdir()
+        if before:
+            two_outputs(made.warehouse, "before").publish()
+        step = {"python": "fleet_steps:two_outputs", "params": {"log": str(made.home / "ran")}}
+        spec = {
+            "name": name,
+            "groups": [
+                {"name": "make", "spark": False, "steps": [step]},
+                {"name": "after", "spark": False, "needs": ["make"], "steps": [{"python": "fleet_steps:my_pid"}]},
+            ],
+            "publish": ["carriers", "months"],
+        }
+        settings = Settings(redis_url=self.server.url, warehouse=made.warehouse)
+        made.job = Client(settings, redis_client=self.store).submit(spec).id
+        made.orders = [order(self.arms, point, deed, made.job) for point, deed in shots.items()]
+        return made
+
+    def status(self, case: Case) -> Status:
+        return self.client.show(case.job).job.status
+
+    def made(self, case: Case) -> GroupRecord:
+        return self.client.show(case.job).groups[0].members[0].record
+
+    def kinds(self, case: Case, group: str | None) -> list[str]:
+        events = [event for _, event in self.client.queries.events(case.job)]
+        return [event["kind"] for event in events if event.get("group") == group]
+
+    def until(self, what: str, happened: Callable[[], bool], cases: Iterable[Case] = ()) -> None:
+        """Until it has happened; those that died are followed by others all the while."""
+
+        def look() -> bool:
+            self.crew.tend()
+            for case in cases:
+                self.follow(case)
+            return happened()
+
+        wait_until(look, 150, what, every=0.1)
+
+    def follow(self, case: Case) -> None:
+        """A publisher that was not heard of is followed after a second, instead of half a minute."""
+        keys = fleet.KEYS.of(case.job)
+        phase, due = self.store.hmget(keys.job, "phase", "publish_next")
+        if phase == "publishing" and self.store.time()[0] > float(due or 0) - HALF_A_MINUTE + 1:
+            self.store.hset(keys.job, "publish_next", "1")
+            self.store.zadd(fleet.KEYS.due, {case.job: 0}, xx=True)
+
+    def run(self, cases: Iterable[Case]) -> None:
+        """Until every job has ended."""
+        left = list(cases)
+        self.until("all jobs to end", lambda: all(self.status(case).terminal for case in left), left)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    home = tmp_path_factory.mktemp("deaths")
+    (home / "arms").mkdir(mode=0o700)
+    server = RedisServer(home)
+    server.start()
+    environ = {**SOON, "UNSTUCK_REDIS_URL": server.url, "UNSTUCK_ARM": str(home / "arms")}
+    try:
+        with (
+            fleet.worker(server.url, home, concurrency=SLOTS, environ=environ) as worker,
+            crew(home, environ) as coordinators,
+        ):
+            yield Place(server, worker, coordinators, home, environ)
+    finally:
+        server.stop()
+
+
+def thaw(pids: Iterable[int]) -> None:
+    for pid in pids:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGCONT)
+
+
+# -- runners ---------------------------------------------------------------------------------------------------
+
+# What a runner's death costs: how often the step runs, and in which attempt it succeeds.
+RUNNER_DEATHS: dict[str, tuple[list[Point], list[int], int]] = {
+    "after the claim": ([Point.AFTER_CLAIM], [2], 2),
+    "in the middle of a step": ([Point.AFTER_OUTPUT], [1, 2], 2),
+    "in the middle of a step, its watchdog too": ([Point.AFTER_OUTPUT, Point.BEFORE_LAST_WORD], [1, 2], 2),
+    "before the marker": ([Point.BEFORE_MARKER], [1, 2], 2),
+    "after the marker": ([Point.AFTER_MARKER], [1], 2),
+    "before the outcome": ([Point.BEFORE_FINISH], [1], 2),
+    "after the outcome": ([Point.AFTER_FINISH], [1], 1),
+}
+
+
+@pytest.fixture(scope="module")
+def runner_deaths(place: Place) -> dict[str, Case]:
+    cases = {
+        name: place.case(name.replace(" ", "-").replace(",", ""), dict.fromkeys(points, Deed.KILL))
+        for name, (points, _, _) in RUNNER_DEATHS.items()
+    }
+    place.run(cases.values())
+    return cases
+
+
+@pytest.mark.parametrize("name", RUNNER_DEATHS)
+def test_a_runner_killed_at_any_point_costs_no_work_that_was_done(
+    place: Place, runner_deaths: dict[str, Case], name: str
+) -> None:
+    _, ran, epoch = RUNNER_DEATHS[name]
+    case = runner_deaths[name]
+    assert case.struck(), "it was killed there"
+    assert place.status(case) is Status.FINISHED
+    assert case.ran == ran
+    record = place.made(case)
+    assert (record.state, record.epoch, record.failures) == (GroupState.SUCCEEDED, epoch, 0)
+    assert record.adopted == (epoch == 2 and ran == [1]), "the second attempt takes over what the marker vouches for"
+    assert place.kinds(case, "make").count("SUCCEEDED") == 1
+    assert place.kinds(case, "after") == ["QUEUED", "RUNNING", "SUCCEEDED"]
+    assert case.entries() == ["package"]
+    assert case.read() == {ran[-1]}
+
+
+RUNNER_FREEZES = {
+    Point.AFTER_CLAIM: 2,
+    Point.AFTER_OUTPUT: 2,
+    Point.BEFORE_MARKER: 2,
+    Point.AFTER_MARKER: 1,  # attempt 2 takes over what attempt 1 has vouched for
+    Point.BEFORE_FINISH: 1,
+}
+
+
+@pytest.fixture(scope="module")
+def thawed(place: Place) -> dict[Point, Case]:
+    """Jobs whose first runner was frozen until the job had ended, and has let go or ended itself since."""
+    cases = {point: place.case(f"frozen-{point}", {point: Deed.FREEZE}) for point in RUNNER_FREEZES}
+    pids: list[int] = []
+    try:
+        place.run(cases.values())
+    finally:
+        for case in cases.values():
+            pids += reached_by(case.orders[0])
+            case.seen.add(str(place.client.show(case.job).job))
+        thaw(pids)
+
+    def let_go() -> bool:
+        """Each has ended itself, or has come to the end of the attempt, as Celery's log says."""
+        log = place.worker.text()
+        return all(
+            all(map(fleet.gone, reached_by(case.orders[0])))
+            or re.search(rf"Task unstuck\.run\[{case.job}/make/1/\w+\] succeeded", log)
+            for case in cases.values()
+        )
+
+    place.until("the thawed runners to let go", let_go)
+    return cases
+
+
+@pytest.mark.parametrize("point", RUNNER_FREEZES)
+def test_a_runner_frozen_past_its_lease_at_any_point_changes_nothing_when_it_thaws(
+    place: Place, thawed: dict[Point, Case], point: Point
+) -> None:
+    case = thawed[point]
+    assert case.struck()
+    view = place.client.show(case.job)
+    assert view.job.status is Status.FINISHED
+    assert case.seen == {str(view.job)}, "as it was before the thaw"
+    record = place.made(case)
+    assert (record.state, record.epoch, record.failures, record.losses) == (GroupState.SUCCEEDED, 2, 0, 0)
+    assert record.first_error is not None
+    assert record.first_error.code == "LEASE_LAPSED"
+    assert place.kinds(case, "make").count("SUCCEEDED") == 1
+    assert case.entries() == ["package"]
+    assert case.read() == {RUNNER_FREEZES[point]}, "readers see the files of one attempt alone"
+
+
+# -- coordinators ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def coordinator_deaths(place: Place) -> dict[Point, Case]:
+    cases: dict[Point, Case] = {}
+    # Whoever writes an entry comes by AFTER_ENTRY, and nobody else ever: its job is alone, so that no other job's death
+    # takes its writer away just before.
+    for points in ([p for p in OF_A_COORDINATOR if p is not Point.AFTER_ENTRY], [Point.AFTER_ENTRY]):
+        now = {point: place.case(f"headless-{point}", {point: Deed.KILL}, before=True) for point in points}
+        cases |= now
+        stop = threading.Event()
+        for case in now.values():
+            case.look()
+        reader = threading.Thread(target=_look_until, args=(stop, list(now.values())))
+        reader.start()
+        try:
+            place.run(now.values())
+        finally:
+            stop.set()
+            reader.join()
+        for case in now.values():
+            case.look()
+    return cases
+
+
+def _look_until(stop: threading.Event, cases: list[Case]) -> None:
+    while not stop.wait(0.005):
+        for case in cases:
+            case.look()
+
+
+@pytest.mark.parametrize("point", OF_A_COORDINATOR)
+def test_a_coordinator_killed_at_any_point_is_followed_and_readers_see_all_of_the_old_or_all_of_the_new(
+    place: Place, coordinator_deaths: dict[Point, Case], point: Point
+) -> None:
+    case = coordinator_deaths[point]
+    assert case.struck(), "it was killed there"
+    assert place.status(case) is Status.FINISHED
+    assert case.ran == [1], "nothing ran twice"
+    for group in ("make", "after"):
+        assert place.kinds(case, group) == ["QUEUED", "RUNNING", "SUCCEEDED"], "nothing was applied twice"
+    assert place.kinds(case, None) == ["SUBMITTED", "PUBLISHING", "FINISHED"]
+    assert case.entries() == ["package"]
+    assert case.seen == {"before", case.job}
+
+
+# What stands in the slot of a job that is ended by force while its publisher is frozen there.
+PUBLISHER_FREEZES = {
+    Point.BEFORE_PACKAGE: "abort",
+    Point.BEFORE_ENTRY: "abort",
+    Point.AFTER_ENTRY: "package",
+    Point.AFTER_PUBLISH: "package",
+}
+
+
+@pytest.mark.parametrize("point", PUBLISHER_FREEZES)
+def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_says_also_after_the_thaw(
+    place: Place, point: Point
+) -> None:
+    case = place.case(f"publisher-{point}", {point: Deed.FREEZE}, before=True)
+    place.until("the publisher to freeze", case.struck)
+    (pid,) = reached_by(case.orders[0])
+    try:
+        wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 10, "the publisher to stand still")
+        assert place.client.force_stop(case.job).answer == "DONE"
+        place.until("the job to end", lambda: place.status(case).terminal)
+        entries, ended = case.entries(), place.client.show(case.job).job
+        passing = order(place.arms, Point.AFTER_LOCK, Deed.PASS, case.job)
+    finally:
+        thaw([pid])
+    assert entries == [PUBLISHER_FREEZES[point]]
+    assert ended.status is (Status.CANCELED if entries == ["abort"] else Status.FINISHED)
+
+    def went_on() -> bool:
+        """It has done with the warehouse, and has looked at the record."""
+        if pid not in reached_by(passing):
+            if not passing.exists():
+                order(place.arms, Point.AFTER_LOCK, Deed.PASS, case.job)  # another came by
+            return False
+        return not place.store.exists(fleet.KEYS.of(case.job).lock)
+
+    place.until("the thawed publisher to go on", went_on)
+    passing.unlink(missing_ok=True)
+    assert case.entries() == entries
+    assert place.client.show(case.job).job == ended
+    case.look()
+    assert case.seen == {case.job if entries == ["package"] else "before"}
+
+
+def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_applied_once(place: Place) -> None:
+    members = 250
+    fork = {"name": "w", "spark": False, "queue": "by-hand", "for_each": {"n": list(range(members))}, "steps": NOOP}
+    job = place.client.submit({"name": "wide", "groups": [fork]}).id
+    keys = fleet.KEYS.of(job)
+    place.until("all members to be queued", lambda: place.store.hlen(keys.attempts) == members)
+    place.crew.kill()
+    lease = Lease(place.store, fleet.KEYS, 600)
+    for group, text in place.store.hgetall(keys.attempts).items():
+        record = json.loads(text)
+        hint = Hint(job, group, record["epoch"], record["nonce"])
+        assert lease.claim(hint, "me", "host:1", f"{hint}-claim").answer is ClaimAnswer.CLAIMED
+        lease.finish(hint.held_by("me"), Outcome(OutcomeKind.SUCCEEDED), f"{hint}-finish")
+    death = order(place.arms, Point.AFTER_READ, Deed.KILL, job)
+    place.crew.tend(awake=1)
+    wait_until(lambda: reached_by(death), 30, "the death")
+    pending = place.store.xpending(fleet.KEYS.reports, "coordinators")["pending"]
+    place.until("the job to end", lambda: place.client.show(job).job.status is Status.FINISHED)
+    assert pending >= 500, "read, and applied by nobody"
+    events = [(event.get("group"), event["kind"]) for _, event in place.client.queries.events(job)]
+    assert len(events) == len(set(events)) == 3 * members + 3
+
+
+# -- a worker's main process: last, for the fleet's worker is gone with it ---------------------------------------
+
+
+# How often the attempts of the group were begun in all: with its main process a worker ends its runners.
+MAIN_DEATHS = {Point.AFTER_MARKER: 2, Point.AFTER_FINISH: 1}
+
+
+@pytest.fixture(scope="module")
+def main_deaths(place: Place) -> dict[Point, Case]:
+    """Jobs whose runners stood at a point when the main process above them was killed. Another worker follows."""
+    cases = {point: place.case(f"mainless-{point}", {point: Deed.FREEZE}) for point in MAIN_DEATHS}
+    place.until("the runners to come there", lambda: all(case.struck() for case in cases.values()))
+    runners = [runner.pid for runner in place.worker.runners]
+    place.worker.process.kill()
+    place.worker.process.wait()
+    with fleet.worker(place.server.url, place.home, environ=place.environ):
+        place.run(cases.values())
+    wait_until(lambda: all(map(fleet.gone, runners)), 20, "its runners to be gone, the frozen ones too")
+    return cases
+
+
+@pytest.mark.parametrize("point", MAIN_DEATHS)
+def test_a_workers_main_process_killed_at_any_point_costs_no_work_that_was_done(
+    place: Place, main_deaths: dict[Point, Case], point: Point
+) -> None:
+    case, epoch = main_deaths[point], MAIN_DEATHS[point]
+    assert place.status(case) is Status.FINISHED
+    assert case.ran == [1], "what the marker or the outcome vouches for is not done again"
+    record = place.made(case)
+    assert (record.state, record.epoch, record.failures) == (GroupState.SUCCEEDED, epoch, 0)
+    assert record.adopted == (epoch == 2)
+    assert place.kinds(case, "make").count("SUCCEEDED") == 1
+    assert case.entries() == ["package"]
+    assert case.read() == {1}

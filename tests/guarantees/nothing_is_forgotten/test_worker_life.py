@@ -1,0 +1,114 @@
+"""Whole workers: how they start, how they end, and what is said of the work that ends with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support import fleet
+from tests.support.servers import RedisServer, wait_until
+from unstuck.tasks.protocol.report import OutcomeKind
+
+LEASE_TTL = 3.0  # as fleet.worker sets it
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
+        yield client
+
+
+def test_an_answer_about_the_last_attempt_never_ends_the_next_one(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    """A renewal that crosses the finish is answered STALE, and is heard when the runner holds another attempt."""
+    with fleet.worker(redis_server.url, tmp_path, queues="busy", environ={"UNSTUCK_LEASE_RENEW": "1ms"}) as busy:
+        steps = [{"python": "fleet_steps:my_pid"}]
+        hints = [
+            fleet.offer(
+                store, tmp_path / "w", f"busy{n}", {"name": "g", "spark": False, "queue": "busy", "steps": steps}
+            )
+            for n in range(60)
+        ]
+        outcomes = [fleet.outcome(store, hint) for hint in hints]
+        assert {o.kind for o in outcomes} == {OutcomeKind.SUCCEEDED}, busy.text()[-2000:]
+
+
+def test_an_outcome_waits_for_a_store_that_is_away_and_nothing_is_lost(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    server.start()
+    try:
+        with (
+            redis.Redis.from_url(server.url, decode_responses=True) as store,
+            fleet.worker(server.url, tmp_path, environ={"UNSTUCK_LEASE_TTL": "60s"}) as lonely,
+        ):
+            steps = [{"python": "fleet_steps:until", "params": {"path": str(tmp_path / "go")}}]
+            hint = fleet.offer(store, tmp_path / "w", "away", {"name": "g", "spark": False, "steps": steps})
+            fleet.claimed(store, hint)
+            assert server.process is not None
+            server.process.send_signal(signal.SIGSTOP)
+            (tmp_path / "go").touch()
+            marker = tmp_path / "w" / "_staging" / "away" / "g"
+            wait_until(lambda: list(marker.glob("*/_marker.json")), 10, "the marker, while the store is away")
+            wait_until(lambda: "before_sleep" in lonely.text() or "Retrying" in lonely.text(), 30, "a try to finish")
+            server.process.send_signal(signal.SIGCONT)
+            outcome = fleet.outcome(store, hint, 30)
+            assert outcome.kind is OutcomeKind.SUCCEEDED
+            assert [r["kind"] for r in fleet.reports(store)] == ["claimed", "succeeded"]
+    finally:
+        server.stop()
+
+
+def test_a_worker_told_to_stop_at_once_hands_its_attempt_back(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues="fourth") as fourth:
+        steps = [{"python": "fleet_steps:wait_for_cancel"}]
+        hint = fleet.offer(
+            store, tmp_path / "w", "cold", {"name": "g", "spark": False, "queue": "fourth", "steps": steps}
+        )
+        fleet.renewed(store, hint)
+        fourth.process.send_signal(signal.SIGQUIT)
+        assert fleet.outcome(store, hint, 10).kind is OutcomeKind.RELEASED
+
+
+def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_lost(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues="other") as other:
+        steps = [{"python": "fleet_steps:sleep_on"}]
+        hint = fleet.offer(
+            store, tmp_path / "w", "orphan", {"name": "g", "spark": False, "queue": "other", "steps": steps}
+        )
+        runner = fleet.runner_of(store, hint)
+        (watchdog,) = other.watchdogs
+        fleet.renewed(store, hint)
+        os.kill(other.process.pid, signal.SIGKILL)
+        # There is no coordinator here: whatever stands on the record was reported, however busy the machine.
+        assert fleet.outcome(store, hint, 10.0).kind is OutcomeKind.LOST
+        wait_until(lambda: fleet.gone(runner.pid) and fleet.gone(watchdog.pid), 10, "runner and watchdog to be gone")
+
+
+def test_a_worker_stopped_gently_leaves_no_process_and_no_line_in_the_fleet_list(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues="third") as third:
+        (watchdog,) = wait_until(lambda: third.watchdogs, 10, "the watchdog")
+        (runner,) = third.runners
+        wait_until(lambda: [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i], 20, "its line")
+        assert fleet.stop_gently(third) == 0
+        wait_until(lambda: fleet.gone(watchdog.pid) and fleet.gone(runner.pid), 10, "its processes to be gone")
+        assert not [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i]
+
+
+def test_a_pool_without_processes_is_refused_with_the_reason(redis_server: RedisServer, tmp_path: Path) -> None:
+    with (
+        pytest.raises(AssertionError, match="needs the prefork pool"),
+        fleet.worker(redis_server.url, tmp_path, arguments=["-P", "threads"]),
+    ):
+        raise RuntimeError("the worker started")

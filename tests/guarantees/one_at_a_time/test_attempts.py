@@ -1,0 +1,499 @@
+"""Promise 2: at most one attempt of a group can affect the world."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+import unstuck.tasks.watchdog.__main__ as watchdog
+from tests.support import fleet
+from tests.support.coordinator import SUCCEEDED, Head, failed, group
+from tests.support.failpoints import Once, armed
+from tests.support.servers import RedisServer
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.decision import Acks
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.store.jobs import CommitAnswer
+from unstuck.tasks.failpoints import Point
+from unstuck.tasks.protocol.lease import Lease
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.transport.redis_client import connect
+
+LOST = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "the runner was killed"))
+
+
+class LosesReplies(redis.Connection):
+    """A connection that, once armed, lets the command through and loses its reply: redis-py sends it again."""
+
+    armed = 0
+    lost = 0
+
+    def read_response(self, *args: object, **kwargs: object) -> object:
+        answer = super().read_response(*args, **kwargs)  # type: ignore[arg-type]
+        if LosesReplies.armed:
+            LosesReplies.armed -= 1
+            LosesReplies.lost += 1
+            self.disconnect()
+            raise redis.ConnectionError("the reply was lost")
+        return answer
+
+
+@pytest.fixture
+def lossy(redis_server: RedisServer) -> redis.Redis:
+    LosesReplies.armed = LosesReplies.lost = 0
+    pool = redis.ConnectionPool(
+        connection_class=LosesReplies,
+        host="127.0.0.1",
+        port=redis_server.port,
+        decode_responses=True,
+        retry=Retry(NoBackoff(), 3),
+    )
+    return redis.Redis(connection_pool=pool)
+
+
+def queued(head: Head, **more: object) -> tuple[str, object]:
+    job = head.submit(group("only", **more))
+    head.read()
+    (hint,) = head.hints()
+    return job, hint
+
+
+def test_one_hint_delivered_to_many_workers_at_once_is_claimed_once(head: Head, redis_server: RedisServer) -> None:
+    _, hint = queued(head)
+    answers: list[str] = []
+    start = threading.Barrier(8)
+
+    def worker(number: int) -> None:
+        with connect(redis_server.url) as client:
+            lease = Lease(client, head.keys, 15)
+            client.ping()
+            start.wait()
+            answers.append(lease.claim(hint, f"runner{number}", "host", f"e{number}").answer)  # type: ignore[arg-type]
+
+    threads = [threading.Thread(target=worker, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == ["CLAIMED"] + 7 * ["STALE"]
+
+
+def test_a_claim_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_nobody(
+    head: Head, lossy: redis.Redis
+) -> None:
+    job, hint = queued(head)
+    lease = Lease(lossy, head.keys, 15)
+    lossy.ping()
+    LosesReplies.armed = 1
+    claim = lease.claim(hint, "runner1", "host", "event1")  # type: ignore[arg-type]
+    assert LosesReplies.lost == 1
+    assert claim.answer == "CLAIMED"
+    assert claim.order is not None
+
+    assert head.claim(hint, "runner2").answer == "STALE"  # type: ignore[arg-type]
+    head.read()
+    record = head.show(job).groups[0].members[0].record
+    assert (record.state, record.epoch, record.failures, record.losses) == (GroupState.RUNNING, 1, 0, 0)
+    assert head.events(job, "only") == ["QUEUED", "RUNNING"]
+
+
+def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_hints_are_sent(
+    make_head: Callable[..., Head], lossy: redis.Redis
+) -> None:
+    head = make_head(client=lossy)
+    job = head.submit(group("first"), group("second", "first"))
+    head.read()
+    commit = head.store.commit
+    answers: list[CommitAnswer] = []
+
+    def lose_the_reply(*args: object) -> CommitAnswer:
+        LosesReplies.armed = 1
+        answers.append(commit(*args))  # type: ignore[arg-type]
+        return answers[-1]
+
+    head.store.commit = lose_the_reply  # type: ignore[method-assign, assignment]
+    head.work(head.hints()[0])
+    head.read()
+
+    assert LosesReplies.lost >= 1
+    assert answers[0] is CommitAnswer.APPLIED
+    assert [hint.group for hint in head.sent] == ["second"]
+    assert head.events(job) == ["SUBMITTED", "QUEUED", "RUNNING", "SUCCEEDED", "QUEUED"]
+
+
+def test_a_submit_whose_reply_was_lost_makes_one_job(make_head: Callable[..., Head], lossy: redis.Redis) -> None:
+    head = make_head(client=lossy)
+    head.submit(group("only"), name="warm")
+    LosesReplies.armed = 1
+    submit = head.store._submit
+
+    def lose_the_reply(**kwargs: object) -> object:
+        LosesReplies.armed = 1
+        return submit(**kwargs)
+
+    head.store._submit = lose_the_reply
+    job = head.submit(group("only"), name="lossy")
+    assert [line.id for line in head.client.jobs(name="lossy")] == [job]
+    assert head.events(job) == ["SUBMITTED"]
+
+
+def test_a_finish_whose_reply_was_lost_counts_once(head: Head, lossy: redis.Redis) -> None:
+    job, hint = queued(head)
+    head.claim(hint)  # type: ignore[arg-type]
+    lease = Lease(lossy, head.keys, 15)
+    lossy.ping()
+    LosesReplies.armed = 1
+    assert lease.finish(hint.held_by("runner1"), SUCCEEDED, "event") == "DUPLICATE"  # type: ignore[attr-defined]
+    head.read()
+    assert head.status(job) is Status.FINISHED
+    assert head.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
+
+
+def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(head: Head) -> None:
+    """The watchdog says it again until it is answered, with the same event: the first time was heard already."""
+    job, hint = queued(head, worker_losses=1)
+    head.claim(hint)  # type: ignore[arg-type]
+
+    def lose_the_reply() -> None:
+        raise redis.ConnectionError("the reply was lost")
+
+    with armed(loss := Once(lose_the_reply, [Point.AFTER_FINISH])):
+        watchdog._report(Lease(head.redis, head.keys, 15), hint.held_by("runner1"), LOST)  # type: ignore[attr-defined]
+    assert loss.at is Point.AFTER_FINISH
+    head.read()
+    assert head.status(job) is Status.FAILED
+    assert [report["kind"] for report in fleet.reports(head.redis)] == ["claimed", "lost"]
+    assert head.events(job, "only") == ["QUEUED", "RUNNING", "FAILED"]
+
+
+def lapse(head: Head, job: str, group_id: str = "only") -> None:
+    """As if the lease had run out long ago, under a sweep that was alive all the time."""
+    keys = head.keys.of(job)
+    attempt = json.loads(str(head.redis.hget(keys.attempts, group_id)))
+    head.redis.hset(keys.attempts, group_id, json.dumps({**attempt, "lease": 1.0}))
+    head.store.tick(head.settings.sweep_every, head.settings.lease_ttl)
+    head.redis.hset(head.keys.alive, "grace_until", "0")
+
+
+def test_a_lapsed_lease_is_taken_over_with_a_new_epoch(head: Head) -> None:
+    job, hint = queued(head)
+    head.claim(hint)  # type: ignore[arg-type]
+    head.read()
+    lapse(head, job)
+
+    head.coordinator.handle(job)
+
+    (again,) = head.hints()
+    assert (again.epoch, again.nonce != hint.nonce) == (2, True)  # type: ignore[attr-defined]
+    assert head.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
+    assert head.finish(hint.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
+    record = head.show(job).groups[0].members[0].record
+    assert (record.losses, record.failures) == (1, 0), "a lost worker never eats a user's retry"
+
+
+def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(head: Head) -> None:
+    """What was concluded from absence is checked again inside the commit."""
+    job, hint = queued(head)
+    head.claim(hint)  # type: ignore[arg-type]
+    head.read()
+    lapse(head, job)
+    commit = head.store.commit
+    answers: list[CommitAnswer] = []
+
+    def finish_first(*args: object) -> CommitAnswer:
+        if not answers:
+            assert head.finish(hint.held_by("runner1")) == "APPLIED"  # type: ignore[attr-defined]
+        answers.append(commit(*args))  # type: ignore[arg-type]
+        return answers[-1]
+
+    head.store.commit = finish_first  # type: ignore[method-assign, assignment]
+    head.coordinator.handle(job)
+
+    assert answers[0] is CommitAnswer.GUARDED
+    assert head.status(job) is Status.FINISHED
+    assert head.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"], "no trace of the refused takeover"
+    assert not head.sent
+
+
+def test_a_renewal_between_load_and_commit_refuses_the_takeover(head: Head) -> None:
+    job, hint = queued(head)
+    head.claim(hint)  # type: ignore[arg-type]
+    head.read()
+    lapse(head, job)
+    commit = head.store.commit
+
+    def renew_first(*args: object) -> CommitAnswer:
+        assert head.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+        return commit(*args)  # type: ignore[arg-type]
+
+    head.store.commit = renew_first  # type: ignore[method-assign, assignment]
+    head.coordinator.handle(job)
+    assert head.events(job, "only") == ["QUEUED", "RUNNING"]
+
+
+@pytest.mark.parametrize(
+    ("field", "seconds"),
+    [("at", -4.0), ("at", 60.0), ("grace_until", 60.0)],
+    ids=["the sweep has died", "the clock was set back", "a grace has begun"],
+)
+def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
+    head: Head, field: str, seconds: float
+) -> None:
+    """Rule 2: a pass that saw the sweep alive, and stood still before its commit, must not use what it saw then."""
+    job, hint = queued(head)
+    head.claim(hint)  # type: ignore[arg-type]
+    head.read()
+    lapse(head, job)
+    commit = head.store.commit
+    answers: list[CommitAnswer] = []
+
+    def commit_late(*args: object) -> CommitAnswer:
+        head.redis.hset(head.keys.alive, field, str(head.show(job).at + seconds))
+        answers.append(commit(*args))  # type: ignore[arg-type]
+        return answers[-1]
+
+    head.store.commit = commit_late  # type: ignore[method-assign, assignment]
+    head.coordinator.handle(job)
+
+    assert answers == [CommitAnswer.GUARDED]
+    assert head.events(job, "only") == ["QUEUED", "RUNNING"], "nothing was taken over"
+    assert head.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+
+
+def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_head: Callable[..., Head]) -> None:
+    """Rule 7: a gap in the ticks gives every lease one more term, in the script that stamps the tick."""
+    head = make_head(lease_ttl=0.6, sweep_every=0.1)
+    job, hint = queued(head)
+    head.claim(hint)  # type: ignore[arg-type]
+    head.read()
+    lapse(head, job)
+    head.redis.hset(head.keys.alive, "at", "1")  # nobody has swept for a long time
+    head.coordinator.handle(job)
+    assert head.events(job, "only") == ["QUEUED", "RUNNING"], "no takeover without a fresh tick"
+
+    head.sweep.run()  # the tick that ends the outage begins the grace
+    head.redis.zadd(head.keys.due, {job: 0})
+    head.sweep.run()
+    assert head.events(job, "only") == ["QUEUED", "RUNNING"], "no takeover within the grace"
+
+    from tests.support.servers import wait_until
+
+    wait_until(lambda: head.sweep.run() and bool(head.sent), 3, "the takeover after the grace", every=0.05)
+    assert head.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
+
+
+def test_the_first_sweep_of_all_is_not_told_as_an_outage(head: Head, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    head.sweep.run()
+    assert "this is the first sweep on this Redis: no lease counts as lapsed for the next 15s" in caplog.text
+    assert "nobody had swept" not in caplog.text
+    head.redis.hset(head.keys.alive, "at", "1")
+    head.sweep.run()
+    assert "nobody had swept for" in caplog.text
+
+
+def test_a_clock_that_was_set_back_begins_a_grace(head: Head) -> None:
+    head.store.tick(1, 15)
+    head.redis.hset(head.keys.alive, "at", "99999999999")
+    now, gap = head.store.tick(1, 15)
+    assert gap < 0
+    assert float(str(head.redis.hget(head.keys.alive, "grace_until"))) == pytest.approx(now + 15, abs=0.01)
+
+
+def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_again(head: Head) -> None:
+    """Protocol rule 3: the store was rolled back to before the claim."""
+    job, hint = queued(head)
+    keys = head.keys.of(job)
+    before = head.redis.hgetall(keys.attempts)
+    head.claim(hint)  # type: ignore[arg-type]
+    head.redis.hset(keys.attempts, mapping=before)  # type: ignore[arg-type]
+
+    assert head.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+    assert head.claim(hint, "runner2").answer == "STALE"  # type: ignore[arg-type]
+    assert head.lease.renew(hint.held_by("runner2"), "host") == "STALE"  # type: ignore[attr-defined]
+
+
+def test_reports_of_an_older_epoch_change_nothing_and_are_counted(head: Head) -> None:
+    job, hint = queued(head, retry={"max": 3, "backoff": 0})
+    head.work(hint, failed())  # type: ignore[arg-type]
+    head.read()
+    (second,) = head.hints()
+    head.claim(second, "runner2")
+    head.read()
+    commit = head.show(job).job.commit
+    assert head.finish(hint.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
+    head.redis.xadd(
+        head.keys.reports,
+        {"v": 1, "id": "late", "token": str(hint.held_by("runner1")), "kind": "succeeded", "at": 1},  # type: ignore[attr-defined]
+    )
+    stale = head.client.queries.counters().get("STALE", 0)
+    head.read()
+    assert head.client.queries.counters()["STALE"] == stale + 2
+    assert head.show(job).job.commit == commit
+    assert head.show(job).groups[0].members[0].record.epoch == 2
+
+
+def test_everything_is_right_without_the_lock(make_head: Callable[..., Head]) -> None:
+    """Rule 8: the lock saves work and proves nothing. Deleted all the time, commits still decide who wins."""
+    heads = [make_head() for _ in range(3)]
+    job = heads[0].submit(group("start"), group("wide", "start", for_each={"n": list(range(40))}), group("end", "wide"))
+    stop = threading.Event()
+
+    def delete_locks() -> None:
+        with connect(heads[0].settings.redis_url) as client:
+            while not stop.is_set():
+                client.delete(heads[0].keys.of(job).lock)
+
+    def sweep(head: Head) -> None:
+        while not stop.is_set():
+            head.coordinator.handle(job)
+            head.read()
+
+    threads = [threading.Thread(target=delete_locks)] + [threading.Thread(target=sweep, args=(h,)) for h in heads]
+    for thread in threads:
+        thread.start()
+    try:
+        from tests.support.servers import wait_until
+
+        def work() -> bool:
+            for head in heads:
+                for hint in head.hints():
+                    if head.claim(hint).answer == "CLAIMED":
+                        head.finish(hint.held_by("runner1"))
+            return heads[0].status(job).terminal
+
+        wait_until(work, 30, "the job to end without a lock")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+    assert heads[0].status(job) is Status.FINISHED
+    events = [(e.get("group"), e["kind"]) for _, e in heads[0].client.queries.events(job)]
+    assert len(events) == len(set(events)), "no event twice"
+    assert len(events) == 1 + 42 * 3 + 2
+
+
+def test_two_commits_race_and_the_loser_writes_nothing(make_head: Callable[..., Head]) -> None:
+    """Protocol rule 1."""
+    from unstuck.coordinator.decide.decide import decide
+    from unstuck.coordinator.model.decision import World
+
+    head = make_head()
+    job = head.submit(group("only"))
+    one, two = head.store.load(job), head.store.load(job)
+    assert one is not None
+    assert two is not None
+    first = decide(one, None, World(now=10.0, nonce="n1"))
+    second = decide(two, None, World(now=10.0, nonce="n2"))
+    assert head.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED"
+    assert head.store.commit(second, "c2", "0", Acks(("1-1",)), "{}") == "CONFLICT"
+    assert head.events(job) == ["SUBMITTED", "QUEUED"]
+    attempts = head.redis.hgetall(head.keys.of(job).attempts)
+    assert json.loads(attempts["only"])["nonce"] == "n1"
+    assert head.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED", "its own id: the reply had been lost"
+    assert head.events(job) == ["SUBMITTED", "QUEUED"]
+
+
+def test_a_terminal_job_never_changes_whatever_arrives(head: Head) -> None:
+    job, hint = queued(head)
+    head.work(hint)  # type: ignore[arg-type]
+    head.read()
+    assert head.status(job) is Status.FINISHED
+    head.redis.expire(head.keys.of(job).events, 1000)
+
+    def record() -> dict[str, object]:
+        """All that is stored of the job, but for its log."""
+        return {key: head.redis.dump(key) for key in head.redis.keys(f"*{{{job}}}*") if not key.endswith(":events")}
+
+    before, log = record(), head.events(job)
+
+    assert head.claim(hint, "late").answer == "STALE"  # type: ignore[arg-type]
+    assert head.lease.renew(hint.held_by("runner1"), "host") == "STALE"  # type: ignore[attr-defined]
+    assert head.finish(hint.held_by("runner1"), failed()) == "STALE"  # type: ignore[attr-defined]
+    token = str(hint.held_by("runner1"))  # type: ignore[attr-defined]
+    for kind in ("claimed", "failed", "lost", "succeeded"):
+        head.redis.xadd(head.keys.reports, {"v": 1, "id": kind, "token": token, "kind": kind, "at": 1})
+    head.read()
+    head.redis.zadd(head.keys.due, {job: 0})
+    head.sweep.run()
+
+    assert record() == before
+    assert head.events(job) == [*log, "REPORT_REFUSED"], "the finish that was refused, and nothing else"
+    assert 0 < head.redis.ttl(head.keys.of(job).events) <= 1000, "the log expires when it would have"
+    assert head.redis.zscore(head.keys.due, job) is None
+    assert head.client.queries.counters()["TERMINAL"] == 5
+
+
+def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reason(head: Head) -> None:
+    """Rule 9: instead of failing for ever, and without stopping the other jobs."""
+    broken = head.submit(group("only"), name="broken")
+    fine = head.submit(group("only"), name="fine")
+    head.redis.set(head.keys.of(broken).groups, "not a hash any more")
+
+    head.sweep.run()
+    head.redis.zadd(head.keys.due, {broken: 0})
+    head.redis.delete(head.keys.of(broken).lock)
+    head.sweep.run()
+
+    fields = head.redis.hgetall(head.keys.of(broken).job)
+    assert fields["status"] == Status.PAUSED
+    assert json.loads(fields["halted"])["code"] == "UNDECIDABLE"
+    assert "WRONGTYPE" in json.loads(fields["halted"])["text"]
+    assert [listed.status for listed in head.client.jobs(name="broken")] == [Status.PAUSED], "as the list says"
+    assert [hint.job for hint in head.sent] == [fine]
+    assert head.redis.zscore(head.keys.due, broken) is not None, "it stays due: a person may mend and resume it"
+    head.read()
+    assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0
+
+
+def test_a_claim_is_held_while_the_user_wants_something_else_than_running(head: Head) -> None:
+    """Rule 4."""
+    job, hint = queued(head)
+    head.redis.hset(head.keys.of(job).job, "intent", "pause")
+    assert head.claim(hint).answer == "HELD"  # type: ignore[arg-type]
+    head.redis.hset(head.keys.of(job).job, "intent", "run")
+    assert head.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
+
+
+def test_a_hint_of_a_halted_job_can_be_claimed_after_the_resume_and_not_before(head: Head) -> None:
+    """Rule 4: a job that could not be decided is shown as PAUSED, so nothing of it starts."""
+    job, hint = queued(head)
+    head.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", head.show(job).at)
+    assert head.status(job) is Status.PAUSED
+    assert head.claim(hint).answer == "HELD"  # type: ignore[arg-type]
+    assert head.events(job, "only") == ["QUEUED"]
+
+    head.client.command(job, Command.RESUME)
+    assert head.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
+
+
+def test_frozen_inputs_are_what_every_later_attempt_reads(head: Head) -> None:
+    """Rule 12."""
+    job = head.submit(group("first"), group("second", "first", retry={"max": 3, "backoff": 0}))
+    head.read()
+    (hint,) = head.hints()
+    staging = hint.held_by("runner1").staging
+    head.work(hint, replace(SUCCEEDED, staging=staging))
+    head.read()
+    (second,) = head.hints()
+    claim = head.claim(second)
+    assert claim.order is not None
+    assert claim.order.frozen.inputs == {"first": (staging,)}
+    head.finish(second.held_by("runner1"), failed())
+    head.read()
+    (third,) = head.hints()
+    again = head.claim(third)
+    assert again.order is not None
+    assert again.order.frozen == claim.order.frozen
+    assert again.order.fingerprint == claim.order.fingerprint
+    assert head.status(job) is Status.RETRYING

@@ -1,0 +1,195 @@
+"""Deaths, frosts and lost replies of a coordinator at every trigger point it passes, each time that it passes it.
+
+In one process, on a real Valkey and a real warehouse: what a point is and that it strikes exactly there. The same with
+real processes and real signals: test_deaths.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import redis
+
+from tests.guarantees.shown_is_true.test_states import staged
+from tests.support.coordinator import Head, group
+from tests.support.failpoints import OF_A_COORDINATOR, Death, Died, Hold, Once, Route, armed
+from tests.support.servers import wait_until
+from unstuck.coordinator.model.status import Status
+from unstuck.tasks.failpoints import Point
+from unstuck.tasks.warehouse.log import Warehouse
+
+MakeHead = Callable[..., Head]
+SOON = {"dispatch_timeout": 0.05, "report_idle": 0.02}  # seconds
+
+
+@dataclass
+class Job:
+    """One job, and which of its groups ran, each time that one did."""
+
+    id: str
+    groups: list[str]
+    ran: list[str] = field(default_factory=list)
+
+    def work(self, head: Head) -> None:
+        """The workers' part: every hint that ``head`` sent is claimed, run and finished by a runner of its own."""
+        for hint in head.hints(self.id):
+            claimant = f"runner{len(self.ran) + 1}"
+            if head.claim(hint, claimant).answer == "CLAIMED":
+                self.ran.append(hint.group)
+                head.finish(hint.held_by(claimant), staged(head, hint, hint.group))
+
+    def go_on(self, head: Head) -> bool:
+        """One round of a coordinator and its workers. True once the job has ended and no report is left."""
+        head.read()
+        self.work(head)
+        return head.status(self.id).terminal and not head.redis.xpending(head.keys.reports, "coordinators")["pending"]
+
+    def inherit(self, heir: Head) -> bool:
+        """A round of the next coordinator, with the waits over: the lock's term, reports idle, a publisher's turn."""
+        keys = heir.keys.of(self.id)
+        heir.redis.delete(keys.lock)
+        if heir.redis.hget(keys.job, "phase") == "publishing":
+            heir.redis.hset(keys.job, "publish_next", "1")
+        heir.redis.zadd(heir.keys.due, {self.id: 0}, xx=True)
+        heir.consumer.step()
+        heir.sweep.run()
+        return self.go_on(heir)
+
+
+def submitted(head: Head, length: int = 2) -> Job:
+    """A chain of groups; the last one's output is published."""
+    names = [f"g{n}" for n in range(length)]
+    return Job(head.submit(*(group(name, *names[n - 1 : n]) for n, name in enumerate(names))), names)
+
+
+def check(head: Head, job: Job, at: object) -> None:
+    """The job has ended well, and nothing was done or applied twice."""
+    assert head.status(job.id) is Status.FINISHED, at
+    assert job.ran == job.groups, at
+    events = [(event.get("group"), event["kind"]) for _, event in head.client.queries.events(job.id)]
+    wanted = [(name, kind) for name in job.groups for kind in ("QUEUED", "RUNNING", "SUCCEEDED")]
+    wanted += [(None, kind) for kind in ("SUBMITTED", "PUBLISHING", "FINISHED")]
+    assert Counter(events) == Counter(wanted), at
+    log = Warehouse(head.settings.warehouse)
+    entries = [log.entry(n) for n in range(1, log.head() + 1)]
+    assert [entry.kind for entry in entries if entry and entry.job == job.id] == ["package"], at
+
+
+def route(make_head: MakeHead, length: int = 2) -> list[Point]:
+    """The points that a coordinator passes in the life of one such job, in order."""
+    head = make_head()
+    job = submitted(head, length)
+    with armed(way := Route(OF_A_COORDINATOR)):
+        wait_until(lambda: job.go_on(head), 10, "the job to end")
+    check(head, job, "undisturbed")
+    return way.reached
+
+
+def test_a_coordinator_that_dies_at_any_point_is_followed_by_another_and_nothing_is_applied_twice(
+    make_head: MakeHead,
+) -> None:
+    way = route(make_head)
+    assert set(way) == set(OF_A_COORDINATOR)
+    heir = make_head(**SOON)
+    for nth, point in enumerate(way):
+        dies = make_head()
+        job = submitted(dies)
+        with armed(death := Death(OF_A_COORDINATOR, nth)), pytest.raises(Died):
+            wait_until(lambda job=job, dies=dies: job.go_on(dies), 10, "the death")
+        assert death.at is point
+        job.work(dies)  # hints that it sent
+        wait_until(lambda job=job: job.inherit(heir), 10, f"the heir of {nth} {point} to end the job")
+        check(heir, job, (nth, point))
+
+
+def test_a_coordinator_that_is_frozen_at_any_point_and_thaws_when_the_job_has_ended_changes_nothing(
+    make_head: MakeHead,
+) -> None:
+    heir = make_head(**SOON)
+    for nth, point in enumerate(route(make_head, 1)):
+        freezes = make_head()
+        job = submitted(freezes, 1)
+
+        def live(job: Job = job, head: Head = freezes) -> None:
+            while not job.go_on(head):
+                pass
+
+        with armed(hold := Hold(OF_A_COORDINATOR, nth)):
+            frozen = threading.Thread(target=live)
+            frozen.start()
+            try:
+                assert hold.reached.wait(10)
+                wait_until(lambda job=job: job.inherit(heir), 10, f"the heir of {nth} {point}")
+                head = Warehouse(heir.settings.warehouse).head()
+                ended = heir.show(job.id).job
+            finally:
+                hold.release()
+                frozen.join(10)
+        assert hold.at is point
+        assert not frozen.is_alive()
+        assert heir.show(job.id).job == ended
+        assert Warehouse(heir.settings.warehouse).head() == head
+        check(heir, job, (nth, point))
+
+
+def lost() -> None:
+    raise redis.ConnectionError("the reply was lost")
+
+
+def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_nothing(make_head: MakeHead) -> None:
+    way = [point for point in route(make_head) if point is Point.AFTER_COMMIT]
+    for nth in range(len(way)):
+        head = make_head(**SOON)
+        job = submitted(head)
+
+        def round_(job: Job = job, head: Head = head) -> bool:
+            try:
+                return job.inherit(head)
+            except redis.ConnectionError:
+                return False  # as the consumer and Celery do: what is pending or due is done again
+
+        with armed(once := Once(lost, [Point.AFTER_COMMIT], nth)):
+            wait_until(round_, 10, f"the job to end although the reply of commit {nth} was lost")
+        assert once.at is Point.AFTER_COMMIT
+        check(head, job, nth)
+
+    for point in (Point.AFTER_CLAIM, Point.AFTER_FINISH):
+        head = make_head()
+        job = submitted(head)
+        head.read()
+        (hint,) = head.hints()
+        job.ran += ["g0"]
+        with armed(once := Once(lost, [point])):
+            for act in (
+                lambda head=head, hint=hint: head.claim(hint).answer,
+                lambda head=head, hint=hint: head.finish(
+                    hint.held_by("runner1"), staged(head, hint, hint.group), "event"
+                ),
+            ):
+                try:
+                    act()
+                except redis.ConnectionError:
+                    assert act() in ("CLAIMED", "DUPLICATE")
+        assert once.at is point
+        wait_until(lambda job=job, head=head: job.go_on(head), 10, "the job to end")
+        check(head, job, point)
+
+
+def test_lost_replies_of_a_submit_and_a_command_are_one_job_and_one_event(head: Head) -> None:
+    spec = {"name": "lossy", "groups": [group("only")]}
+    with armed(Once(lost, [Point.AFTER_SUBMIT])), pytest.raises(redis.ConnectionError):
+        head.client.submit(spec, key="once")
+    again = head.client.submit(spec, key="once")
+    assert not again.new
+    assert [line.id for line in head.client.jobs(name="lossy")] == [again.id]
+
+    with armed(Once(lost, [Point.AFTER_COMMAND])), pytest.raises(redis.ConnectionError):
+        head.client.pause(again.id)
+    assert head.client.pause(again.id).answer == "ALREADY"
+    head.read()
+    assert head.status(again.id) is Status.PAUSED
+    assert head.events(again.id).count("USER_PAUSE") == 1

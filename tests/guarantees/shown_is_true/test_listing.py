@@ -1,0 +1,98 @@
+"""Promise 5, of listings: whatever changes meanwhile, no job is missing, shown twice, or seen to come back to life."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from tests.support.coordinator import Head, group
+from tests.support.servers import wait_until
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.views.jobs import ListedJob
+from unstuck.tasks.transport.redis_client import connect
+
+JOBS = 300
+CLAIMED = 40
+
+
+class Lister:
+    """Lists all jobs again and again on a connection of its own, and keeps what was wrong with what it saw."""
+
+    def __init__(self, head: Head, ids: set[str]) -> None:
+        self._client = Client(head.settings, redis_client=connect(head.settings.redis_url))
+        self._ids = ids
+        self._ended: dict[str, Status] = {}
+        self.seen: Counter[Status] = Counter()
+        self.looks = 0
+        self.wrong: list[str] = []
+
+    def close(self) -> None:
+        self._client.close()
+
+    def look(self) -> None:
+        whole = self._client.jobs(limit=None)
+        self._check("the list", whole)
+        # The indexes of all statuses together: a job that moves between two of them is in one of them at any moment.
+        self._check("the list by status", self._client.jobs(status=list(Status), limit=None))
+        for job in whole:
+            self.seen[job.status] += 1
+            was = self._ended.get(job.id)
+            if was is not None and job.status is not was:
+                self.wrong.append(f"{job.id} was {was} and is {job.status}")
+            if job.status.terminal:
+                self._ended[job.id] = job.status
+        self.looks += 1
+
+    def _check(self, what: str, listed: list[ListedJob]) -> None:
+        ids = Counter(job.id for job in listed)
+        twice = [job for job, n in ids.items() if n > 1]
+        if twice or set(ids) != self._ids or sum(Counter(job.status for job in listed).values()) != JOBS:
+            self.wrong.append(f"{what}: {len(listed)} jobs, twice {twice}, missing {self._ids - set(ids)}")
+
+
+def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(head: Head) -> None:
+    jobs = [head.submit(group("a"), name=f"job-{n}") for n in range(JOBS)]
+    head.read()
+    held = {hint.job for hint in head.hints()[:CLAIMED] if head.claim(hint).answer == "CLAIMED"}
+    head.read()
+    assert len(held) == CLAIMED
+    lister = Lister(head, set(jobs))
+    lister.look()
+    done = threading.Event()
+    errors: list[BaseException] = []
+
+    def list_on() -> None:
+        try:
+            while not done.is_set():
+                lister.look()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    thread = threading.Thread(target=list_on)
+    thread.start()
+    try:
+        # One command after the other, while the coordinator takes them in: as a fleet does it, on one machine.
+        for number, job in enumerate(jobs):
+            head.client.cancel(job)
+            if number % 10 == 9:
+                head.read()
+        head.read()
+        # What is held ends only when its runner says so, as CANCELED.
+        assert {job.id for job in head.client.jobs(status=[Status.CANCELING], limit=None)} == held
+        looked = lister.looks
+        wait_until(lambda: lister.looks > looked + 1 or errors, 10, "another look at the list")
+        for job in held:
+            head.client.force_stop(job)
+        head.read()
+    finally:
+        done.set()
+        thread.join()
+    lister.look()
+    lister.close()
+    assert errors == []
+    assert lister.wrong == []
+    assert lister.looks > 10, "the list was hardly looked at meanwhile"
+    assert lister.seen[Status.CANCELING], "the list never saw a job on its way"
+    assert {job.status for job in head.client.jobs(limit=None)} == {Status.CANCELED}

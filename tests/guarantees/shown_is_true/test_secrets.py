@@ -1,0 +1,142 @@
+"""A secret reaches the step that the spec gave it to, and nothing else; what is data is never resolved."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+
+from tests.support import fleet
+from tests.support.runner import lone_runner
+from tests.support.servers import RedisServer
+from unstuck.tasks.protocol.group import Collect
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+
+KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n-----END KEY-----\n"
+PASSWORD = "hunter2/'2"
+ENVIRON = {"KEY": KEY, "PW": PASSWORD, "NAME": "hunter2_2"}
+PARAMS = {"password": "${env:PW}"}
+
+
+class Ran:
+    """What became of one attempt each: the outcome, its log, and what the runner wrote to its own streams."""
+
+    def __init__(self, outcomes: list[Outcome], logs: list[str], own: str, warehouse: Path) -> None:
+        self.outcomes = outcomes
+        self.logs = logs
+        self.own = own
+        self._warehouse = warehouse
+
+    @property
+    def failure(self) -> str:
+        failure = self.outcomes[0].failure
+        assert failure is not None
+        return f"{failure.code} {failure.recoverable} {failure.text} {failure.traceback}"
+
+    def everything(self) -> str:
+        """All that left the runner: its streams, the records, and every byte of the warehouse."""
+        files = [path.read_bytes().decode("latin-1") for path in self._warehouse.rglob("*") if path.is_file()]
+        names = [str(path) for path in self._warehouse.rglob("*")]
+        return "\n".join([self.own, *(outcome.to_json() for outcome in self.outcomes), *names, *files])
+
+
+@pytest.fixture
+def run(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Any:
+    def run(*steps: dict[str, Any], group: dict[str, Any] | None = None, **offered: Any) -> Ran:
+        hints = [
+            fleet.offer(
+                *(client, tmp_path / "w", f"job{n}"),
+                {
+                    "name": "g",
+                    "spark": False,
+                    **(group or {}),
+                    "steps": [{**step, "python": f"secret_steps:{step['python']}"}],
+                },
+                send=False,
+                **offered,
+            )
+            for n, step in enumerate(steps)
+        ]
+        with lone_runner(redis_server.url, tmp_path, *hints, environ=ENVIRON) as runner:
+            runner.said()
+            own = (tmp_path / runner.log.with_suffix(".out").name).read_text() + runner.log.read_text()
+        logs = [next((tmp_path / "w" / "_staging" / hint.job).rglob("*.log")).read_text() for hint in hints]
+        return Ran([fleet.outcome(client, hint, 0) for hint in hints], logs, own, tmp_path / "w")
+
+    return run
+
+
+def test_a_secret_that_a_step_logs_prints_and_fails_with_is_in_no_log_and_no_reason(run: Any) -> None:
+    ran = run({"python": "told", "params": {**PARAMS, "key": "${env:KEY}"}})
+    assert ran.failure.startswith("STEP_FAILED True RuntimeError: xxx")
+    (log,) = ran.logs
+    assert log.count("one line: ${env:KEY}") == 4
+    assert log.count("in another form: ") == 4
+    assert "INFO step.stdout: ${env:PW}\n" in log, "it was written in two parts"
+    assert "WARNING ${env:PW}: a logger of this name" in log
+    for part in ("hunt", "%27", "MIIE", "BKcw", "-----"):
+        assert part not in ran.everything().replace("warehouse-", "")
+
+
+def test_what_children_and_libraries_write_to_the_descriptors_of_a_runner_is_clean(run: Any) -> None:
+    ran = run({"python": "past_python", "params": PARAMS}, {"python": "plain"})
+    assert [outcome.kind for outcome in ran.outcomes] == [OutcomeKind.SUCCEEDED] * 2
+    for said in ("written: ", "child: ", "grandchild: ", "library: "):
+        assert re.search(rf"^{said}\$\{{env:PW\}}$", ran.own, re.MULTILINE), said
+    assert "${env:PW} written in two\n" in ran.own
+    assert "x" * 300_000 + "\n" in ran.own
+    assert "y" * 300_000 + "\n" in ran.own
+    assert "printed after that" in ran.own
+    own = "plain: hunter2/'2\n"
+    assert own in ran.own, "after the attempt the descriptors are the worker's own again"
+    assert "hunter2" not in ran.own.replace(own, "")
+
+
+def test_a_child_that_lives_on_with_the_streams_of_an_attempt_with_secrets_holds_up_nobody(run: Any) -> None:
+    ran = run({"python": "left_child", "params": PARAMS}, {"python": "plain"})
+    assert [outcome.kind for outcome in ran.outcomes] == [OutcomeKind.SUCCEEDED] * 2
+    assert not psutil.pid_exists(ran.outcomes[0].results["pid"])
+
+
+def test_a_secret_in_the_name_of_a_thread_that_is_left_is_not_in_the_log_of_the_worker(run: Any) -> None:
+    ran = run({"python": "thread_left", "params": PARAMS})
+    assert "left the thread " in ran.own
+    assert "hunter2" not in ran.everything()
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ("column", "OUTPUT_INVALID False the output o has the value of ${env:NAME} in the name of a column"),
+        ("nested_column", "OUTPUT_INVALID False the output o has the value of ${env:NAME} in the name of a column"),
+        ("named", "OUTPUT_INVALID False an output has the value of ${env:NAME} in its name"),
+    ],
+)
+def test_an_output_with_a_secret_in_a_name_is_refused_and_nothing_of_it_is_left(run: Any, step: str, says: str) -> None:
+    output = {} if step == "named" else {"output": "o"}
+    ran = run({"python": step, "params": {"password": "${env:NAME}"}, **output})
+    assert ran.failure.startswith(says)
+    assert "hunter2" not in ran.everything()
+
+
+def test_a_fork_over_a_column_with_a_secret_in_it_is_refused(run: Any) -> None:
+    ran = run({"python": "values", "params": PARAMS, "output": "o"}, collect=[Collect(output="o", column="who")])
+    assert ran.failure.startswith("FORK_VALUES_INVALID False a value of o.who holds the value of ${env:PW}")
+    assert "hunter2" not in ran.own + ran.outcomes[0].to_json()
+
+
+def test_a_reference_in_data_reaches_a_step_as_the_text_that_it_is(run: Any) -> None:
+    made = run({"python": "gives_references", "output": "o"}, collect=[Collect(output="o", column="who")])
+    assert made.outcomes[0].forks == {"o.who": ["ann", "${env:PW}", "${env:NOT_SET}"]}
+    assert made.outcomes[0].results == {"who": "${env:PW}"}
+
+
+@pytest.mark.parametrize("value", ["${env:PW}", "${env:NOT_SET}", "$${env:PW}", "${env:"])
+def test_the_value_of_a_fork_reaches_the_step_as_it_is(run: Any, value: str) -> None:
+    group = {"for_each": {"who": []}}
+    ran = run({"python": "lengths", "params": PARAMS}, group=group, value=value, params={"who": "${env:KEY}"})
+    assert ran.outcomes[0].results == {"who": len(value), "password": len(PASSWORD)}

@@ -1,0 +1,314 @@
+"""Promises 5 and 6: what is shown is true, a terminal state is published last, outputs are whole or absent."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import redis
+
+from tests.support.coordinator import SUCCEEDED, Head, failed, group
+from tests.support.servers import RedisServer
+from unstuck.coordinator.client import KeyConflict
+from unstuck.coordinator.model.decision import Decision
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.model import SpecError
+from unstuck.coordinator.store.jobs import CommitAnswer
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
+
+
+def staged(head: Head, hint: Hint, output: str, rows: int = 3) -> Outcome:
+    """What a runner leaves behind before it finishes: a data file and the marker that vouches for it."""
+    token = hint.held_by("runner1")
+    files = Files(head.settings.warehouse)
+    path = f"{token.staging}/{output}/part-0.parquet"
+    local = files.local_path(path)
+    assert local is not None
+    local.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.table({"n": list(range(rows))}), local)
+    data = DataFile(path, rows, local.stat().st_size)
+    schema = '{"type":"struct","fields":[{"name":"n","type":"long","nullable":true,"metadata":{}}]}'
+    marker = Marker(str(token), "f", {output: StagedOutput((data,), rows, schema)}, {}, {}, 0.0)
+    write_marker(files, token.staging, marker)
+    return replace(SUCCEEDED, staging=token.staging, rows={output: rows})
+
+
+ENDS = {
+    Status.FINISHED: "SUCCEEDED",
+    Status.FAILED: "FAILED",
+    Status.CANCELED: "CANCELED",
+    Status.STOPPED: "CANCELED",
+}
+LOOKS = 100  # a second, at least; 268 were seen at the lowest priority on a machine with seven times the work it can do
+
+
+class Observer:
+    """Looks at one job as fast as it can, until it has seen it end, and notes what was not so at that moment."""
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.files, self.warehouse = Files(head.settings.warehouse), Warehouse(head.settings.warehouse)
+        self.lies: list[str] = []
+        self.looks = 0
+        self.seconds = 0.0
+        self.met: list[Status] = []
+        self.stop = threading.Event()
+
+    def watch(self, url: str, jobs: queue.Queue[str | None]) -> None:
+        with connect(url) as client:
+            while (job := jobs.get()) is not None:
+                began = time.monotonic()
+                self._until_it_has_ended(client, job)
+                self.seconds += time.monotonic() - began
+
+    def _until_it_has_ended(self, client: redis.Redis, job: str) -> None:
+        keys = self.head.keys.of(job)
+        status = Status.PENDING
+        while not status.terminal:
+            if self.stop.is_set():
+                return
+            self.looks += 1
+            status = Status(str(client.hget(keys.job, "status")))
+        self.met.append(status)
+        record = str(client.hget(keys.groups, "make"))
+        if f'"{ENDS[status]}"' not in record:
+            self.lies.append(f"{job} is {status}, and its group is {record}")
+        slot = self.warehouse.find_publish(job, 0)
+        entry = None if slot is None else self.warehouse.entry(slot)
+        if (entry is not None and entry.kind == "package") is not (status is Status.FINISHED):
+            self.lies.append(f"{job} is {status}, and in the log stands {entry}")
+        elif entry is not None and entry.tokens and read_marker(self.files, entry.tokens[0]) is None:
+            self.lies.append(f"{job}: no marker")
+
+
+def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_are_in_place(
+    make_head: Callable[..., Head], redis_server: RedisServer
+) -> None:
+    """An observer that polls as fast as it can, of jobs that end in each way."""
+    head = make_head()
+    observer, jobs = Observer(head), queue.Queue[str | None]()
+    thread = threading.Thread(target=observer.watch, args=(redis_server.url, jobs))
+    thread.start()
+    wanted = [*ENDS] * 10
+    try:
+        for number, end in enumerate(wanted):
+            job = head.submit(group("make", retry={"max": 0}), name=f"job{number}")
+            jobs.put(job)
+            head.read()
+            (hint,) = head.hints()
+            head.claim(hint)
+            outcome = staged(head, hint, f"data{number}")
+            if end is Status.FAILED:
+                outcome = failed()
+            elif end is not Status.FINISHED:
+                (head.client.cancel if end is Status.CANCELED else head.client.stop)(job)
+                head.read()
+                outcome = Outcome(OutcomeKind.CANCELED)
+            head.finish(hint.held_by("runner1"), outcome)
+            head.read()
+            assert head.status(job) is end
+        jobs.put(None)
+        thread.join(30)
+    finally:
+        observer.stop.set()
+        jobs.put(None)
+        thread.join()
+    assert not observer.lies
+    assert observer.met == wanted
+    assert observer.looks / observer.seconds >= LOOKS, f"{observer.looks} looks in {observer.seconds:.1f}s"
+
+
+def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_followed_by_another(
+    make_head: Callable[..., Head],
+) -> None:
+    """The coordinator dies in the middle of publishing."""
+
+    class Killed(BaseException):
+        pass
+
+    def die() -> None:
+        raise Killed
+
+    head = make_head(lock_ttl=0.2)
+    job = head.submit(group("make"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
+    head.hands.before_publish = die
+    with pytest.raises(Killed):
+        head.read()
+    view = head.show(job)
+    assert (view.job.status, view.job.phase) == (Status.RUNNING, "publishing")
+    assert view.due is not None, "somebody will look again"
+
+    other = make_head()
+    other.redis.hset(head.keys.of(job).job, "publish_next", "1")  # as if publish_timeout had passed
+    other.coordinator.handle(job)
+
+    assert other.status(job) is Status.FINISHED
+    assert Warehouse(head.settings.warehouse).head() == 1
+    other.coordinator.handle(job)
+    assert Warehouse(head.settings.warehouse).head() == 1, "published once"
+
+
+def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
+    make_head: Callable[..., Head], tmp_path: Path
+) -> None:
+    """A publish whose outcome is unknown is never called FAILED."""
+    head = make_head()
+    job = head.submit(group("make"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
+    warehouse = Path(head.settings.warehouse)
+    away = tmp_path / "away"
+    warehouse.rename(away)
+    head.read()
+    view = head.show(job)
+    assert view.job.status is Status.RUNNING
+    assert view.job.reason is not None
+    assert view.job.publish_tries == 1
+    assert view.job.publish_next > view.at
+
+    away.rename(warehouse)
+    other = make_head()
+    other.redis.hset(head.keys.of(job).job, "publish_next", "1")  # as if its time had come
+    other.coordinator.handle(job)
+    assert other.status(job) is Status.FINISHED
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
+    make_head: Callable[..., Head], seed: int
+) -> None:
+    """The property over the pure core is in tests/unit/coordinator/decide/test_attempts.py."""
+    rng = random.Random(seed)
+    head = make_head()
+    job = head.submit(
+        group("start"), group("wide", "start", for_each={"n": list(range(6))}), group("end", "wide"), name="any"
+    )
+    while not head.status(job).terminal:
+        reports = head.inbox.read(500, 0.001)
+        doubled = [entry for entry in reports for _ in range(rng.choice([0, 1, 1, 2]))]
+        rng.shuffle(doubled)
+        head.consumer.apply(doubled)
+        if rng.random() < 0.5:
+            head.redis.zadd(head.keys.due, {job: 0})
+            head.sweep.run()
+        for hint in head.hints():
+            head.work(hint)
+    assert head.status(job) is Status.FINISHED
+    for name in ("start", *(f"wide[{n}]" for n in range(6)), "end"):
+        assert head.events(job, name) == ["QUEUED", "RUNNING", "SUCCEEDED"]
+
+
+def test_a_bad_spec_stores_nothing(head: Head) -> None:
+    """The error texts are held by tests/unit/coordinator/spec/test_model.py."""
+    before = sorted(head.redis.keys("*"))
+    for groups in (
+        [],
+        [group("a", "a")],
+        [group("a", "ghost")],
+        [group("a", "b"), group("b", "a")],
+        [group("a"), group("a")],
+        [group("../etc")],
+        [group("a", surprise=1)],
+        [group("a", timeout="soon")],
+    ):
+        with pytest.raises(SpecError):
+            head.submit(*groups)
+    assert sorted(head.redis.keys("*")) == before
+
+
+def test_the_same_key_is_the_same_job_and_another_spec_under_it_an_error(head: Head) -> None:
+    spec = {"name": "daily", "params": {"day": 1}, "groups": [group("only")]}
+    first = head.client.submit(spec, key="daily-1")
+    again = head.client.submit(spec, key="daily-1")
+    assert (again.id, first.new, again.new) == (first.id, True, False)
+    with pytest.raises(KeyConflict, match=first.id):
+        head.client.submit(spec, key="daily-1", params={"day": 2})
+    assert len(head.client.jobs()) == 1
+
+
+def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(make_head: Callable[..., Head]) -> None:
+    head = make_head(retention=3)
+    spec = {"name": "daily", "groups": [group("only")]}
+    job = head.client.submit(spec, key="k").id
+    head.drive(job)
+    from tests.support.servers import wait_until
+
+    wait_until(lambda: not head.redis.exists(head.keys.of(job).job), 20, "the record to expire", every=0.05)
+    wait_until(lambda: head.sweep.run() == 0 and not head.client.jobs(), 20, "the indexes to forget it", every=0.05)
+    left = [key for key in head.redis.keys("*") if job in key]
+    assert all(key.startswith("unstuck:finish:") and head.redis.ttl(key) > 0 for key in left), (
+        "those expire by themselves"
+    )
+    assert head.client.submit(spec, key="k").new
+
+
+def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free(
+    make_head: Callable[..., Head], redis_server: RedisServer
+) -> None:
+    """The package stands; recording that must not wait until somebody publishes once more."""
+    head = make_head()
+    job = head.submit(group("make"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
+    lock = head.keys.of(job).lock
+
+    def somebody_takes_the_lock() -> None:
+        head.redis.set(lock, "another coordinator", px=300)
+
+    head.hands.before_publish = somebody_takes_the_lock
+    began = time.monotonic()
+    head.read()
+    assert head.status(job) is Status.FINISHED
+    assert time.monotonic() - began < 10.0, "not when publishing is tried again, after half a minute"
+
+
+def test_a_published_job_whose_commit_is_refused_and_that_then_meets_a_busy_lock_is_published_once(
+    make_head: Callable[..., Head],
+) -> None:
+    """What came of publishing is told again: neither the refusal nor the lock makes it unsaid."""
+    head = make_head()
+    job = head.submit(group("make"))
+    head.read()
+    (hint,) = head.hints()
+    head.claim(hint)
+    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
+    commit, published, answers = head.store.commit, [], []
+
+    def meddled(decision: Decision, *rest: Any) -> CommitAnswer:
+        first = decision.job.terminal and not answers
+        if first:
+            head.redis.hset(head.keys.of(job).job, "commit", "of somebody else")
+        answer = commit(decision, *rest)
+        if first:
+            answers.append(answer)
+            head.redis.set(head.keys.of(job).lock, "another coordinator", px=300)
+        return answer
+
+    head.store.commit = meddled  # type: ignore[method-assign, assignment]
+    head.hands.before_publish = lambda: published.append(job)
+    head.read()
+    assert answers == [CommitAnswer.CONFLICT]
+    assert published == [job]
+    assert head.status(job) is Status.FINISHED

@@ -1,0 +1,83 @@
+"""Conditions on a real store: from what a step recorded to what a person is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tests.support.coordinator import SUCCEEDED, Head, group, join
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.views.jobs import JobView
+
+
+def record(view: JobView, name: str) -> Any:
+    (found,) = [member.record for fork in view.groups for member in fork.members if member.id == name]
+    return found
+
+
+def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(make_head: Callable[..., Head]) -> None:
+    head = make_head()
+    job = head.submit(
+        group("clean"),
+        group("train", "clean", when="results.clean.rows > 1000 or params.full"),
+        group("tell", "clean", when="results.clean.rows <= 1000"),
+        group("each", "train", for_each={"n": [1, 2]}, join="all_done", when="results.clean.rows > 1000"),
+        join("end", "train", "tell", "each", rule="none_failed"),
+        params={"full": False},
+    )
+    head.read()
+    explained = {one.subject: one.what for one in head.client.explain(job)}
+    assert explained["tell"].endswith("then its condition decides: `results.clean.rows <= 1000`")
+    (hint,) = head.hints()
+    head.work(hint, replace(SUCCEEDED, results={"rows": 12}))
+    other = make_head()  # it has the job from the store alone
+    other.read()
+    view = other.show(job)
+    skipped = record(view, "train")
+    assert (skipped.state, skipped.reason.code) == ("SKIPPED", "CONDITION_FALSE")
+    assert skipped.reason.text == (
+        "its condition is false: `results.clean.rows > 1000 or params.full`, "
+        "with results.clean.rows = 12, params.full = false"
+    )
+    assert record(view, "each").state == "SKIPPED"
+    assert {one.subject: one.what for one in other.client.explain(job)}["train"] == skipped.reason.text
+    assert [event["code"] for _, event in other.client.queries.events(job) if event["kind"] == "SKIPPED"] == [
+        "CONDITION_FALSE"
+    ] * 2
+    assert other.drive(job) is Status.FINISHED
+    assert record(other.show(job), "end").state == "SUCCEEDED"
+
+
+def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(head: Head) -> None:
+    job = head.submit(group("clean"), group("train", "clean", when="results.clean.row > 0"), group("long", "clean"))
+    head.read()
+    head.work(head.hints()[0], replace(SUCCEEDED, results={"rows": 12}))
+    head.read()
+    assert head.status(job) is Status.FAILED
+    assert record(head.show(job), "train").reason.code == "WHEN_FAILED"
+    assert record(head.show(job), "long").state == "CANCELED"
+    reason = head.show(job).job.reason
+    assert reason is not None
+    assert reason.text.startswith(
+        "group train failed: its condition cannot be evaluated, and is not tried again: none > 0"
+    )
+    assert "results.clean.row = none (group clean did not record it)" in reason.text
+
+
+def test_a_condition_that_held_is_kept_by_the_store(make_head: Callable[..., Head]) -> None:
+    """c waits for room while b records what would make its condition false, and coordinators come and go."""
+    head = make_head()
+    head.submit(
+        *(group("a"), group("b"), group("c", "a", "b", join="any_succeeded", when="results.b.n is none")),
+        max_parallel=1,
+    )
+    head.read()
+    head.work(head.hints()[0])
+    head.read()
+    (hint,) = head.hints()
+    assert hint.group == "b"
+    other = make_head()
+    other.work(hint, replace(SUCCEEDED, results={"n": 1}))
+    other.read()
+    assert [hint.group for hint in other.hints()] == ["c"]

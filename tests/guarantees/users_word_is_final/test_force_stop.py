@@ -1,0 +1,137 @@
+"""Force-stop needs nothing of a job but its record: no worker, no readable spec, no readable state of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from tests.guarantees.users_word_is_final.test_commands import running
+from tests.support.coordinator import Head, group
+from unstuck.coordinator.client import Refused
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.commanded import Commanded
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.status import Status
+
+GARBAGE = '{"'
+OTHERS: dict[str, Callable[[Head, str], Commanded]] = {
+    **{given: lambda head, job, given=given: head.client.command(job, given) for given in Command},  # type: ignore[misc]
+    "alter": lambda head, job: head.client.alter(job, {"max_parallel": 2}),
+    "skip": lambda head, job: head.client.skip(job, "a"),
+    "rerun": lambda head, job: head.client.rerun(job, "a"),
+}
+del OTHERS[Command.FORCE_STOP]
+# ``schema``: what claims to be of a later release is left to it.
+RECORD = [item.name for item in fields(JobRecord) if item.name != "schema"]
+DAMAGES: dict[str, tuple[str, str, str | None]] = {
+    "a group that is no JSON": ("groups", "a", GARBAGE),
+    "a group in a state that cannot be": ("groups", "a", '{"state":"SUCCEEDED","epoch":"x"}'),
+    "a group that is not in the spec": ("groups", "zz", '{"state":"RUNNING"}'),
+    "an attempt": ("attempts", "a", GARBAGE),
+    "a fork": ("forks", "a", "["),
+    "a spec that is none": ("job", "spec", '{"name":"x"}'),
+    "a duration that no release reads": (
+        *("job", "spec"),
+        '{"groups":[{"name":"a","steps":[{"python":"m:f"}],"timeout":8.64e12}],"name":"x"}',
+    ),
+    "a spec nested too deep": ("job", "spec", "[" * 100_000),
+    **{f"{name} missing": ("job", name, None) for name in ("id", "name", "spec", "commit", "status", "intent")},
+    **{f"{name} garbage": ("job", name, GARBAGE) for name in RECORD},
+}
+
+
+def damage(head: Head, job: str, key: str, name: str, text: str | None) -> None:
+    if text is None:
+        head.redis.hdel(getattr(head.keys.of(job), key), name)
+    else:
+        head.redis.hset(getattr(head.keys.of(job), key), name, text)
+
+
+def act(head: Head, job: str) -> None:
+    """Let the coordinator bring about what is on record. Not by reports, for which a coordinator waits a while."""
+    head.redis.zadd(head.keys.due, {job: 0}, xx=True)
+    head.sweep.run()
+
+
+def looked_at(head: Head, job: str) -> str:
+    """Everything that anybody may ask of a job; what is said of its damage."""
+    view = head.client.show(job, why=True)
+    (explained, *_) = head.client.explain(job)
+    head.client.queries.events(job)
+    assert job in {listed.id for listed in head.client.jobs()}
+    assert explained.what
+    return view.damage
+
+
+@pytest.mark.parametrize("which", DAMAGES)
+def test_a_damaged_job_is_shown_and_ended_by_force(head: Head, which: str) -> None:
+    job = running(head)
+    damage(head, job, *DAMAGES[which])
+    looked_at(head, job)
+    for _ in range(3):
+        act(head, job)
+    told = looked_at(head, job)  # a commit that was missing is there again: the job was halted
+    answers = {name: do(head, job) for name, do in OTHERS.items()} if told else {}
+    assert head.client.force_stop(job, reason="it is broken").answer == "DONE"
+    act(head, job)
+
+    for name, answer in answers.items():
+        assert answer.answer == "REFUSED", f"{name} would never come about"
+        assert f"`unstuck force-stop {job}` ends it" in answer.text, name
+    assert head.status_of_record(job) is Status.CANCELED
+    assert job in {listed.id for listed in head.client.jobs(status=[Status.CANCELED])}
+    assert not head.redis.zscore(head.keys.due, job)
+    looked_at(head, job)
+    assert head.client.force_stop(job).answer == "REFUSED", "it has ended"
+
+
+@pytest.mark.parametrize("key", ["plans", "groups", "forks", "inputs", "attempts", "events"])
+def test_a_job_of_which_a_key_is_missing_is_ended_by_force(head: Head, key: str) -> None:
+    job = running(head)
+    head.redis.delete(getattr(head.keys.of(job), key))
+    assert head.client.force_stop(job).answer == "DONE"
+    act(head, job)
+    assert head.status_of_record(job) is Status.CANCELED
+    looked_at(head, job)
+
+
+def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(head: Head) -> None:
+    job = running(head)
+    damage(head, job, *DAMAGES["a duration that no release reads"])
+    told = looked_at(head, job)
+    assert told.startswith(f"the stored spec of job {job} cannot be read (SpecError: groups[0].timeout: expected a")
+    assert head.client.explain(job)[0].help == (f"unstuck force-stop {job}",)
+    head.client.force_stop(job)
+    act(head, job)
+    with pytest.raises(Refused, match=r"is CANCELED, and the stored spec of job .* cannot be read"):
+        head.client.retry(job)
+
+
+def test_a_damaged_job_keeps_no_other_job_from_being_explained_or_swept(head: Head) -> None:
+    first = running(head)
+    act(head, first)
+    second = running(head)
+    damage(head, first, *DAMAGES["a group that is no JSON"])
+    assert head.client.explain(second)
+    assert head.client.fleet().queues is not None
+    head.client.force_stop(first)
+    head.sweep.run()
+    head.client.force_stop(second)
+    head.sweep.run()
+    assert head.status_of_record(second) is Status.CANCELED
+
+
+def test_a_healthy_job_is_ended_by_force_with_all_its_groups(head: Head) -> None:
+    job = head.submit(group("a"), group("b", "a"), group("f", for_each={"x": [1, 2]}))
+    head.read()
+    assert head.client.force_stop(job).answer == "DONE"
+    act(head, job)
+    view = head.show(job)
+    census: dict[Any, int] = {}
+    for fork in view.groups:
+        for state, number in fork.census.items():
+            census[state] = census.get(state, 0) + number
+    assert (view.job.status, view.damage, census) == (Status.CANCELED, "", {"CANCELED": 4})

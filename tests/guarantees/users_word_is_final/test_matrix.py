@@ -1,0 +1,266 @@
+"""Promise 3, generated: every command and every failure in every situation that can be reached, and the tables' moves.
+
+The situations are found by exploring (``support/state_space.py``) from the submitted job on, breadth first,
+what is new before what has been met. Each failure names the steps that lead to it; ``SmallWorld(spec).play(*steps)``
+goes there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import count
+
+import pytest
+
+from tests.support.invariants import Seen
+from tests.support.sample_jobs import SPECS
+from tests.support.state_space import COMMANDS, LOOK, WAIT, SmallWorld, Step
+from unstuck.coordinator.commands.job import LEGAL, Command
+from unstuck.coordinator.model.commanded import Answer
+from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
+from unstuck.coordinator.model.status import GroupState, Intent, Status
+
+S = GroupState
+EXPANDED = 450  # worlds of each spec from which every step is tried
+COMMANDS_GIVEN = 3  # in one history
+BY_A_USER = {"command", "skip", "rerun", "alter", "halt"}
+WANTED = {
+    Command.PAUSE: Status.PAUSED,
+    Command.STOP: Status.STOPPED,
+    Command.CANCEL: Status.CANCELED,
+    Command.FORCE_STOP: Status.CANCELED,
+}
+ENDS = ("succeed", "obey", "fail", "gone", "deaf")  # what runners do while a command is brought about
+BOUNDED = (Command.CANCEL, Command.FORCE_STOP)  # they wait for no runner beyond the deadline
+PAUSE = Step("command", Command.PAUSE)
+FAILURES = ("failed", "failed for good", "timed out", "lost", "released", "lapse", "never claimed")
+
+
+def _claim(group: str) -> Step:
+    return Step("claim", group)
+
+
+def _ends(group: str, how: str) -> Step:
+    return Step("finish", group, how)
+
+
+# In the tables, and not to be reached in a job as small as these.
+NOT_REACHED = {
+    (
+        S.CANCELED,
+        S.WAITING,
+    ): "a job whose members are being canceled ends in the same commit, unless these are over 500",
+    (Status.PAUSING, Status.RETRYING): "a resume renews all budgets; only in the middle of a rerun of over 500",
+}
+# Histories too long to be found breadth first, for moves that nothing shorter makes.
+LONG = {
+    "a member that failed, run again": (
+        "optional",
+        [LOOK, _claim("w[0]"), _ends("w[0]", "failed for good"), LOOK, PAUSE, LOOK, Step("rerun", "w[0]"), LOOK],
+    ),
+    "a member that succeeded, run again": (
+        "fork",
+        [LOOK, _claim("w[0]"), _ends("w[0]", "succeeded"), LOOK, PAUSE, LOOK, Step("rerun", "w[0]"), LOOK],
+    ),
+    "a group that nobody takes in time": ("impatient", [LOOK, WAIT, LOOK]),
+    "a member that runs, run again": (
+        "optional",
+        [LOOK, _claim("w[0]"), _ends("w[0]", "failed"), _claim("w[1]"), LOOK, Step("rerun", "w[1]"), LOOK],
+    ),
+    "resumed in the middle of a rerun while another group is in recovery": (
+        "others",
+        [
+            *(LOOK, _claim("a"), _claim("b"), _ends("a", "succeeded"), _ends("b", "failed"), LOOK),
+            *(PAUSE, LOOK, Step("rerun", "a"), Step("command", Command.RESUME), LOOK),
+        ],
+    ),
+}
+
+
+def fails_unclaimed(world: SmallWorld) -> bool:
+    """Whether a group on offer fails when its time in the queue goes by, unless the user says something."""
+    for name in world.timed():
+        alone = world.fork()
+        alone.seen = Seen()
+        return alone.play(Step("unserved", name), LOOK).states()[name] == S.FAILED
+    return False
+
+
+class Explored:
+    """One world for each situation, and all moves that were seen on the way."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self.worlds: dict[object, SmallWorld] = {}
+        # One for each status and set of states in which an attempt runs; and in which one fails if it is not claimed.
+        self.at_work: dict[object, SmallWorld] = {}
+        self.on_offer: dict[object, SmallWorld] = {}
+        for spec in SPECS:
+            self._explore(spec)
+        for spec, steps in LONG.values():
+            world = SmallWorld(spec, self.seen)
+            for step in steps:
+                self._note(world.play(step).fork())
+
+    def _explore(self, spec: str) -> None:
+        start = SmallWorld(spec, self.seen)
+        met: Counter[object] = Counter()
+        known = {start.novelty()}
+        order = count()
+        waiting = [(0, 0, next(order), start)]
+        for _ in range(EXPANDED):
+            if not waiting:
+                return
+            world = heapq.heappop(waiting)[-1]
+            for step in list(world.steps()):
+                if step.do in BY_A_USER and world.given >= COMMANDS_GIVEN:
+                    continue
+                made = self._moves()
+                there = world.fork().play(step)
+                if (new := there.novelty()) in known:
+                    continue
+                known.add(new)
+                situation = self._note(there)[:4]
+                met[situation] += 1
+                met[asked := (new[-1], there.job.status)] += 1
+                first = 0 if self._moves() > made or met[asked] == 1 else met[situation] + 2 * there.given
+                heapq.heappush(waiting, (first, len(there.history), next(order), there))
+
+    def _note(self, world: SmallWorld) -> tuple[object, ...]:
+        """Keep the first world of each situation."""
+        situation = world.situation()
+        self.worlds.setdefault(situation, world)
+        if world.job.intent is Intent.RUN and world.job.halted is None:
+            if world.running():
+                self.at_work.setdefault((world.job.status, situation[3]), world)
+            if (place := (world.job.status, situation[3])) not in self.on_offer and fails_unclaimed(world):
+                self.on_offer[place] = world
+        return situation
+
+    def _moves(self) -> int:
+        return len(self.seen.groups) + len(self.seen.asked) + len(self.seen.jobs)
+
+
+@cache
+def explored() -> Explored:
+    return Explored()
+
+
+def worlds(status: Status) -> Iterator[SmallWorld]:
+    return (world for world in explored().worlds.values() if world.job.status is status)
+
+
+# ---- the tables ------------------------------------------------------------------------------------------------------
+
+
+def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
+    assert {world.job.status for world in explored().worlds.values()} == set(Status)
+    seen = explored().seen
+    for table, made in ((GROUP_MOVES, seen.groups), (GROUP_MOVES_ASKED, seen.asked), (JOB_MOVES, seen.jobs)):
+        missing = [f"{old} → {new}" for old, new in table if (old, new) not in made and (old, new) not in NOT_REACHED]
+        assert not missing, f"explore further, add a history to LONG, or mend the table: {missing}"
+        assert not [move for move in NOT_REACHED if move in made], "these are reached after all"
+
+
+# ---- every command in every situation --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", COMMANDS, ids=lambda step: f"{step.to}{step.how and ' --now'}")
+@pytest.mark.parametrize("status", Status)
+def test_every_command_in_every_situation_ends_where_the_user_wanted(status: Status, step: Step) -> None:
+    given, now = Command(step.to), bool(step.how)
+    answers = set()
+    for number, before in enumerate(worlds(status)):
+        world = before.fork()
+        result = world.give(given, now=now)
+        answers.add(result.answer)
+        judge_answer(before, given, result.answer, result.text)
+        if result.answer is not Answer.DONE:
+            assert world.job == before.job, f"{result.answer}, and the record has changed: {world}"
+        if result.answer is not Answer.REFUSED:
+            ends = ENDS if given in BOUNDED else ENDS[:-1]
+            drive_on(before, world, given, ends[number % len(ends)])
+    assert status not in LEGAL[given] or answers - {Answer.REFUSED}, "it is legal, and was refused in every situation"
+
+
+def judge_answer(before: SmallWorld, given: Command, answer: Answer, text: str) -> None:
+    job = before.job
+    assert job.id in text, text
+    if answer is Answer.REFUSED:
+        assert str(job.status) in text, text
+        assert "`unstuck " in text or "submit it again" in text, f"what can be done instead? {text}"
+    if before.fork().play(LOOK).job.status is not job.status:
+        return  # a coordinator has yet to look; what may be done follows from what was asked for or said last
+    if job.status not in LEGAL[given]:
+        assert answer is not Answer.DONE, f"{before}: {text}"
+    elif answer is Answer.REFUSED:
+        assert (job.intent, given) == (Intent.FORCE_STOP, Command.CANCEL), f"{before}: {text}"
+
+
+def canceled(world: SmallWorld) -> set[str]:
+    return {name for name, state in world.states().items() if state == S.CANCELED}
+
+
+def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str) -> None:
+    """Let everybody go on, and see that the job comes to rest where the user wanted it, and nothing starts."""
+    hints, intent = dict(world.hints), world.job.intent
+    world.go_on(runners)
+    status = world.job.status
+    if given is Command.RESUME:
+        assert status in (Status.FINISHED, Status.FAILED), f"{world}"
+        return
+    assert world.job.intent is intent, f"nobody but the user writes the intent: {world}"
+    assert world.hints == hints, f"an attempt was started after the {given}: {world}"
+    publishing = before.job.phase == "publishing"
+    if given is Command.PAUSE and (before.job.halted is not None or not publishing):
+        assert status is Status.PAUSED, f"{world}"
+    elif before.slot == "package":
+        assert status is Status.FINISHED, f"its package stood already: {world}"
+    elif given is Command.PAUSE:
+        assert status is (Status.FAILED if before.slot else Status.FINISHED), f"a pause comes too late: {world}"
+    else:
+        assert (status, world.slot) in ((WANTED[given], ""), (WANTED[given], "abort")), f"{world}"
+    if given is Command.PAUSE:
+        assert canceled(world) == canceled(before), f"a pause cancels nothing: {world}"
+    if status is Status.PAUSED:
+        for _ in range(3):
+            assert {world.claim(hint) for hint in hints} <= {"HELD", "STALE"}, f"{world}"
+            world.play(WAIT, LOOK)
+            assert (world.job.status, world.hints, world.doing) == (Status.PAUSED, hints, before.doing), f"{world}"
+
+
+# ---- every failure, before and after every command -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["command", "failure"])
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize(
+    "step", [step for step in COMMANDS if step.to in WANTED], ids=lambda step: f"{step.to}{step.how and ' --now'}"
+)
+def test_the_users_word_stands_against_every_failure_in_both_orders(step: Step, failure: str, first: str) -> None:
+    never_claimed = failure == "never claimed"
+    worlds_at_hand = (explored().on_offer if never_claimed else explored().at_work).values()
+    assert {world.job.status for world in worlds_at_hand} >= {Status.PENDING, Status.RUNNING, Status.RETRYING}
+    for before in worlds_at_hand:
+        world = before.fork()
+        if never_claimed:
+            name = world.timed()[0]
+            fails = Step("unserved", name)
+        else:
+            name = world.running()[0]
+            fails = Step("lapse", name) if failure == "lapse" else Step("finish", name, failure)
+        # A decision in between is another situation; the test above has it.
+        world.play(*((step, LOOK, fails) if first == "command" else (fails, step)))
+        hints, intent = dict(world.hints), world.job.intent
+        world.go_on("obey")
+        assert world.job.status is WANTED[Command(step.to)], f"{world}"
+        assert world.job.intent is intent, f"{world}"
+        assert world.hints == hints, f"an attempt was started after the {step.to}: {world}"
+        if world.job.status is Status.PAUSED:
+            assert canceled(world) == canceled(before), f"a pause cancels nothing: {world}"
+            assert not never_claimed or world.states()[name] == S.WAITING, f"its hint was taken back: {world}"
+            world.give(Command.RESUME)
+            assert world.go_on().job.status in (Status.FINISHED, Status.FAILED), f"{world}"

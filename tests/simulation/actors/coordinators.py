@@ -1,0 +1,316 @@
+"""The coordinators: the real consumer, sweep and ``act``, in threads that hand over their turn at every call.
+
+A coordinator dies or freezes before or after any call to the store, the broker or the warehouse; it loses requests
+and replies. It is started again a little later, with nothing of what it knew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import redis
+
+from tests.simulation.actors.broker import Broker
+from tests.simulation.actors.dispatch import HandsAtHand
+from tests.simulation.actors.warehouse import Depot, LogEntry
+from tests.simulation.model.store import ModelStore
+from tests.simulation.model.stream import ReportStream
+from tests.simulation.stage.line import Line
+from tests.simulation.stage.stage import Stage, Turn
+from tests.simulation.stage.trouble import Trouble
+from tests.simulation.stage.weather import NEWER
+from unstuck.coordinator.model.decision import EMPTY, Acks, Decision
+from unstuck.coordinator.model.records import JobRecord, NewerJob, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.publishing.background import Work
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.spec.plan import plan_of
+from unstuck.coordinator.store.jobs import Begun, CommitAnswer, EndAnswer, Store
+from unstuck.coordinator.store.reports import Entry, Inbox
+from unstuck.tasks.settings import Settings
+
+T = TypeVar("T")
+
+
+class StoreAtHand:
+    """The store as a coordinator sees it: ``act.JobStore`` and what the sweep asks for."""
+
+    def __init__(
+        self,
+        line: Line,
+        core: ModelStore,
+        broker: Broker,
+        slots: Callable[[], dict[str, int]],
+        knows: Callable[[int], bool] = lambda schema: True,
+    ) -> None:
+        """``knows``: whether what has this schema can be read by the release at hand."""
+        self._line, self._core, self._broker, self._slots = line, core, broker, slots
+        self._knows = knows
+
+    def _call(self, what: str, effect: Callable[[], T]) -> T:
+        return self._line.call(what, effect)
+
+    def begin(self, job: str, owner: str) -> Begun:
+        return self._call(f"begin {job}", lambda: self._core.begin(job, owner))
+
+    def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
+        return self._call(f"end {job}", lambda: self._core.end(job, owner, anyway=anyway))
+
+    def load(
+        self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None, *, bare: bool = False
+    ) -> JobState | None:
+        if bare:
+            record = self.job(job)
+            return None if record is None else JobState(plan_of(record.spec), record, {}, {}, {})
+        if cached is not None and self._call(f"look {job}", lambda: self._core.commit_id(job)) == cached.job.commit:
+            wanted = list(cached.active if changed is None else changed)
+            for name, attempt in self._call(f"read {job}", lambda: self._core.attempts_of(job, wanted)).items():
+                if attempt is None:
+                    cached.attempts.pop(name, None)
+                else:
+                    cached.attempts[name] = attempt
+            return cached
+        state = self._call(f"load {job}", lambda: self._core.load(job))
+        if state is not None:
+            if not self._knows(state.job.schema):
+                self._line.note(f"leaves to a newer coordinator: {job}")
+            readable(state.job, self._knows)
+        return state
+
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
+        assert summary
+        moves = ", ".join(f"{e.get('group', '')}→{e['kind']} {e.get('code', '')}".rstrip() for e in decision.events)
+
+        def effect() -> CommitAnswer:
+            answer = self._core.commit(decision, commit_id, due_seen, acks)
+            self._line.note(f"commit {decision.old.id}: {answer} [{moves}]")
+            return answer
+
+        return self._call(f"commit {decision.old.id} {moves}", effect)
+
+    def job(self, job: str) -> JobRecord | None:
+        record = self._call(f"look at {job}", lambda: self._core.job(job))
+        if record is not None:
+            readable(record, self._knows)
+        return record
+
+    def command(
+        self,
+        commanded: JobRecord,
+        old: JobRecord,
+        command_id: str,
+        event: Mapping[str, Any],
+        *,
+        plans: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> CommitAnswer:
+        def effect() -> CommitAnswer:
+            answer = self._core.command(commanded, old, command_id, event, plans=plans, params=params)
+            self._line.note(f"{event['kind']} {old.id} ({old.status}): {answer}")
+            return answer
+
+        return self._call(f"command {old.id} {event['kind']}", effect)
+
+    def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
+        self._call(f"settle {job}", lambda: self._core.settle(job, due, due_seen, acks))
+
+    def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
+        self._call(f"halt {job} {reason.text}", lambda: self._core.halt(job, reason, commit_id, now))
+
+    def slots(self, now: float, max_age: float) -> dict[str, int]:
+        return self._call("slots", self._slots)
+
+    def resend_allowance(self, queues: Sequence[str], slots: Mapping[str, int]) -> dict[str, int]:
+        def left(queue: str) -> int:
+            if not self._broker.length(queue):
+                return EMPTY
+            if not slots.get(queue) and self._broker.length(queue) >= 64:
+                return 0
+            return max(0, max(8, 2 * slots.get(queue, 0)) - self._core.resend_used(queue))
+
+        return self._call("allowance", lambda: {queue: left(queue) for queue in queues})
+
+    def note_resent(self, resent: Mapping[str, int], dispatch_timeout: float) -> None:
+        self._call("note resent", lambda: self._core.note_resent(resent, dispatch_timeout))
+
+    def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
+        return self._call("tick", lambda: self._core.tick(period, lease_ttl))
+
+    def due(self, now: float, limit: int) -> list[str]:
+        return self._call("due", lambda: self._core.due_by(now, limit))
+
+    def silence(self) -> float:
+        return self._call("silence", lambda: self._core.now - self._core.alive_at)
+
+    def forget_ended(self, now: float) -> int:
+        return 0
+
+
+def readable(record: JobRecord, knows: Callable[[int], bool]) -> None:
+    """As ``JobRecord.from_fields``, for a release that reads what it ``knows``. Raises: NewerJob."""
+    if not knows(record.schema):
+        raise NewerJob(f"its schema is {record.schema}, which this release cannot read")
+
+
+class InboxAtHand:
+    """The report stream as one consumer sees it."""
+
+    def __init__(self, line: Line, stream: ReportStream, name: str, knows: Callable[[int], bool]) -> None:
+        self._line, self._stream, self._name, self._knows = line, stream, name, knows
+
+    def _call(self, what: str, effect: Callable[[], T]) -> T:
+        return self._line.call(what, effect)
+
+    def open(self) -> None:
+        self._call("open the inbox", lambda: None)
+
+    def read(self, count: int, block: float) -> list[Entry]:
+        actor, stage = Turn.current(), self._line.stage
+        at = self._stream.next_at()
+        if at is None or at > stage.now:
+            actor.pause(min(block, block if at is None else max(0.0, at - stage.now)))
+        return self._known(self._call("read reports", lambda: self._stream.read(self._name, count)))
+
+    def claim_idle(self, idle: float, count: int) -> list[Entry]:
+        return self._known(self._call("claim idle reports", lambda: self._stream.claim_idle(self._name, idle, count)))
+
+    def _known(self, entries: list[Entry]) -> list[Entry]:
+        """What this release can read, it reads: the code under test knows one version alone."""
+        return [replace(entry, fields={**entry.fields, "v": "1"}) if self._knows(NEWER) else entry for entry in entries]
+
+    def leave_for_newer(self, entries: Sequence[Entry], version: int) -> int:
+        return self._call("leave for newer", lambda: self._stream.leave(entries))
+
+    def park(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
+        return self._call("park", lambda: self._stream.park(entries, reason))
+
+    def ack(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            self._call("ack", lambda: self._stream.drop(entries))
+
+    def trim(self) -> int:
+        return 0
+
+    def readmit(self) -> int:
+        return 0
+
+
+class _Stopping:
+    """The consumer's stop flag, whose wait takes virtual time."""
+
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, seconds: float) -> bool:
+        Turn.current().pause(seconds)
+        return False
+
+
+class Behind:
+    """Runs work in turns of its own: as ``Background``, but for a process that never hangs for longer than its term."""
+
+    exhausted = False
+
+    def __init__(self, begin: Callable[[Callable[[], None]], None]) -> None:
+        self._begin = begin
+        self._keys: list[Hashable] = []  # once for each turn that works on it
+
+    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
+        if key in self._keys and not anew:
+            return False
+        self._keys.append(key)
+
+        def whole() -> None:
+            try:
+                work(lambda: None)
+            finally:
+                self._keys.remove(key)
+
+        self._begin(whole)
+        return False
+
+
+class Office:
+    """One coordinator process: a consumer thread and, where beat fires, a sweeping thread. It is always restarted."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        trouble: Trouble,
+        core: ModelStore,
+        stream: ReportStream,
+        broker: Broker,
+        depot: Depot,
+        settings: Settings,
+        slots: Callable[[], dict[str, int]],
+        wrote: Callable[[LogEntry], None],
+        answered: Callable[[str], None],
+        name: str,
+        *,
+        beaten: bool,
+        knows: Callable[[int], bool],
+        behind: bool,
+    ) -> None:
+        """``behind``: it publishes in threads of their own."""
+        self._knows, self._behind = knows, behind
+        self._stage, self._settings, self._beaten = stage, settings, beaten
+        self._stream, self._broker, self._depot = stream, broker, depot
+        self._core, self._slots, self._trouble = core, slots, trouble
+        self._wrote, self._answered = wrote, answered
+        self.name = name
+        self._lives = 0
+        self._threads: list[Turn] = []
+        self._start(0.0)
+
+    def _start(self, delay: float) -> None:
+        self._lives += 1
+        line = Line(self._stage, self._trouble, self._die)
+        store = StoreAtHand(line, self._core, self._broker, self._slots, self._knows)
+        hands = HandsAtHand(line, self._broker, self._depot, self._wrote, self._answered)
+        coordinator = Coordinator(
+            *(store, hands, self._settings, self._stage.mint, lambda seconds: Turn.current().pause(seconds)),
+            background=Behind(self._publish) if self._behind else None,
+            clock=lambda: self._stage.now,
+        )
+        sweep = Sweep(cast(Store, store), coordinator, self._settings)
+        inbox = InboxAtHand(line, self._stream, f"{self.name}.{self._lives}", self._knows)
+        consumer = Consumer(cast(Inbox, inbox), coordinator, sweep, self._settings, clock=lambda: self._stage.now)
+        consumer.stopping = cast(Any, _Stopping())
+        self._threads = [Turn(self._stage, self.name, consumer.run, delay)]
+        if self._beaten:
+            self._threads.append(Turn(self._stage, f"{self.name}/beat", self._beat(sweep), delay))
+
+    def _publish(self, work: Callable[[], None]) -> None:
+        self._threads.append(Turn(self._stage, f"{self.name}/publisher", work))
+
+    def _beat(self, sweep: Sweep) -> Callable[[], None]:
+        def life() -> None:
+            while True:
+                with suppress(redis.ConnectionError):  # the task fails; beat fires the next
+                    sweep.run()
+                Turn.current().pause(self._settings.sweep_every)
+
+        return life
+
+    def report_added(self, at: float) -> None:
+        """The stream has something: XREADGROUP returns, unless its process is frozen."""
+        consumer = self._threads[0]
+        if not consumer.dead:
+            consumer.wake(at)
+
+    def _die(self) -> None:
+        """The process is gone with all its threads; another is started."""
+        mine = Turn.current()
+        for thread in self._threads:
+            thread.dead = True
+            if thread is not mine:
+                thread.ready_at = self._stage.now  # to unwind
+        delay = self._stage.rng.uniform(0.2, 8.0)
+        self._stage.log(self.name, f"DIES; another starts in {delay:.1f}s")
+        self._trouble.disturb(self._stage.now + delay)
+        self._start(delay)

@@ -1,0 +1,133 @@
+"""A coordinator's hands: hints into the broker, packages and aborts into the warehouse log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from tests.simulation.actors.broker import Broker
+from tests.simulation.actors.warehouse import Depot, LogEntry
+from tests.simulation.stage.line import Line
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState
+from unstuck.tasks.protocol.token import Hint
+
+T = TypeVar("T")
+
+
+class HandsAtHand:
+    """Hints into the broker, packages into the warehouse log: as in ``outside`` and ``publish``, call by call."""
+
+    def __init__(
+        self,
+        line: Line,
+        broker: Broker,
+        depot: Depot,
+        wrote: Callable[[LogEntry], None],
+        answered: Callable[[str], None] = lambda job: None,
+    ) -> None:
+        """
+        Args:
+            wrote: is told of every entry of the log.
+            answered: is told of every job of which a publisher knows for good whether it is published.
+        """
+        self._line, self._broker, self._depot, self._wrote, self._answered = line, broker, depot, wrote, answered
+
+    def _io(self, what: str, effect: Callable[[], T]) -> T:
+        return self._line.call(what, effect, lost=OSError, of_store=False)
+
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        try:
+            for queue, hint in hints:
+                self._line.call(f"send {hint}", partial(self._broker.push, queue, hint), lost=OSError)
+        except OSError:
+            return  # the rest of the batch is lost with it
+
+    def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
+        if self._line.trouble.chance(self._line.trouble.blind):
+            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
+        try:
+            result = self._publish(state, answered)
+        except OSError as error:
+            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", str(error)))
+        self._answered(state.job.id)
+        return result
+
+    def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
+        if self._line.trouble.chance(self._line.trouble.blind):
+            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
+        try:
+            slot = self._append(state, LogEntry(state.job.id, "abort", code=why.code))
+        except OSError as error:
+            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", str(error)))
+        entry = self._depot.log[slot - 1]
+        self._answered(state.job.id)
+        return PublishResult(failed=why) if entry.kind == "abort" else PublishResult(slot, entry.outputs)
+
+    def _publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
+        job = state.job.id
+        slot = self._io(f"find {job} in the log", lambda: self._depot.find(job, state.job.base or 0))
+        if slot is None:
+            entry = self._io(f"collect {job}", lambda: package_of(state, self._depot))
+            answered()
+            if entry.kind == "package" and not entry.outputs:
+                return PublishResult()
+            slot = self._append(state, entry)
+        entry = self._depot.log[slot - 1]
+        if entry.kind == "abort":
+            return PublishResult(failed=Reason(entry.code, "the package can never be"))
+        return PublishResult(version=slot, rows=entry.outputs)
+
+    def _append(self, state: JobState, entry: LogEntry) -> int:
+        """As ``Warehouse.append``, call by call: the slot in which the job's one entry stands."""
+        job = state.job.id
+        slot = self._io("head of the log", self._depot.head) + 1
+        found = self._io(f"find {job} in the log", lambda: self._depot.find(job, state.job.base or 0))
+        if found is not None:
+            return found
+        while True:
+            self._line.stall(f"create slot {slot} for {job}")
+            create = partial(self._create, slot, entry)
+            if self._io(f"create slot {slot} for {job} ({entry.kind})", create):
+                return slot
+            if self._depot.log[slot - 1].publish_id == job:
+                return slot
+            slot += 1
+
+    def _create(self, slot: int, entry: LogEntry) -> bool:
+        created = self._depot.create(slot, entry)
+        if created:
+            self._line.note(f"{entry.kind} of {entry.publish_id} in slot {slot}")
+            self._wrote(entry)
+        return created
+
+
+def package_of(state: JobState, depot: Depot) -> LogEntry:
+    """What a job whose groups are all done publishes."""
+    plan = state.plan
+    made: dict[str, tuple[int, tuple[str, ...]]] = {}
+    for name in plan.groups:
+        if plan.publish is None and name not in plan.default_publish:
+            continue
+        for member in state.members(name):
+            record = state.record(member)
+            if record.state is not GroupState.SUCCEEDED or not record.staging:
+                continue
+            marker = depot.markers.get(record.staging)
+            if marker is None:
+                return LogEntry(state.job.id, "abort", code="MARKER_GONE")
+            for output, rows in marker.outputs.items():
+                total, folders = made.get(output, (0, ()))
+                made[output] = (total + rows, (*folders, record.staging))
+    wanted = list(made) if plan.publish is None else list(plan.publish)
+    if any(output not in made for output in wanted):
+        return LogEntry(state.job.id, "abort", code="OUTPUT_MISSING")
+    return LogEntry(
+        state.job.id,
+        "package",
+        {output: made[output][0] for output in wanted},
+        tuple(folder for output in wanted for folder in made[output][1]),
+    )

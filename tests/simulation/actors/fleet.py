@@ -1,0 +1,294 @@
+"""The fleet: runners and their watchdogs, as small state machines that speak to the model of the store.
+
+A runner dies and freezes at every boundary of an attempt; its watchdog dies with it (a lost host) or tells of its
+death. A frozen runner that thaws goes on as if nothing had happened: it is the zombie that the fences are for.
+
+What a watchdog decides is the real thing (``policy``). Most runners leave when they are told to; a deaf one does
+not, and is killed after the grace; and some hang where no kill reaches them, while their watchdog renews the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from tests.simulation.actors.broker import Broker
+from tests.simulation.actors.warehouse import Depot, ModelMarker
+from tests.simulation.model.store import ModelStore
+from tests.simulation.stage.jobs import SimulatedJob
+from tests.simulation.stage.stage import Actor, Killed, Life, Routine, Stage
+from tests.simulation.stage.trouble import Fault, Trouble
+from unstuck.tasks.process.tree import Seen
+from unstuck.tasks.protocol.group import FrozenInputs, WorkOrder
+from unstuck.tasks.protocol.lease import ClaimAnswer, RenewAnswer
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Hint, Token, split_member
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.watchdog import policy as vigil
+from unstuck.tasks.watchdog.policy import Order, Sight, Vigil
+
+T = TypeVar("T")
+Told = Generator[float, None, T]
+RENEW = 3.0
+# How an attempt ends that was told to, as in ``tasks.runner.attempt``; None: it is somebody else's by now.
+_AS_ORDERED = {
+    Order.STALE: None,
+    Order.CANCEL: Outcome(OutcomeKind.CANCELED),
+    Order.DRAIN: Outcome(OutcomeKind.RELEASED),
+}
+
+
+class Host:
+    """One machine with one runner and its watchdog. A runner that dies is replaced."""
+
+    marker_first = True  # a bug to be put in on purpose: False
+
+    def __init__(
+        self,
+        stage: Stage,
+        trouble: Trouble,
+        store: ModelStore,
+        broker: Broker,
+        depot: Depot,
+        jobs: dict[str, SimulatedJob],
+        settings: Settings,
+        name: str,
+        queues: tuple[str, ...],
+        *,
+        newer: bool = False,
+    ) -> None:
+        self._newer = newer
+        self._stage, self._trouble, self._store = stage, trouble, store
+        self._broker, self._depot, self._jobs, self._settings = broker, depot, jobs, settings
+        self.name = name
+        self.queues = queues
+        self._held: Token | None = None
+        self._vigil = Vigil()
+        self._told: Order | None = None  # by a watchdog that lives no more
+        self._terminated = False  # the worker was told to stop
+        self._deaf = False
+        self._out_of_reach = 0.0  # until when no kill ends it
+        self._idle = False
+        self._runner: Actor
+        self._watchdog: Actor
+        self._start(0.0)
+
+    # ---- the processes -------------------------------------------------------------------------------
+
+    def _start(self, delay: float) -> None:
+        self._hold(None)
+        self._idle = False
+        self._runner = Routine(self._stage, self.name, self._run(), delay)
+        self._watchdog = Routine(self._stage, f"{self.name}/dog", self._watch(), delay + RENEW / 2)
+
+    def _hold(self, token: Token | None) -> None:
+        self._held, self._vigil, self._terminated, self._out_of_reach = token, Vigil(), False, 0.0
+        self._told = None
+        self._deaf = token is not None and self._trouble.chance(self._trouble.deaf)
+
+    @property
+    def _order(self) -> Order | None:
+        """What the runner was told, by its watchdog or by its worker."""
+        return self._vigil.order or self._told or (Order.DRAIN if self._terminated else None)
+
+    @property
+    def listening(self) -> bool:
+        return not self._runner.dead and self._runner.frozen_until <= self._stage.now
+
+    def pushed(self, queue: str, at: float) -> None:
+        """A hint came in: the broker wakes who blocks on it."""
+        if queue in self.queues and self._idle:
+            self._runner.wake(at + self._stage.rng.uniform(0.0, 0.01))
+
+    def _die(self, why: str) -> None:
+        """The runner's process is gone; its watchdog says so, or is gone with it."""
+        rng, token = self._stage.rng, self._held
+        self._stage.log(self.name, f"DIES {why}" + (f" holding {token}" if token else ""))
+        self._watchdog.kill()
+        if token is not None and rng.random() < 0.5:
+            last = vigil.decide(self._vigil, Sight(self._stage.now, Seen.GONE), grace=0.0, who=self.name).finish
+            if last is not None:
+                Routine(self._stage, f"{self.name}/dog", self._obituary(token, last), rng.uniform(0.05, 1.0))
+        self._start(rng.uniform(0.5, 5.0))
+
+    def _boundary(self, where: str) -> Life:
+        """A place where the runner may die, or stop for a while and go on none the wiser."""
+        trouble = self._trouble
+        if trouble.chance(trouble.runner_dies):
+            self._die(where)
+            raise Killed
+        if trouble.chance(trouble.runner_freezes):
+            until = trouble.freeze_until()
+            # A stopped machine; a partition, in which the runner works on; a long call, in which only the dog lives.
+            what = self._stage.rng.choice(("host", "host", "dog", "runner"))
+            self._stage.log(self.name, f"FREEZES ({what}) {where} for {until - self._stage.now:.1f}s")
+            if what != "runner":
+                self._watchdog.freeze(until)
+            if what != "dog":
+                self._runner.freeze(until)
+        yield self._stage.rng.uniform(0.0, 0.005)
+
+    def _call(self, what: str, effect: Callable[[], T]) -> Told[T]:
+        """One script, repeated until its reply comes (always with the same arguments)."""
+        while True:
+            yield from self._boundary(f"before {what}")
+            fault = self._trouble.of_call()
+            if fault is Fault.REQUEST_LOST or self._trouble.away:
+                yield self._stage.rng.uniform(0.1, 2.0)
+                continue
+            answer = effect()
+            self._stage.log(self.name, f"{what}: {getattr(answer, 'answer', answer)}")
+            if fault in (Fault.REPLY_LOST, Fault.REPEATED):
+                self._stage.log(self.name, f"{what}: reply lost, asks again")
+                yield self._stage.rng.uniform(0.1, 2.0)
+                continue
+            yield from self._boundary(f"after {what}")
+            return answer
+
+    # ---- the watchdog --------------------------------------------------------------------------------
+
+    def _watch(self) -> Life:
+        while True:
+            token = self._held
+            if self._trouble.chance_of_more(self._trouble.watchdog_dies):
+                yield from self._another_watchdog()
+                continue
+            if token is not None and self._trouble.of_call() is not Fault.REQUEST_LOST and not self._trouble.away:
+                ended = self._look_at_runner(token, self._store.renew(token, self.name))
+                if ended:
+                    return
+            if token is not None and self._trouble.chance(self._trouble.drains):
+                self._terminated = True
+            yield RENEW
+
+    def _another_watchdog(self) -> Life:
+        """The watchdog dies, and its runner starts another, which knows of the attempt alone; not of what was told."""
+        self._stage.log(f"{self.name}/dog", "DIES; its runner starts another")
+        self._told = self._vigil.order or self._told
+        self._vigil = Vigil()
+        yield self._stage.rng.uniform(0.3, 3.0)
+
+    def _look_at_runner(self, token: Token, answer: RenewAnswer) -> bool:
+        """Tell the runner to leave, or kill it; whether the vigil is over."""
+        sight = Sight(self._stage.now, Seen.ALIVE, answer=answer)
+        verdict = vigil.decide(self._vigil, sight, grace=self._settings.cancel_grace, who=self.name)
+        self._vigil = verdict.vigil
+        if verdict.tell is not None:
+            self._stage.log(f"{self.name}/dog", f"tells {token}: {verdict.tell}")
+        if not verdict.kill or self._stage.now < self._out_of_reach:
+            return False
+        self._stage.log(f"{self.name}/dog", f"KILLS the runner under {token} ({verdict.vigil.order})")
+        self._runner.kill()
+        if verdict.finish is not None:
+            Routine(self._stage, f"{self.name}/dog", self._obituary(token, verdict.finish), 0.01)
+        self._start(self._stage.rng.uniform(0.5, 5.0))
+        return True
+
+    def _obituary(self, token: Token, outcome: Outcome) -> Life:
+        while self._trouble.away:
+            yield 1.0
+        answer = self._store.finish(token, outcome, self._stage.mint())
+        self._stage.log(f"{self.name}/dog", f"finish {token} {outcome.kind}: {answer}")
+
+    # ---- the runner ----------------------------------------------------------------------------------
+
+    def _run(self) -> Life:
+        while True:
+            if self._trouble.away:
+                yield self._trouble.away_until - self._stage.now + self._stage.rng.uniform(0.0, 1.0)
+                continue
+            hint = self._broker.pop(self.queues)
+            if hint is None:
+                self._idle = True
+                at = self._broker.next_at(self.queues)
+                yield 3600.0 if at is None else max(0.0, at - self._stage.now)
+                self._idle = False
+                continue
+            yield from self._attempt(hint)
+
+    def _attempt(self, hint: Hint) -> Life:
+        stage, claimant, event = self._stage, self._stage.mint(), self._stage.mint()
+        if self._newer:
+            self._store.newer.add(claimant)
+        claim = yield from self._call(f"claim {hint}", lambda: self._store.claim(hint, claimant, self.name, event))
+        if claim.answer is not ClaimAnswer.CLAIMED:
+            return
+        token = hint.held_by(claimant)
+        self._hold(token)
+        outcome = yield from self._work(token, claim.order)
+        if outcome is not None:
+            said = stage.mint()
+            yield from self._call(f"finish {token} {outcome.kind}", lambda: self._store.finish(token, outcome, said))
+        self._hold(None)
+
+    def _work(self, token: Token, order: WorkOrder) -> Told[Outcome | None]:
+        """Run the steps, or find that they were run before; then the marker."""
+        stage, job = self._stage, self._jobs[token.job]
+        name, _ = split_member(token.group)
+        yield from self._boundary("at the start")
+        for maker in (token.job, *order.plan.adopts):
+            standing = self._depot.standing(maker, token.group, order.fingerprint)
+            if standing is not None:
+                whose = f" of {maker}" if maker != token.job else ""
+                stage.log(self.name, f"{token} takes over {standing}{whose}")
+                return _success(standing, self._depot.markers[standing], adopted=True)
+        self._read(token, order.frozen)
+        behaviour = job.behaviour(name).with_params(order.params)
+        runs = job.runs.get(token.group, 0)
+        job.runs[token.group] = runs + 1
+        for _ in range(3):
+            yield behaviour.seconds / 3 * stage.rng.uniform(0.8, 1.2)
+            yield from self._boundary("in a step")
+            if self._order is not None:
+                return (yield from self._leave(token))
+        if behaviour.kind == "kills":
+            self._die("of its step")
+            raise Killed
+        if behaviour.fails(runs):
+            fatal = behaviour.kind == "fatal"
+            return Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", f"run {runs + 1}", recoverable=not fatal))
+        marker = self._marker(token, order, behaviour.silent)
+        yield from self._boundary("before the marker")
+        if self._order is not None:  # the last look: from here on the work counts as done, whatever is ordered
+            return (yield from self._leave(token))
+        if self.marker_first:
+            self._depot.markers[token.staging] = marker
+            stage.log(self.name, f"marker of {token}")
+        yield from self._boundary("after the marker")
+        return _success(token.staging, marker)
+
+    def _leave(self, token: Token) -> Told[Outcome | None]:
+        """The attempt was told to end: how it ends is read from the order."""
+        if self._deaf:
+            self._deaf = False
+            stage, seconds = self._stage, self._trouble.hang()
+            if stage.rng.random() < 0.5:
+                self._out_of_reach = stage.now + seconds
+            stage.log(
+                self.name, f"is DEAF under {token} for {seconds:.0f}s" + " and out of reach" * bool(self._out_of_reach)
+            )
+            yield seconds
+        assert self._order is not None
+        return _AS_ORDERED[self._order]
+
+    def _read(self, token: Token, frozen: FrozenInputs) -> None:
+        for need, folders in frozen.inputs.items():
+            for folder in folders:
+                assert folder in self._depot.markers, f"{token} is to read {folder} of {need}, which has no marker"
+
+    def _marker(self, token: Token, order: WorkOrder, silent: bool) -> ModelMarker:
+        # Other values at every run: what was frozen or adopted must not be mixed with them.
+        values: list[Any] = list(range(self._stage.rng.randint(0, 3)))
+        forks = {} if silent else {wanted.key: values for wanted in order.plan.collect}
+        return ModelMarker(token, order.fingerprint, {order.group.name: self._stage.rng.randint(0, 9)}, forks)
+
+
+def _success(staging: str, marker: ModelMarker, *, adopted: bool = False) -> Outcome:
+    return Outcome(
+        OutcomeKind.SUCCEEDED,
+        staging=staging,
+        adopted=adopted,
+        rows=marker.outputs,
+        forks=dict(marker.forks),
+        results={"rows": sum(marker.outputs.values())},
+    )

@@ -1,0 +1,264 @@
+"""The user: gives commands at the worst moments, through the real ``Client``.
+
+To running, publishing, paused and ended jobs, once or twice, with lost replies: those that the connection repeats by
+itself (the same command id) and those that the user repeats (another one).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import redis
+
+import unstuck.coordinator.client
+from tests.simulation.actors.broker import Broker
+from tests.simulation.actors.coordinators import StoreAtHand, readable
+from tests.simulation.actors.warehouse import Depot
+from tests.simulation.model.store import ModelStore
+from tests.simulation.rules.adopted import RETRIED
+from tests.simulation.rules.broken import WORD, Broken
+from tests.simulation.stage.line import Line
+from tests.simulation.stage.retries import Retries
+from tests.simulation.stage.stage import Stage, Turn
+from tests.simulation.stage.trouble import Trouble
+from tests.simulation.stage.wishes import Wish
+from unstuck.coordinator.client import Client, NoSuchJob, Refused
+from unstuck.coordinator.commands.apply import Giving
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.decide.requests import NoSuchGroup
+from unstuck.coordinator.model.records import NewerJob
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.publishing.breaker import Patience
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.coordinator.store.jobs import Store, Submission
+from unstuck.coordinator.views.jobs import Queries
+from unstuck.tasks.settings import Settings
+
+T = TypeVar("T")
+
+
+class _QueriesAtHand:
+    """As much of ``Queries`` as commands are judged by."""
+
+    def __init__(self, line: Line, core: ModelStore, knows: Callable[[int], bool]) -> None:
+        self._line, self._core, self._knows = line, core, knows
+
+    def state(self, job: str) -> tuple[JobState, float, float | None] | None:
+        def read() -> tuple[JobState, float, float | None] | None:
+            state = self._core.load(job)
+            if state is not None:
+                readable(state.job, self._knows)
+            return None if state is None else (state, self._core.now, self._core.due.get(job))
+
+        return self._line.call(f"read all of {job}", read)
+
+
+class _ClientStore(StoreAtHand):
+    """The store as a client sees it, which makes new jobs."""
+
+    retries: Retries
+
+    def submitted(self, key: str, fingerprint: str) -> str | None:
+        return self._call(f"look for {key}", lambda: self._core.submitted(key, fingerprint))
+
+    def submit(self, submission: Submission, summary: str, reason: str = "") -> tuple[str, bool]:
+        assert summary
+        job = submission.job
+
+        def effect() -> tuple[str, bool]:
+            answer = self._core.submit(job, submission.fingerprint, reason)
+            if answer[1]:
+                self.retries.stored(job)
+            self._line.note(f"submit {job.id} as a retry of {job.retry_of}: {answer}")
+            return answer
+
+        return self._call(f"submit {job.id}", effect)
+
+
+class _WarehouseAtHand:
+    """As much of ``Warehouse`` as a client asks of it."""
+
+    def __init__(self, line: Line, depot: Depot) -> None:
+        self._line, self._depot = line, depot
+
+    def ensure_id(self) -> str:
+        return self.identity()
+
+    def identity(self) -> str:
+        return "w"
+
+    def check_id(self, expected: str) -> None:
+        assert expected == self.identity(), "there is one warehouse here"
+
+    def head(self) -> int:
+        return self._line.call("head of the log", self._depot.head, lost=OSError, of_store=False)
+
+
+class _AtOnce(Patience):
+    """Asks the warehouse on the stack of whoever asks: here nobody waits, and no thread may take turns."""
+
+    def ask(self, place: str, what: str, question: Callable[[], T], limit: float | None = None) -> T:
+        return question()
+
+
+class _ClientAtHand(Client):
+    """The client, on a store of ours."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        line: Line,
+        core: ModelStore,
+        broker: Broker,
+        stage: Stage,
+        knows: Callable[[int], bool],
+        retries: Retries,
+    ) -> None:
+        self.settings, self._patience = settings, _AtOnce()
+        store = _ClientStore(line, core, broker, dict, knows)
+        store.retries = retries
+        self._store = cast(Store, store)
+        self.queries = cast(Queries, _QueriesAtHand(line, core, knows))
+        self._giving = Giving(store, stage.mint, lambda: stage.now, lambda seconds: Turn.current().pause(seconds))
+
+
+class User:
+    """Somebody at a shell, which may be killed under a command, and is opened again."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        trouble: Trouble,
+        core: ModelStore,
+        broker: Broker,
+        settings: Settings,
+        wishes: Iterable[Wish],
+        knows: Callable[[int], bool],
+        depot: Depot,
+        retries: Retries,
+    ) -> None:
+        self._stage, self._trouble, self._core, self._retries = stage, trouble, core, retries
+        line = Line(stage, trouble, self._killed)
+        line.of_coordinator = False
+        self._warehouse = _WarehouseAtHand(line, depot)
+        self._client = _ClientAtHand(settings, line, core, broker, stage, knows, retries)
+        self._wishes = sorted((wish for wish in wishes if not wish.moment), key=lambda wish: wish.at)
+        self._shell: Turn | None = None
+        self._soon: list[Turn] = []
+        self._strikes = [wish for wish in wishes if wish.moment]
+        self._open(self._wishes)
+
+    @property
+    def busy(self) -> bool:
+        """There are commands to come."""
+        return bool(self._wishes) or any(not turn.dead for turn in self._soon)
+
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """While it lasts, the client finds the warehouse of the history, and ids of new jobs that are its own."""
+        module: Any = unstuck.coordinator.client
+        before = module.Warehouse, module.new_job_id
+        module.Warehouse, module.new_job_id = lambda uri: self._warehouse, self._retries.new_id
+        try:
+            yield
+        finally:
+            module.Warehouse, module.new_job_id = before
+
+    def happened(self, moment: str, job: str) -> None:
+        """Strike now, if that was wished for."""
+        root = self._retries.root(job)
+        wish = next((wish for wish in self._strikes if (wish.moment, wish.job) == (moment, root)), None)
+        if wish is None or (moment != "publishing" and self._stage.rng.random() < 0.4):
+            return
+        self._strikes.remove(wish)
+        delay = self._stage.rng.uniform(0.0, self._stage.rng.choice((0.005, 0.03, 0.5, 2.0)))
+        self._give_soon(replace(wish, job=job), delay)
+        if wish.given is Command.PAUSE and not wish.then and self._stage.rng.random() < 0.6:
+            self._give_soon(Wish(0.0, job, Command.RESUME), delay + self._stage.rng.choice((0.1, 3.0, 20.0)))
+
+    def _give_soon(self, wish: Wish, delay: float) -> None:
+        self._soon.append(Turn(self._stage, "user", lambda: self._give_all(wish), delay))
+
+    def resume(self, jobs: Iterable[str]) -> None:
+        """At the end of all trouble."""
+        self._open([Wish(self._stage.now, job, Command.RESUME) for job in jobs])
+
+    def _open(self, wishes: list[Wish]) -> None:
+        self._wishes = wishes
+        if wishes:
+            self._shell = Turn(self._stage, "user", self._life, max(0.0, wishes[0].at - self._stage.now))
+
+    def _life(self) -> None:
+        while self._wishes:
+            Turn.current().pause(max(0.0, self._wishes[0].at - self._stage.now))
+            self._give_all(self._wishes[0])
+            self._wishes.pop(0)
+
+    def _give_all(self, wish: Wish) -> None:
+        job = self._give(wish)
+        for delay, given in wish.then:
+            Turn.current().pause(delay)
+            job = self._give(Wish(0.0, job, given, twice=wish.twice))
+
+    def _give(self, wish: Wish) -> str:
+        """Answers the job that is spoken of from now on: after a retry, the new one."""
+        job = wish.job
+        for _ in range(2 if wish.twice else 1):
+            # A user whose shell says that the store is away asks again, up to a point.
+            for _ in range(self._stage.rng.randint(1, 3)):
+                try:
+                    said, job = self._said(wish)
+                except (redis.ConnectionError, OSError) as error:
+                    self._stage.log("user", f"{wish.given} {wish.job}: {error}")
+                except NoSuchJob:
+                    return job
+                except NewerJob as error:
+                    self._stage.log("user", f"{wish.given} {wish.job}: NEWER, {error}")
+                    break
+                except (NoSuchGroup, SpecError) as error:
+                    self._stage.log("user", f"{wish.given} {wish.job}: WRONG, {error}")
+                    break
+                except Refused as error:
+                    self._stage.log("user", f"{wish.given} {wish.job}: RETRY REFUSED, {error}")
+                    break
+                else:
+                    self._stage.log("user", f"{wish.given} {wish.job}: {said}")
+                    break
+        return job
+
+    def _said(self, wish: Wish) -> tuple[str, str]:
+        """What was answered, and the job that is spoken of from now on."""
+        client, job, given = self._client, wish.job, wish.given
+        if not isinstance(given, Command) and given.word == "retry":
+            return self._retried(job, given.values)
+        if isinstance(given, Command):
+            said = client.command(job, given, now=wish.now, by="user")
+        elif given.word == "alter":
+            # The reason says what was asked for, so that what was written can be held against it.
+            said = client.alter(job, given.values, reason=json.dumps(dict(given.values)), by="user")
+        else:
+            ask = client.skip if given.word == "skip" else client.rerun
+            said = ask(job, given.group, by="user")
+        return f"{said.answer}, {said.text}", job
+
+    def _retried(self, job: str, params: Mapping[str, Any]) -> tuple[str, str]:
+        may_be = self._may_be_retried(job)
+        try:
+            made = self._client.retry(job, params=params, reason="once more", by="user")
+        except Refused as error:
+            if may_be and self._may_be_retried(job):  # a rollback may have come between
+                raise Broken(WORD, f"a retry of {job} was refused, and it has ended: {error}") from None
+            raise
+        return f"{'RETRIED' if made.new else 'RETRIED BEFORE'} as {made.id}", made.id
+
+    def _may_be_retried(self, job: str) -> bool:
+        return job in self._core.jobs and self._core.jobs[job].record.status in RETRIED
+
+    def _killed(self) -> None:
+        self._stage.log("user", "the shell is KILLED")
+        if Turn.current() is self._shell:
+            self._open(self._wishes[1:])

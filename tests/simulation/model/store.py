@@ -1,0 +1,414 @@
+"""The model of the store: what the scripts of the worker and of the coordinator do, on Python values.
+
+Every method is one script and happens at once. It must hold no logic of its own: ``test_model.py`` runs the same
+calls against this and against the scripts on a real Valkey, and compares every answer and every record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.model.claimed import Claimed
+from tests.simulation.model.stored import Reports, StoredJob, Watching
+from unstuck.coordinator.model.decision import Acks, Decision, Guard
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import Intent, Status
+from unstuck.coordinator.spec.plan import plan_of
+from unstuck.coordinator.store.jobs import HALTED_LOOK, BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
+from unstuck.tasks.protocol.lease import ClaimAnswer, FinishAnswer, RenewAnswer
+from unstuck.tasks.protocol.report import Outcome
+from unstuck.tasks.protocol.token import Hint, Token, split_member
+
+
+class ModelStore:
+    """All jobs, the due index, the sweep's heartbeat."""
+
+    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_ttl: float, lease_ttl: float) -> None:
+        self._clock = clock
+        self._stream = stream
+        self.lock_ttl = lock_ttl
+        self.lease_ttl = lease_ttl
+        self.jobs: dict[str, StoredJob] = {}
+        self.due: dict[str, float] = {}
+        self.keys: dict[str, tuple[str, str]] = {}  # submit key → job, and the fingerprint of its spec
+        self.alive_at = 0.0
+        self.grace_until = 0.0
+        self.period = 1.0
+        self.resent: dict[str, tuple[int, float]] = {}
+        self.said: dict[tuple[Token, str], FinishAnswer] = {}
+        self.watching: Watching | None = None
+        self.skew = 0.0  # of the store's clock against that of the stage
+        self.set_back = False  # it was set back once
+        self.newer: set[str] = set()  # claimants of a newer release, whose reports only such a one can read
+
+    @property
+    def now(self) -> float:
+        """Seconds in microseconds' precision, as the scripts print them."""
+        return round(self._clock() + self.skew, 6)
+
+    @property
+    def steady(self) -> float:
+        """Seconds by a clock that nobody sets."""
+        return self._clock()
+
+    def set_clock(self, forward: float) -> None:
+        """Set the clock of the store forward by so many seconds, or back."""
+        self.skew += forward
+        self.set_back = self.set_back or forward < 0
+        if self.watching and forward < 0:
+            self.watching.set_back(self.now)
+
+    def remember(self) -> Callable[[], None]:
+        """A snapshot of all keys; answers how to go back to it."""
+        jobs = {job_id: job.copy() for job_id, job in self.jobs.items()}
+        due, keys, resent, said = dict(self.due), dict(self.keys), dict(self.resent), dict(self.said)
+        alive_at, grace_until, period = self.alive_at, self.grace_until, self.period
+
+        def restore() -> None:
+            self.jobs, self.due, self.keys, self.resent, self.said = jobs, due, keys, resent, said
+            self.alive_at, self.grace_until, self.period = alive_at, grace_until, period
+
+        return restore
+
+    # ---- tasks/protocol/lua -----------------------------------------------------------------------------------
+
+    def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claimed:
+        job = self.jobs.get(hint.job)
+        if job is None:
+            return Claimed(ClaimAnswer.UNKNOWN_JOB)
+        attempt = job.attempts.get(hint.group)
+        if job.record.terminal or attempt is None:
+            return Claimed(ClaimAnswer.STALE)
+        if (attempt.epoch, attempt.nonce) != (hint.epoch, hint.nonce) or attempt.outcome is not None:
+            return Claimed(ClaimAnswer.STALE)
+        if self._anothers(attempt, claimant):
+            return Claimed(ClaimAnswer.STALE)
+        plan = job.plans.get(split_member(hint.group)[0])
+        inputs = job.frozen.get(split_member(hint.group)[0])
+        member = job.frozen.get(hint.group)
+        if plan is None or (inputs is None and member is None):
+            return Claimed(ClaimAnswer.STALE)
+        answer = Claimed(ClaimAnswer.CLAIMED, plan, inputs or "{}", member or "{}", job.params)
+        token = hint.held_by(claimant)
+        if attempt.claimant == claimant:
+            if self.watching:
+                self.watching.handed_out(token, answer.order)
+            return answer
+        if self._held(job.record):
+            return Claimed(ClaimAnswer.HELD)
+        now = self.now
+        job.attempts[hint.group] = replace(
+            attempt,
+            claimant=claimant,
+            worker=worker,
+            claimed_at=now,
+            lease=now + self.lease_ttl,
+            revision=job.record.revision,
+        )
+        self._report(event, token, "claimed")
+        self._due_earlier(hint.job, now)
+        if self.watching:
+            self.watching.claimed(token)
+            self.watching.handed_out(token, answer.order)
+        return answer
+
+    def _anothers(self, attempt: Attempt, claimant: str) -> bool:
+        return bool(attempt.claimant) and attempt.claimant != claimant
+
+    def _held(self, record: JobRecord) -> bool:
+        return record.intent is not Intent.RUN or record.halted is not None
+
+    def renew(self, token: Token, worker: str) -> RenewAnswer:
+        job = self.jobs.get(token.job)
+        attempt = job.attempts.get(token.group) if job is not None else None
+        if job is None or job.record.terminal or attempt is None:
+            return RenewAnswer.STALE
+        if (attempt.epoch, attempt.nonce) != (token.epoch, token.nonce) or attempt.outcome is not None:
+            return RenewAnswer.STALE
+        if attempt.claimant and attempt.claimant != token.claimant:
+            return RenewAnswer.STALE
+        now = self.now
+        if not attempt.claimant:
+            attempt = replace(attempt, claimant=token.claimant, worker=worker, claimed_at=now)
+        job.attempts[token.group] = replace(attempt, lease=now + self.lease_ttl)
+        return RenewAnswer(attempt.order or "CONTINUE")
+
+    def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
+        said = self.said.get((token, event))
+        if said is None:
+            said = self.said[token, event] = self._finish(token, outcome, event)
+            return said
+        return FinishAnswer.DUPLICATE if said is FinishAnswer.APPLIED else said
+
+    def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
+        job = self.jobs.get(token.job)
+        if job is None:
+            self._report(event, token, str(outcome.kind))
+            return FinishAnswer.UNKNOWN_JOB
+        attempt = job.attempts.get(token.group)
+        if job.record.terminal or attempt is None or not self._holds(attempt, token) or attempt.outcome is not None:
+            refused = "TERMINAL" if job.record.terminal else "STALE"
+            self._report(event, token, str(outcome.kind), refused=refused)
+            return FinishAnswer.STALE
+        now = self.now
+        job.attempts[token.group] = replace(attempt, outcome=outcome, outcome_at=now)
+        self._report(event, token, str(outcome.kind))
+        self._due_earlier(token.job, now)
+        if self.watching:
+            self.watching.finished(token, outcome)
+        return FinishAnswer.APPLIED
+
+    def _holds(self, attempt: Attempt, token: Token) -> bool:
+        return (attempt.epoch, attempt.nonce, attempt.claimant) == (token.epoch, token.nonce, token.claimant)
+
+    def _report(self, event: str, token: Token, kind: str, **more: str) -> None:
+        version = "2" if token.claimant in self.newer else "1"
+        fields = {"v": version, "id": event, "token": str(token), "kind": kind, "at": f"{self.now:.6f}"}
+        self._stream.add({**fields, **more})
+
+    # ---- coordinator/store/lua -----------------------------------------------------------------------------
+
+    def submitted(self, key: str, fingerprint: str) -> str | None:
+        """As ``Store.submitted``. Raises: KeyTaken."""
+        standing, same = self.keys.get(key, (None, fingerprint))
+        if standing is not None and same != fingerprint:
+            raise KeyTaken(standing)
+        return standing
+
+    def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
+        """As ``Store.submit``: the job that stands, and whether it is this one. Raises: KeyTaken, NotEnded."""
+        if record.id in self.jobs:
+            return record.id, True
+        standing, same = self.keys.get(record.key, ("", fingerprint))
+        if same != fingerprint:
+            raise KeyTaken(standing)
+        if standing:
+            return standing, False
+        if record.retry_of in self.jobs and not self._ended_badly(self.jobs[record.retry_of].record):
+            raise NotEnded(self.jobs[record.retry_of].record.status)
+        if record.key:
+            self.keys[record.key] = (record.id, fingerprint)
+        now = self.now
+        plan = plan_of(record.spec)
+        plans = plan.group_plans(record.warehouse, record.warehouse_id, record.reruns, record.adopts)
+        self.jobs[record.id] = StoredJob(replace(record, submitted_at=now), plans=plans, params=dict(plan.params))
+        if record.retry_of in self.jobs:
+            told = {"kind": "RETRIED", "at": now, "by": record.submitted_by, "text": f"as job {record.id}"}
+            self.jobs[record.retry_of].events.append(told)
+        self.due[record.id] = now
+        self._stream.add({"v": "1", "kind": "due", "job": record.id})
+        if self.watching:
+            self.watching.submitted(self.jobs[record.id].record)
+        return record.id, True
+
+    def _ended_badly(self, record: JobRecord) -> bool:
+        return record.status in (Status.FAILED, Status.CANCELED, Status.STOPPED)
+
+    def begin(self, job_id: str, owner: str) -> Begun:
+        job, now = self.jobs.get(job_id), self.now
+        if job is None:
+            self.due.pop(job_id, None)
+            return Begun(BeginAnswer.MISSING, now)
+        holder, until = job.lock
+        if self._outlived(until):
+            until = 0.0
+        held = holder if until > now else ""
+        if held != owner:
+            if held:
+                job.dirty_until = now + 60.0
+                if self.watching:
+                    self.watching.met_busy(job_id)
+                return Begun(BeginAnswer.BUSY, now)
+            job.lock = (owner, now + self.lock_ttl)
+        job.dirty_until = 0.0
+        job.begun_at = now
+        if self.watching:
+            self.watching.begun(job_id)
+        self.due[job_id] = round(now + self.lock_ttl, 6)
+        return Begun(BeginAnswer.LOCKED, now, f"{self.due[job_id]:.6f}", self.alive_at, self.grace_until)
+
+    def _outlived(self, until: float) -> bool:
+        """Taken before the clock was set back."""
+        return until - self.now > max(self.lock_ttl, 60.0)
+
+    def end(self, job_id: str, owner: str, *, anyway: bool = False) -> EndAnswer:
+        job, now = self.jobs.get(job_id), self.now
+        if job is None or job.lock[0] != owner or job.lock[1] <= now:
+            return EndAnswer.LOST
+        if job.dirty_until > now:
+            if not anyway:
+                job.lock = (owner, now + self.lock_ttl)
+                return EndAnswer.AGAIN
+            self._due_earlier(job_id, now)
+            job.dirty_until = 0.0
+        job.lock = ("", 0.0)
+        return EndAnswer.RELEASED
+
+    def commit_id(self, job_id: str) -> str | None:
+        job = self.jobs.get(job_id)
+        return None if job is None else job.record.commit
+
+    def attempts_of(self, job_id: str, groups: Iterable[str]) -> dict[str, Attempt | None]:
+        job = self.jobs.get(job_id)
+        return {group: job.attempts.get(group) if job else None for group in groups}
+
+    def load(self, job_id: str) -> JobState | None:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return None
+        return JobState(plan_of(job.record.spec), job.record, job.groups, job.collected, dict(job.attempts), job.frozen)
+
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks) -> CommitAnswer:
+        job = self.jobs.get(decision.old.id)
+        if job is None:
+            return CommitAnswer.MISSING
+        if job.record.commit == commit_id:
+            return CommitAnswer.APPLIED
+        if self._conflicts(job, decision):
+            return CommitAnswer.CONFLICT
+        if not all(self._stands(job, guard) for guard in decision.guards):
+            return CommitAnswer.GUARDED
+        before = job.copy()
+        old, new = decision.old, decision.job
+        changed = {name: getattr(new, name) for name in new.changed_fields(old)}
+        job.record = replace(job.record, **{**changed, "commit": commit_id})
+        for name, record in decision.groups.items():
+            job.groups[name] = GroupRecord.from_json(record.to_json())
+        job.frozen.update(decision.frozen)
+        job.collected.update(decision.collected)
+        for group in decision.dropped:
+            job.attempts.pop(group, None)
+        for group in decision.forgotten:
+            job.groups.pop(group, None)
+        for name in decision.thawed:
+            job.frozen.pop(name, None)
+        for fork in decision.uncollected:
+            job.collected.pop(fork, None)
+        for group, attempt in decision.offered.items():
+            job.attempts[group] = Attempt(attempt.epoch, attempt.nonce)
+        for group, (epoch, nonce, order) in decision.orders.items():
+            ordered = job.attempts.get(group)
+            if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:
+                job.attempts[group] = replace(ordered, order=order)
+        job.events.extend(decision.events)
+        job.decided_at = float(due_seen) - self.lock_ttl
+        self._acked(job, acks)
+        self._set_due(old.id, decision.due, due_seen)
+        if self.watching:
+            self.watching.committed(before, job, decision)
+            self.watching.due_set(old.id)
+        return CommitAnswer.APPLIED
+
+    def _conflicts(self, job: StoredJob, decision: Decision) -> bool:
+        return job.record.commit != decision.old.commit
+
+    def _stands(self, job: StoredJob, guard: Guard) -> bool:
+        attempt, now = job.attempts.get(guard.group), self.now
+        if attempt is None or (attempt.epoch, attempt.nonce) != (guard.epoch, guard.nonce) or attempt.outcome:
+            return False
+        if guard.kind == "unclaimed":
+            return not attempt.claimant
+        holds = now <= attempt.lease <= now + self.lease_ttl + 1
+        return not holds and now > self.grace_until and 0 <= now - self.alive_at <= 3 * self.period
+
+    def job(self, job_id: str) -> JobRecord | None:
+        job = self.jobs.get(job_id)
+        return None if job is None else job.record
+
+    def command(
+        self,
+        commanded: JobRecord,
+        old: JobRecord,
+        command_id: str,
+        event: Mapping[str, Any],
+        *,
+        plans: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> CommitAnswer:
+        job = self.jobs.get(old.id)
+        if job is None:
+            return CommitAnswer.MISSING
+        if job.commanded == command_id:
+            return CommitAnswer.APPLIED
+        if job.record.commit != old.commit:
+            return CommitAnswer.CONFLICT
+        before, now = job.record, self.now
+        asked = {name: getattr(commanded, name) for name in commanded.changed_fields(old)}
+        if "intent" in asked:
+            asked["intent_at"] = now
+        job.record = replace(before, **{**asked, "commit": command_id})
+        job.plans.update(plans or {})
+        if params is not None:
+            job.params = dict(params)
+        job.commanded = command_id
+        job.events.append({**event, "at": now})
+        self.due[old.id] = min(now, self.due.get(old.id, now))
+        self._stream.add({"v": "1", "kind": "due", "job": old.id})
+        if self.watching:
+            self.watching.commanded(before, job.record, event)
+        return CommitAnswer.APPLIED
+
+    def settle(self, job_id: str, due: float | None, due_seen: str, acks: Acks) -> None:
+        self._acked(self.jobs[job_id], acks)
+        if self.jobs[job_id].record.terminal if due is None else job_id in self.due:
+            self._set_due(job_id, due, due_seen)
+        if self.watching:
+            self.watching.due_set(job_id)
+
+    def _acked(self, job: StoredJob, acks: Acks) -> None:
+        acked = self._stream.ack(acks.ids)
+        job.events.extend(json.loads(acks.refused[entry]) for entry in acked if entry in acks.refused)
+        self._stream.count(acks.counts.items())
+
+    def _set_due(self, job_id: str, due: float | None, due_seen: str) -> None:
+        """Later only if it still is what was set when the pass began, and its term has not run out; earlier always."""
+        if due is None:
+            self.due.pop(job_id, None)
+            return
+        due, now = round(due, 6), self.now
+        if f"{self.due.get(job_id, -1.0):.6f}" == due_seen and now < float(due_seen):
+            self.due[job_id] = due
+        else:
+            self.due[job_id] = min(due, self.due.get(job_id, due))
+
+    def _due_earlier(self, job_id: str, at: float) -> None:
+        if job_id in self.due:
+            self.due[job_id] = min(self.due[job_id], at)
+
+    def halt(self, job_id: str, reason: Reason, commit_id: str, now: float) -> None:
+        job = self.jobs.get(job_id)
+        if job is None or job.record.terminal:
+            return
+        if self.watching:
+            self.watching.halted(job, reason)
+        paused_at = job.record.paused_at or now
+        job.record = replace(job.record, halted=reason, status=Status.PAUSED, commit=commit_id, paused_at=paused_at)
+        self.due[job_id] = round(now + HALTED_LOOK, 6)
+
+    def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
+        now = self.now
+        gap = now - self.alive_at
+        if gap > 3 * period or gap < 0:
+            self.due = {job: min(at, now) for job, at in self.due.items()}
+            self.grace_until = now + lease_ttl
+        self.alive_at, self.period = now, period
+        return now, gap
+
+    def due_by(self, now: float, limit: int) -> list[str]:
+        found = sorted((at, job) for job, at in self.due.items() if at <= now)
+        return [job for _, job in found[:limit]]
+
+    def resend_used(self, queue: str) -> int:
+        used, until = self.resent.get(queue, (0, 0.0))
+        return used if until > self.now else 0
+
+    def note_resent(self, resent: Mapping[str, int], term: float) -> None:
+        for queue, count in resent.items():
+            used, until = self.resent.get(queue, (0, 0.0))
+            if until <= self.now:
+                used, until = 0, self.now + term
+            self.resent[queue] = (used + count, until)

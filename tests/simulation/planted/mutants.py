@@ -1,0 +1,299 @@
+"""Bugs of one line, each at a place where a promise depends on the line. Most make something late that is not lost.
+
+Each is the line of the product, or of the model of its scripts, with the change that a hasty hand could make to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tests.simulation.model.store import ModelStore
+from tests.simulation.planted.planting import Patches, Planted, edited
+from tests.simulation.rules import broken
+from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD
+from unstuck.coordinator.decide import attempts, backoff, intake
+from unstuck.coordinator.decide import completion as ending
+from unstuck.coordinator.decide import deadlines as due
+from unstuck.coordinator.decide import dispatch as queueing
+from unstuck.coordinator.decide import intent as obeying
+from unstuck.coordinator.decide import joins as join
+from unstuck.coordinator.decide import timeouts as overtime
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.publishing.publisher import Publisher
+from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.store.jobs import Begun
+
+
+def line(function: object, old: str, new: str) -> partial[Patches]:
+    return partial(edited, function, old, new)
+
+
+def mutant(
+    name: str, breaks: str, start: int, patches: Callable[[], Patches], *, commands: bool = False, within: int = 400
+) -> Planted:
+    return Planted(name, breaks, start, patches=patches, commands=commands, within=within)
+
+
+def _no_grace() -> Patches:
+    """Neither the pass nor the guard in the commit waits for the end of a grace."""
+    return [
+        *edited(Begun.takeover, "self.now > self.grace_until and ", ""),
+        *edited(ModelStore._stands, "now > self.grace_until and ", ""),
+    ]
+
+
+MUTANTS = (
+    mutant(
+        "the count of hints goes on over attempts",
+        broken.LOST_HINT,
+        14,
+        line(queueing.mint, "hints=1", "hints=record.hints + 1"),
+    ),
+    mutant(
+        "the first hint is sent again as late as the second",
+        broken.LOST_HINT,
+        14,
+        line(due.resend_at, "record.hints - 1", "record.hints"),
+    ),
+    mutant(
+        "a hint that was sent again is noted as not sent",
+        broken.LOST_HINT,
+        0,
+        line(queueing.resend_hints, "draft.decision.hints.append", "(lambda hint: None)"),
+    ),
+    mutant(
+        "no room to send hints again but on an empty queue",
+        broken.LOST_HINT,
+        0,
+        line(Coordinator._world, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
+    ),
+    mutant(
+        "no due for the end of a lease",
+        broken.LOST_WORKER,
+        0,
+        line(due.due_at, "times.append(max(held + 0.01, now + 0.5))", "times.append(later)"),
+    ),
+    mutant(
+        "a lease is believed for twice its term",
+        broken.LOST_WORKER,
+        6,
+        line(attempts.lapsed, "not world.now <=", "not world.now - world.lease_ttl <="),
+    ),
+    mutant("a takeover without the grace after an outage", ONE, 1, _no_grace),
+    mutant(
+        "no due for the end of a backoff",
+        broken.LATE_RETRY,
+        18,
+        line(
+            due.due_at,
+            "state.planned(group_id).retry, world)\n        times.append(at if at > now else later)",
+            "state.planned(group_id).retry, world)",
+        ),
+    ),
+    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(backoff.backoff, "exp_base=2", "exp_base=10")),
+    mutant(
+        "a lost worker makes the backoff of a failure longer",
+        broken.LONG_BACKOFF,
+        72,
+        line(attempts._failed, "backoff(policy, failures,", "backoff(policy, failures + record.losses,"),
+    ),
+    mutant(
+        "a failure does not set the count of lost workers back",
+        broken.LONG_BACKOFF,
+        192,
+        line(attempts._failed, "failures=failures, losses=0,", "failures=failures,"),
+    ),
+    mutant(
+        "a resume does not set the count of lost workers back",
+        WORD,
+        0,
+        line(obeying.renew_budgets, "failures=0, losses=0)", "failures=0)"),
+        commands=True,
+    ),
+    mutant(
+        "no due for the deadline of a cancel",
+        broken.LATE_CANCEL,
+        74,
+        line(due.due_at, "times.append(max(cancel_at(state.job, world), now))", "pass"),
+        commands=True,
+    ),
+    mutant(
+        "no due for the timeout of a job",
+        broken.LATE_TIMEOUT,
+        18,
+        line(due.due_at, "times.append(given_up if given_up > now else later)\n    for", "pass\n    for"),
+    ),
+    mutant(
+        "the time of a pause counts against the timeout of a job",
+        WAIT,
+        45,
+        line(overtime.keep_time, "counted_from += max(0.0, now - paused_at)", "pass"),
+        commands=True,
+    ),
+    mutant(
+        "a cancel that tells no runner",
+        broken.LATE_COMMAND,
+        25,
+        line(obeying.cancel, 'draft.order(group_id, "CANCEL")', "pass"),
+        commands=True,
+    ),
+    mutant(
+        "a pause that does not wait tells no runner",
+        broken.LATE_COMMAND,
+        64,
+        line(obeying.hold, 'draft.order(group_id, "DRAIN")', "pass"),
+        commands=True,
+    ),
+    mutant(
+        "a cancel leaves what waits for a retry",
+        broken.LATE_END,
+        16,
+        line(ending.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
+    ),
+    mutant(
+        "a command does not make its job due",
+        broken.LATE_COMMAND,
+        12,
+        line(ModelStore.command, "self.due[old.id] = min(now, self.due.get(old.id, now))", "pass"),
+        commands=True,
+    ),
+    mutant(
+        "a claim does not make its job due",
+        broken.LOST_REPORT,
+        10,
+        line(ModelStore.claim, "self._due_earlier(hint.job, now)", "pass"),
+    ),
+    mutant(
+        "an outcome does not make its job due",
+        broken.LOST_REPORT,
+        10,
+        line(ModelStore._finish, "self._due_earlier(token.job, now)", "pass"),
+    ),
+    mutant(
+        "a pass for one report forgets when all was looked at",
+        FORGOTTEN,
+        25,
+        line(Coordinator._decide, "min(decision.due, state.looked_at + self._settings.sweep_every)", "decision.due"),
+    ),
+    mutant(
+        "a lock that was met busy is not noticed at its end",
+        broken.MISSED_LOCK,
+        221,
+        line(ModelStore.end, "if job.dirty_until > now:", "if job.dirty_until > now and anyway:"),
+    ),
+    mutant(
+        "reports of a lost coordinator are taken over much later",
+        broken.LOST_CONSUMER,
+        6,
+        line(Consumer.step, "self._settings.report_idle / 5", "self._settings.report_idle * 5"),
+    ),
+    mutant(
+        "a report that met a busy lock waits for half a minute",
+        broken.LOST_CONSUMER,
+        14,
+        line(Consumer._hand_over, "random_wait(BUSY_WAIT, tries))", "30.0)"),
+    ),
+    mutant(
+        "without beat nobody sweeps for twenty periods",
+        broken.LOST_BEAT,
+        0,
+        line(Sweep.run_if_overdue, "<= 2 * self", "<= 20 * self"),
+    ),
+    mutant(
+        "a quorum needs one more", broken.LATE_START, 0, line(join.judge, "succeeded >= wanted", "succeeded > wanted")
+    ),
+    mutant(
+        "a quorum is given up while it can be reached",
+        SHOWN,
+        0,
+        line(join.judge, "succeeded + left < wanted", "succeeded + left <= wanted"),
+    ),
+    mutant(
+        "what a pause took back is not queued by the resume",
+        broken.LATE_START,
+        4,
+        line(queueing.queue_ready, "for g in state.by_state[S.WAITING]", "for g in ()"),
+        commands=True,
+    ),
+    mutant(
+        "what is queued counts twice in max_parallel",
+        broken.LATE_START,
+        13,
+        line(queueing.Room.__init__, "self._parallel += 1", "self._parallel += 0"),
+    ),
+    mutant(
+        "what came of publishing is dropped when the lock is busy",
+        broken.LATE_ANSWER,
+        949,
+        line(Publisher._try, "if self._tell(job, result):", "if self._tell(job, result) or True:"),
+        commands=True,
+        within=1000,
+    ),
+    mutant(
+        "the first trouble of a warehouse costs a minute",
+        broken.LATE_PUBLISH,
+        23,
+        line(ending.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
+    ),
+    mutant(
+        "a sweep decides what was due five seconds ago",
+        broken.MISSED_DUE,
+        2,
+        line(Sweep.run, "self._store.due(now, ", "self._store.due(now - 5.0, "),
+    ),
+    mutant(
+        "a takeover that the commit does not look at again",
+        ONE,
+        175,
+        line(intake.look_at, "draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))", "pass"),
+        commands=True,
+    ),
+    mutant(
+        "a backoff is over as soon as anybody looks",
+        SHOWN,
+        24,
+        line(queueing.queue_ready, "<= draft.world.now", "<= draft.world.now + 5.0"),
+    ),
+    mutant(
+        "a fork that is half queued counts as done",
+        SHOWN,
+        13,
+        line(JobState.done, "ended == count", "ended == census.total()"),
+    ),
+    mutant(
+        "a coordinator that starts waits before it takes reports over",
+        broken.LOST_CONSUMER,
+        6,
+        line(Consumer.__init__, "self._next_claim = 0.0", "self._next_claim = clock() + 30.0"),
+    ),
+    mutant(
+        "a report that was doubled is acked and its twin forgotten",
+        broken.LOST_CONSUMER,
+        65,
+        line(Consumer.apply, "waiting.entries.extend(batch)", "pass"),
+    ),
+    mutant(
+        "a cancel has its deadline from when it was obeyed",
+        broken.LATE_CANCEL,
+        25,
+        line(due.cancel_at, "+ world.cancel_deadline\n", "+ 2 * world.cancel_deadline\n"),
+        commands=True,
+    ),
+    mutant(
+        "a time that lies ahead since the clock was set back is waited for",
+        broken.LOST_HINT,
+        138,
+        line(due._come_if_beyond, "return at if at <= limit + CLOCK_SLACK else 0.0", "return at"),
+        commands=True,
+    ),
+    mutant(
+        "after an outage nobody looks at what is due later",
+        broken.LATE_START,
+        139,
+        line(ModelStore.tick, "self.due = {job: min(at, now) for job, at in self.due.items()}", "pass"),
+        commands=True,
+    ),
+)

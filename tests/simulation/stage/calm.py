@@ -1,0 +1,118 @@
+"""A fleet on which nothing goes wrong but what a test does: the real coordinator on the model store, called by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, TypeVar, cast
+
+from tests.simulation.actors.broker import Broker
+from tests.simulation.actors.coordinators import StoreAtHand
+from tests.simulation.model.store import ModelStore
+from tests.simulation.stage.history import SETTINGS
+from tests.simulation.stage.line import Line
+from tests.simulation.stage.trouble import Trouble
+from unstuck.coordinator.decide.receipts import Delivered
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.records import JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.store.jobs import Store
+from unstuck.tasks.protocol.lease import ClaimAnswer
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
+from unstuck.tasks.protocol.token import Hint, Token
+
+T = TypeVar("T")
+
+
+class _Stream:
+    """A stream whose every report is handed over at once, by the test."""
+
+    def __init__(self) -> None:
+        self.reports: list[Delivered] = []
+
+    def add(self, fields: dict[str, str]) -> None:
+        if fields["kind"] != "due":
+            self.reports.append(Delivered(f"{len(self.reports)}-0", Report.from_fields(fields)))
+
+    def ack(self, ids: Any) -> list[str]:
+        return list(ids)
+
+    def count(self, counts: Any) -> None: ...
+
+
+class CalmLine(Line):
+    """A connection on which nothing goes wrong."""
+
+    def __init__(self) -> None:
+        self.trouble = Trouble(random.Random(0), lambda: 0.0, ends=-1.0)
+
+    def call(
+        self, what: str, effect: Callable[[], T], lost: type[Exception] = ConnectionError, *, of_store: bool = True
+    ) -> T:
+        return effect()
+
+    def stall(self, what: str) -> None: ...
+
+    def note(self, what: str) -> None: ...
+
+
+class Hands:
+    def __init__(self) -> None:
+        self.sent: list[Hint] = []
+
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        self.sent += [hint for _, hint in hints]
+
+    def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
+        return PublishResult()
+
+    def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
+        return PublishResult(failed=why)
+
+
+class _Empty:
+    """The broker of a fleet that takes every hint at once."""
+
+    def length(self, queue: str) -> int:
+        return 0
+
+
+class Calm:
+    """Jobs of one forked group on a fleet with a slot for each member. Time moves when the test says so."""
+
+    def __init__(self, width: int, jobs: Sequence[str] = ("j",), hands: Hands | None = None, **group: Any) -> None:
+        self.now = 1000.0
+        self.stream, self.hands = _Stream(), hands or Hands()
+        self.core = ModelStore(lambda: self.now, self.stream, lock_ttl=5.0, lease_ttl=15.0)
+        words = count()
+        store = StoreAtHand(CalmLine(), self.core, cast(Broker, _Empty()), lambda: {"spark": width})
+        self.coordinator = Coordinator(store, self.hands, SETTINGS, lambda: f"w{next(words)}", clock=lambda: self.now)
+        self.sweep = Sweep(cast(Store, store), self.coordinator, SETTINGS)
+        group |= {"name": "g", "steps": [{"python": "model:run"}], "for_each": {"n": list(range(width))}}
+        spec = JobSpec.model_validate({"name": "calm", "groups": [group]}).to_json()
+        for job in jobs:
+            self.core.submit(JobRecord(job, "calm", spec, "new"))
+        self.sweep.run()
+        self.now += 1.0
+
+    def claim(self, hint: Hint) -> Token:
+        assert self.core.claim(hint, "c", "w", f"e{hint.group}").answer is ClaimAnswer.CLAIMED
+        return hint.held_by("c")
+
+    def finish(self, token: Token, outcome: Outcome | None = None) -> None:
+        outcome = outcome or Outcome(OutcomeKind.SUCCEEDED, staging=token.staging)
+        self.core.finish(token, outcome, f"f{token.group}")
+
+    def deliver(self, *more: Delivered) -> None:
+        """Hand all reports over, job by job."""
+        reports, self.stream.reports = [*self.stream.reports, *more], []
+        for job in {delivered.report.token.job: None for delivered in reports}:
+            self.coordinator.handle(job, [d for d in reports if d.report.token.job == job])
+
+    def state(self, group: str) -> GroupState:
+        return self.core.jobs["j"].groups[group].state

@@ -1,0 +1,267 @@
+"""One history: a seed becomes jobs, processes and trouble, and is played to its end."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from tests.simulation.actors.broker import Broker
+from tests.simulation.actors.coordinators import Office
+from tests.simulation.actors.fleet import Host
+from tests.simulation.actors.user import User
+from tests.simulation.actors.warehouse import Depot
+from tests.simulation.model.locks import Locks
+from tests.simulation.model.store import ModelStore
+from tests.simulation.model.stream import ReportStream
+from tests.simulation.rules.broken import FORGOTTEN, WORD, Broken
+from tests.simulation.rules.clocks import Clocks
+from tests.simulation.rules.lateness import Lateness
+from tests.simulation.rules.promises import Promises
+from tests.simulation.stage.jobs import QUEUES, SimulatedJob, random_job
+from tests.simulation.stage.retries import Retries
+from tests.simulation.stage.stage import Life, Routine, Stage
+from tests.simulation.stage.trouble import Trouble
+from tests.simulation.stage.weather import CALM, NEWER, Sky, random_weather
+from tests.simulation.stage.wishes import random_demands, random_retries, random_wishes
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.tasks.settings import Settings
+
+SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
+# Virtual seconds from the end of all trouble by which every job has ended. A storm leaves at most a lease, a grace and
+# a publish to wait for; the rest is the jobs' own work, with all its retries. For each kind of wait, see ``lateness``.
+BOUND = 400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """As much of a history as is played: jobs, wishes and faults by their numbers from 1 on; None: all of them."""
+
+    jobs: frozenset[int] | None = None
+    wishes: frozenset[int] | None = None
+    faults: frozenset[int] | None = None
+
+
+WHOLE = Part()
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How a history ended. ``jobs``, ``wishes``, ``faults``: how many there were to be."""
+
+    seed: int
+    promise: str = ""
+    text: str = ""
+    trace: list[str] = field(default_factory=list)
+    steps: int = 0
+    claims: int = 0
+    commits: int = 0
+    commands: int = 0
+    calm_for: float = 0.0  # virtual seconds from the end of all trouble to the end of the last job
+    statuses: dict[str, str] = field(default_factory=dict)
+    jobs: int = 0
+    wishes: int = 0
+    faults: int = 0
+
+    @property
+    def kept(self) -> bool:
+        return not self.promise
+
+
+def simulate(
+    seed: int,
+    *,
+    store: Callable[..., ModelStore] = ModelStore,
+    commands: bool = True,
+    keep_all: bool = False,
+    part: Part = WHOLE,
+) -> Verdict:
+    """Play the history of ``seed`` on a store of the given kind; without ``commands`` the user only submits.
+
+    Args:
+        part: what of the history is played; all of it, unless it is to be made short.
+    """
+    global_dice = random.getstate()
+    random.seed(seed)  # the pauses of the real consumer are drawn from the global dice
+    logging.disable(logging.CRITICAL)
+    try:
+        return _play(seed, store, commands, keep_all, part)
+    finally:
+        logging.disable(logging.NOTSET)
+        random.setstate(global_dice)
+
+
+def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all: bool, part: Part) -> Verdict:
+    stage = Stage(seed, keep_all=keep_all)
+    rng = stage.rng
+    # Every third history is plain: without conditions, timeouts, anything that is asked of single groups, and weather.
+    plain = seed % 3 == 2
+    later = None if plain else random.Random(f"later {seed}")
+    # Long enough, in some, that jobs with retries publish while there still is trouble.
+    ends = stage.now + rng.uniform(20.0, 60.0) * (1 if later is None else later.choice((1, 1, 4)))
+    trouble = Trouble(rng, lambda: stage.now, ends, later, part.faults)
+    settings = SETTINGS.model_copy(
+        update={
+            "dispatch_window": rng.choice((None, None, 1, 3)),
+            "cancel_grace": rng.choice((2.0, 10.0)),
+            "cancel_deadline": rng.choice((4.0, 15.0, 40.0)),
+        }
+    )
+    stream = ReportStream(stage, trouble)
+    broker, depot = Broker(stage, trouble), Depot()
+    core = store(lambda: stage.now, stream, lock_ttl=settings.lock_ttl, lease_ttl=settings.lease_ttl)
+    hosts: list[Host] = []
+
+    def slots() -> dict[str, int]:
+        return {queue: sum(host.listening and queue in host.queues for host in hosts) for queue in QUEUES}
+
+    def lateness(clocks: Clocks, locks: Locks) -> Lateness:
+        return Lateness(stage, trouble, core, stream, broker, settings, clocks, locks)
+
+    promises = Promises(stage, core, depot, settings, slots, lateness)
+    core.watching = promises
+    more = None if plain else random.Random(f"more {seed}")  # of its own, as what is asked: the rest is as it would be
+    jobs = {job.record.id: job for job in (random_job(rng, n, more) for n in range(1, rng.randint(1, 3) + 1))}
+    verdict = Verdict(seed, jobs=len(jobs))
+    planned, every = dict(jobs), list(jobs)
+    weather = CALM if later is None else random_weather(later, jobs, ends - stage.now)
+    for n, job in enumerate(list(jobs), 1):
+        if part.jobs is not None and n not in part.jobs:
+            del jobs[job]
+        elif job in weather.newer_jobs:
+            jobs[job].record = replace(jobs[job].record, schema=NEWER)
+    for n in range(rng.randint(1, 3)):
+        queues = QUEUES if n == 0 else (rng.choice(QUEUES),)
+        newer = f"worker{n}" in weather.newer_hosts
+        hosts.append(Host(stage, trouble, core, broker, depot, jobs, settings, f"worker{n}", queues, newer=newer))
+    beat = rng.choice((0, 0, 1, 2))  # which coordinators beat reaches; 0: none, the consumers sweep by themselves
+    offices = [
+        Office(
+            *(stage, trouble, core, stream, broker, depot, settings, slots),
+            *(promises.wrote, promises.lateness.answered, f"head{n}"),
+            beaten=n < beat,
+            knows=weather.knows(stage, f"head{n}"),
+            behind=weather.behind,
+        )
+        for n in range(rng.randint(1, 2))
+    ]
+
+    promises.lateness.beaten = beat > 0
+    promises.lateness.undecidable = weather.undecidable(stage)
+
+    def pushed(queue: str, at: float) -> None:
+        for host in hosts:
+            host.pushed(queue, at)
+
+    def added(at: float) -> None:
+        for office in offices:
+            office.report_added(at)
+
+    broker.pushed, stream.added, stream.dropped = pushed, added, promises.dropped
+    sky = Sky(stage, trouble, core, weather, [core.remember, stream.remember, broker.remember, promises.remember])
+    if weather.blows:
+        Routine(stage, "store", sky.life())
+    for each in jobs.values():
+        Routine(stage, "client", _submit(stage, trouble, core, each, depot, sky), each.submit_at)
+    dice = random.Random(seed)  # of its own: what goes wrong is the same with and without a user
+    wishes = random_wishes(dice, every, stage.now, trouble.ends) if commands else []
+    if commands and not plain:
+        wishes += random_demands(random.Random(f"demands {seed}"), planned, stage.now, trouble.ends)
+        wishes += random_retries(random.Random(f"retries {seed}"), planned, stage.now, trouble.ends)
+    verdict.wishes = len(wishes)
+    wishes = [w for n, w in enumerate(wishes, 1) if w.job in jobs and (part.wishes is None or n in part.wishes)]
+    retries = Retries(stage, jobs, random.Random(f"retried {seed}"), sky.forget)
+    user = User(stage, trouble, core, broker, settings, wishes, weather.knows(stage, "user"), depot, retries)
+    promises.happened = user.happened
+
+    try:
+        with user.at_hand():
+            _run(stage, trouble, core, jobs, promises, user, sky, retries)
+    except Broken as broken:
+        verdict.promise, verdict.text = broken.promise, str(broken)
+    finally:
+        stage.close()
+    verdict.trace = stage.lines()
+    verdict.steps, verdict.claims, verdict.commits = stage.steps, promises.claims, promises.commits
+    verdict.commands, verdict.faults = promises.commands, trouble.faults
+    verdict.calm_for = max(0.0, stage.now - trouble.ends)
+    verdict.statuses = {job_id: str(job.record.status) for job_id, job in core.jobs.items()}
+    return verdict
+
+
+def _submit(stage: Stage, trouble: Trouble, core: ModelStore, job: SimulatedJob, depot: Depot, sky: Sky) -> Life:
+    while trouble.away:
+        yield 1.0
+    stage.log("client", f"submits {job.record.id}")
+    core.submit(replace(job.record, base=depot.head()))
+    sky.forget()
+
+
+def _run(
+    stage: Stage,
+    trouble: Trouble,
+    core: ModelStore,
+    jobs: dict[str, SimulatedJob],
+    promises: Promises,
+    user: User,
+    sky: Sky,
+    retries: Retries,
+) -> None:
+    # From when on leases and graces from the storm are over.
+    calm = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_ttl
+    left_paused: list[str] = []
+
+    def done() -> bool:
+        promises.every_job_is_due()
+        promises.lateness.look()
+        if stage.now > calm:
+            promises.nothing_lies_about()
+        if not trouble.on:
+            promises.what_is_ended_ends(trouble.ends)
+        if len(core.jobs) < len(jobs):
+            return False
+        open_jobs = [job_id for job_id, job in core.jobs.items() if not job.record.terminal]
+        left_paused[:] = open_jobs
+        return not user.busy and not sky.pending and all(promises.waits_for_a_person(job_id) for job_id in open_jobs)
+
+    while True:
+        began = stage.now
+        while not stage.run(done, until=max(began, trouble.ends, retries.last_at) + BOUND):
+            if stage.now <= max(began, trouble.ends, retries.last_at) + BOUND:
+                continue  # a job was retried meanwhile, and has as long as any other
+            left = {job_id: str(job.record.status) for job_id, job in core.jobs.items() if not job.record.terminal}
+            promises.broken(FORGOTTEN, f"{BOUND:.0f}s after the last trouble these jobs have not ended: {left}")
+        if not left_paused:
+            break
+        _left_alone(stage, core, trouble, promises, left_paused)
+        user.resume(left_paused)
+    _afterwards(stage, core, trouble, promises)
+
+
+def _left_alone(stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises, paused: list[str]) -> None:
+    """What was left paused waits for a person: it stays as it is, and says how to go on."""
+    stage.run(lambda: False, until=max(stage.now, trouble.ends) + SETTINGS.lock_ttl)
+    before = {job_id: (core.jobs[job_id].record, dict(core.jobs[job_id].groups)) for job_id in paused}
+    stage.run(lambda: False, until=stage.now + SETTINGS.lease_ttl)
+    for job_id, (record, groups) in before.items():
+        now = core.jobs[job_id]
+        if (_but_noted(now.record, record, core), now.groups) != (record, groups):
+            promises.broken(WORD, f"{job_id} is paused, and changed while nobody asked for anything")
+        promises.told_why(job_id)
+
+
+def _but_noted(now: JobRecord, before: JobRecord, core: ModelStore) -> JobRecord:
+    """``now`` without what a coordinator may note of any job at any time: times that lie ahead of a clock set back."""
+    times = {"paused_at": before.paused_at, "counted_from": before.counted_from}
+    moved_back = {name: at for name, at in times.items() if core.set_back and getattr(now, name) < at}
+    return replace(now, commit=before.commit, **moved_back)
+
+
+def _afterwards(stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises) -> None:
+    """All jobs have ended: time goes on, zombies thaw, late messages arrive, and nothing changes any more."""
+    ended = {job_id: job.record for job_id, job in core.jobs.items()}
+    stage.run(lambda: False, until=max(stage.now, trouble.ends) + 2 * SETTINGS.lease_ttl)
+    for job_id, record in ended.items():
+        if core.jobs[job_id].record != record:
+            promises.broken("5. A terminal state is final", f"{job_id} changed after it had ended")

@@ -1,0 +1,97 @@
+"""A history that breaks a promise, made short: fewer jobs, fewer commands, fewer things that go wrong.
+
+Whatever is left out is left out by its number, and the dice are thrown all the same: up to the first thing that did not
+happen, the history is the one of the seed. What is kept is kept because the same promise stands without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.simulation.stage.history import WHOLE, Part, Verdict, simulate
+
+RUNS = 300  # histories that are played at most to make one short
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """What is left of a history, and how it ends."""
+
+    seed: int
+    part: Part
+    whole: Verdict
+    verdict: Verdict
+    runs: int
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # what is left, of how many
+
+    def explained(self) -> str:
+        """For a person: what is left, and all of its steps."""
+        left = ", ".join(f"{few} of {many} {name}" for name, (few, many) in self.counts.items())
+        lines = "\n".join(f"    {line}" for line in self.verdict.trace)
+        return (
+            f"seed {self.seed}, made short ({left}; {self.runs} histories were played for it):\n"
+            f"  {self.verdict.text}\n  All {len(self.verdict.trace)} steps:\n{lines}\n"
+            f"  Replay it with: python -m tests.simulation --shorten {self.seed}\n"
+        )
+
+
+def shortened(seed: int, runs: int = RUNS, **how: Any) -> Short | None:
+    """The history of ``seed`` with as little in it as breaks the same promise; None if it breaks none.
+
+    Args:
+        runs: how many histories may be played.
+        how: as for ``simulate``.
+    """
+    whole = simulate(seed, **how)
+    if whole.kept:
+        return None
+    played = 1
+
+    def breaks(part: Part) -> bool:
+        nonlocal played
+        played += 1
+        return simulate(seed, part=part, **how).promise == whole.promise
+
+    part = WHOLE
+    for name in ("wishes", "jobs", "faults", "wishes"):
+        every = getattr(part, name)
+        if every is None:
+            every = frozenset(range(1, getattr(whole, name) + 1))
+        part = _fewest(part, name, every, breaks, lambda: played < runs)
+    verdict = simulate(seed, part=part, keep_all=True, **how)
+    left = {name: len(getattr(part, name)) for name in ("jobs", "wishes", "faults")}
+    names = {"jobs": "jobs", "wishes": "commands", "faults": "faults"}
+    counts = {names[name]: (few, getattr(whole, name)) for name, few in left.items()}
+    return Short(seed, part, whole, verdict, played, counts)
+
+
+def _fewest(
+    part: Part, name: str, kept: frozenset[int], breaks: Callable[[Part], bool], more: Callable[[], bool]
+) -> Part:
+    """Leave out what can be left out of ``kept``: halves first, then quarters, in the end one by one."""
+    if kept and more() and breaks(found := replace(part, **{name: frozenset()})):
+        return found
+    size = max(1, len(kept) // 2)
+    while more():
+        left_out = False
+        numbers = sorted(kept)
+        for first in range(0, len(numbers), size):
+            fewer = kept - set(numbers[first : first + size])
+            if len(fewer) < len(kept) and more() and breaks(replace(part, **{name: fewer})):
+                kept, left_out = fewer, True
+        if size == 1 and not left_out:
+            break
+        if not left_out:
+            size = max(1, size // 2)
+    return replace(part, **{name: kept})
+
+
+def explained(verdict: Verdict) -> str:
+    """What a person needs to see of a failing seed."""
+    lines = "\n".join(f"    {line}" for line in verdict.trace)
+    return (
+        f"seed {verdict.seed} broke a promise.\n  {verdict.text}\n  The last {len(verdict.trace)} steps:\n{lines}\n"
+        f"  Replay it with: python -m tests.simulation --trace {verdict.seed}\n"
+    )

@@ -1,0 +1,168 @@
+"""Weather: what befalls the store itself, and releases that meet. Most histories have some of it, a third has none.
+
+The store restarts and is away for a while; it comes back as it was some seconds ago (a failover, a lost tail of the
+append-only file); its clock is set forward or back; a newer release of coordinators, workers and clients runs beside an
+older one until the upgrade is done. All dice are its own, so that the rest of a history is as it would be without.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.simulation.model.store import ModelStore
+from tests.simulation.stage.line import LONGEST_WAIT
+from tests.simulation.stage.stage import Life, Stage
+from tests.simulation.stage.trouble import Trouble
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.reconcile.reconciler import NEWER_LOOK
+
+NEWER = 2  # the schema of the newer release
+SNAPSHOT_EVERY = 0.4  # seconds
+Restore = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """One thing that befalls the store.
+
+    Attributes:
+        at: seconds after the beginning.
+        by: restart: seconds it is away; rollback: seconds that are lost; jump: seconds the clock is set forward by.
+    """
+
+    at: float
+    kind: Literal["restart", "rollback", "jump"]
+    by: float
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What befalls the store in one history, and who is newer.
+
+    Attributes:
+        upgraded_at: seconds after the beginning at which everybody is of the newer release; 0: there is one release.
+        newer_jobs, newer_heads, newer_hosts: those that are of the newer release from the start.
+    """
+
+    blows: tuple[Blow, ...] = ()
+    upgraded_at: float = 0.0
+    newer_jobs: frozenset[str] = frozenset()
+    newer_heads: frozenset[str] = frozenset()
+    newer_hosts: frozenset[str] = frozenset()
+    behind: bool = False  # coordinators publish behind their other work, as the real ones do
+
+    @property
+    def rolls_back(self) -> bool:
+        return any(blow.kind == "rollback" for blow in self.blows)
+
+    def knows(self, stage: Stage, who: str) -> Callable[[int], bool]:
+        """Whether ``who`` can read what has this schema, at the time it is asked."""
+        return lambda schema: schema < NEWER or who in self.newer_heads or stage.elapsed >= self.upgraded_at
+
+    def undecidable(self, stage: Stage) -> Callable[[JobRecord], bool]:
+        """Whether a job may wait for a newer coordinator: an older one that meets it leaves it for a moment."""
+        until = self.upgraded_at + NEWER_LOOK + 1.0
+        return lambda job: self.upgraded_at > 0 and job.schema >= NEWER and stage.elapsed < until
+
+
+CALM = Weather()
+
+
+def random_weather(rng: random.Random, jobs: Iterable[str], lasts: float) -> Weather:
+    """Half a dozen blows at most, within ``lasts`` seconds."""
+    blows = []
+    if rng.random() < 0.4:
+        blows += [Blow(rng.uniform(1.0, lasts), "restart", rng.choice((0.5, 4.0, 25.0))) for _ in range(2)]
+    if rng.random() < 0.4:
+        blows += [Blow(rng.uniform(2.0, lasts), "rollback", rng.uniform(0.2, 2.5)) for _ in range(rng.randint(1, 3))]
+    if rng.random() < 0.4:
+        for _ in range(rng.randint(1, 2)):
+            seconds = rng.choice((0.7, 2.0, 20.0, 100.0, 4000.0)) * rng.uniform(0.8, 1.2)
+            blows.append(Blow(rng.uniform(1.0, lasts), "jump", rng.choice((seconds, -seconds))))
+    behind = rng.random() < 0.5
+    if rng.random() < 0.7:
+        return Weather(tuple(sorted(blows, key=lambda blow: blow.at)), behind=behind)
+    return Weather(
+        tuple(sorted(blows, key=lambda blow: blow.at)),
+        upgraded_at=rng.uniform(5.0, lasts),
+        newer_jobs=frozenset(job for job in jobs if rng.random() < 0.6),
+        newer_heads=frozenset(name for name in ("head0", "head1", "user") if rng.random() < 0.4),
+        newer_hosts=frozenset(name for name in ("worker0", "worker1", "worker2") if rng.random() < 0.5),
+        behind=behind,
+    )
+
+
+class Sky:
+    """Brings the weather about: one actor of the stage."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        trouble: Trouble,
+        core: ModelStore,
+        weather: Weather,
+        remembered: Iterable[Callable[[], Restore]],
+    ) -> None:
+        """``remembered``: each takes a snapshot of one thing that lives in the store, and answers how to go back."""
+        self._stage, self._trouble, self._core, self._weather = stage, trouble, core, weather
+        self._remembered = list(remembered)
+        self._pending = len(weather.blows)
+        self._snapshots: list[tuple[float, list[Restore]]] = []
+
+    @property
+    def rolls_back(self) -> bool:
+        return self._weather.rolls_back
+
+    @property
+    def pending(self) -> bool:
+        """More is to come."""
+        return self._pending > 0
+
+    def forget(self) -> None:
+        """Nothing goes back to before now: of a submit, which the client would have to repeat."""
+        self._snapshots.clear()
+        if self._weather.rolls_back:
+            self._snap()
+
+    def _snap(self) -> None:
+        self._snapshots.append((self._stage.now, [remember() for remember in self._remembered]))
+        del self._snapshots[:-10]
+
+    def life(self) -> Life:
+        blows = list(self._weather.blows)
+        while blows:
+            wait = self._stage.start + blows[0].at - self._stage.now
+            if wait > 0:
+                if self._weather.rolls_back:
+                    self._snap()
+                    wait = min(wait, SNAPSHOT_EVERY)
+                yield wait
+                continue
+            self._strike(blows.pop(0))
+            self._pending -= 1
+
+    def _strike(self, blow: Blow) -> None:
+        stage, core = self._stage, self._core
+        if not self._trouble.happens():
+            return
+        if blow.kind == "jump":
+            core.set_clock(blow.by)
+            self._trouble.disturb(stage.now)
+            stage.log("store", f"its CLOCK is set {'forward' if blow.by > 0 else 'back'} by {abs(blow.by):.1f}s")
+            return
+        away = blow.by if blow.kind == "restart" else 0.3
+        self._trouble.away_until = min(self._trouble.ends, stage.now + away)
+        self._trouble.disturb(self._trouble.away_until + 1.0 + LONGEST_WAIT)
+        if blow.kind == "restart":
+            stage.log("store", f"RESTARTS, and is away for {self._trouble.away_until - stage.now:.1f}s")
+            return
+        old_enough = [snapshot for snapshot in self._snapshots if snapshot[0] <= stage.now - blow.by]
+        if self._snapshots:
+            at, restores = (old_enough or self._snapshots[:1])[-1]
+            for restore in restores:
+                restore()
+            stage.log("store", f"is ROLLED BACK by {stage.now - at:.1f}s")
+            self._snapshots.clear()

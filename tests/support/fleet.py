@@ -1,0 +1,279 @@
+"""A small fleet for tests: real workers, and a coordinator played by hand.
+
+``offer`` writes what a coordinator would have committed, and sends the hint; ``outcome`` waits for what the runner puts
+on the record. Nothing here knows how a runner works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+
+from tests.support.paths import PYTHONPATH
+from tests.support.processes import command_line, lives
+from tests.support.servers import wait_until
+from unstuck.tasks.protocol.group import Collect, FrozenInputs, GroupPlan, GroupSpec
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.report import Outcome
+from unstuck.tasks.protocol.token import Hint, split_member
+from unstuck.tasks.warehouse.log import Warehouse
+
+KEYS = Keys("unstuck")
+RUNNING: list[FleetWorker] = []  # those of this test process, for whoever has to tell why a test failed
+
+
+def offer(
+    client: redis.Redis,
+    warehouse: Path | str,
+    job: str,
+    group: dict[str, Any],
+    *,
+    member: str | None = None,
+    epoch: int = 1,
+    nonce: str = "n1",
+    params: dict[str, Any] | None = None,
+    inputs: dict[str, Sequence[str]] | None = None,
+    value: Any = None,
+    collect: Sequence[Collect] = (),
+    warehouse_id: str | None = None,
+    send: bool = True,
+) -> Hint:
+    """Make one attempt claimable, as a commit would, and send its hint to the group's queue."""
+    spec = GroupSpec.model_validate(group)
+    group_id = member or spec.name
+    plan = GroupPlan(
+        group=spec,
+        params=params or {},
+        collect=tuple(collect),
+        warehouse=str(warehouse),
+        warehouse_id=warehouse_id or Warehouse(str(warehouse)).ensure_id(),
+    )
+    frozen = FrozenInputs(value=value, inputs={need: tuple(found) for need, found in (inputs or {}).items()})
+    keys = KEYS.of(job)
+    client.hset(keys.job, mapping={"status": "RUNNING", "intent": "run"})
+    client.hset(keys.plans, split_member(group_id)[0], plan.model_dump_json(by_alias=True))
+    client.hset(keys.inputs, group_id, frozen.model_dump_json())
+    client.hset(keys.attempts, group_id, json.dumps({"epoch": epoch, "nonce": nonce}))
+    client.zadd(KEYS.due, {job: 0})
+    hint = Hint(job, group_id, epoch, nonce)
+    if send:
+        send_hint(client, hint, spec.queue_name)
+    return hint
+
+
+def send_hint(client: redis.Redis, hint: Hint, queue: str) -> None:
+    """The Celery message, as a coordinator sends it, to the server of ``client``."""
+    from unstuck.tasks.transport.celery_app import app
+
+    where = client.connection_pool.connection_kwargs
+    with app.connection_for_write(f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}") as connection:
+        app.send_task("unstuck.run", args=[str(hint)], task_id=str(hint), queue=queue, connection=connection)
+
+
+def attempt(client: redis.Redis, hint: Hint) -> dict[str, Any]:
+    """The attempt record as it stands."""
+    raw = client.hget(KEYS.of(hint.job).attempts, hint.group)
+    return json.loads(raw) if raw else {}
+
+
+def claimed(client: redis.Redis, hint: Hint, timeout: float = 60) -> dict[str, Any]:
+    """The attempt record, once a runner holds it."""
+
+    def held() -> dict[str, Any] | None:
+        record = attempt(client, hint)
+        return record if record.get("claimant") else None
+
+    return wait_until(held, timeout, f"a runner to claim {hint}")
+
+
+def renewed(client: redis.Redis, hint: Hint) -> None:
+    """Wait until the watchdog knows of the attempt, whose claim the runner told it after the record: it has renewed."""
+    lease = claimed(client, hint)["lease"]
+    wait_until(lambda: attempt(client, hint)["lease"] > lease, 20, f"a renewal for {hint}")
+
+
+def runner_of(client: redis.Redis, hint: Hint, timeout: float = 60) -> psutil.Process:
+    """The process that holds the attempt, once one does."""
+    return psutil.Process(int(claimed(client, hint, timeout)["worker"].rpartition(":")[2]))
+
+
+def gone(pid: int) -> bool:
+    """True if there is no such process any more; a zombie is gone."""
+    try:
+        return not lives(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
+
+
+def outcome(client: redis.Redis, hint: Hint, timeout: float = 20) -> Outcome:
+    """What is on the record when the attempt has ended."""
+    wait_until(lambda: attempt(client, hint).get("outcome"), timeout, f"the outcome of {hint}")
+    return Outcome.from_json(attempt(client, hint)["outcome"])
+
+
+def begun(client: redis.Redis, hint: Hint, started: Path, timeout: float = 120) -> None:
+    """Wait until the step of the attempt has made ``started``; one that ended before it came there says so."""
+
+    def made() -> bool:
+        assert started.exists() or "outcome" not in (record := attempt(client, hint)), record["outcome"]
+        return started.exists()
+
+    wait_until(made, timeout, f"the step of {hint} to make {started.name}")
+
+
+def order(client: redis.Redis, hint: Hint, what: str) -> None:
+    """CANCEL or DRAIN, as a coordinator puts it on the attempt record."""
+    keys = KEYS.of(hint.job)
+    while True:
+        with client.pipeline() as pipe:
+            try:
+                pipe.watch(keys.attempts)
+                record = json.loads(pipe.hget(keys.attempts, hint.group))
+                pipe.multi()
+                pipe.hset(keys.attempts, hint.group, json.dumps({**record, "order": what}))
+                pipe.execute()
+                return
+            except redis.WatchError:
+                continue
+
+
+def reports(client: redis.Redis) -> list[dict[str, str]]:
+    """All reports of workers so far, oldest first; neither wake-ups nor what cannot be read."""
+    return [fields for _, fields in client.xrange(KEYS.reports) if fields.get("kind", "due") != "due"]
+
+
+class FleetWorker:
+    """One real ``celery -A unstuck.tasks worker`` in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    @property
+    def runners(self) -> list[psutil.Process]:
+        """Its prefork children."""
+        return [
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if (line := command_line(child)) and "unstuck.tasks.watchdog" not in line
+        ]
+
+    @property
+    def watchdogs(self) -> list[psutil.Process]:
+        return [c for runner in self.runners for c in runner.children() if "unstuck.tasks.watchdog" in command_line(c)]
+
+    def ready(self) -> bool:
+        return b" ready." in self.log.read_bytes()
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def story(self, lines: int = 60) -> str:
+        """What it does and did last, for a test that failed: its processes, its log, and what its JVMs are at."""
+        processes, said = _below(self.process.pid), self.text()
+        jvms = [one for one in processes if "java" in command_line(one)]
+        for jvm in jvms:
+            with suppress(psutil.NoSuchProcess):
+                jvm.send_signal(signal.SIGQUIT)  # it writes down its threads
+        end = time.monotonic() + 3
+        while self.text()[len(said) :].count("JNI global refs") < len(jvms) and time.monotonic() < end:
+            time.sleep(0.05)  # that is the last thing it writes
+        threads = self.text()[len(said) :].split("\n\n")
+        return "\n".join(
+            [
+                *(f"{one.pid} {command_line(one)[:120]}" for one in processes),
+                *said.splitlines()[-lines:],
+                *("\n".join(thread.splitlines()[:16]) for thread in threads if "api.python" in thread),
+            ]
+        )
+
+
+@contextmanager
+def worker(
+    redis_url: str,
+    folder: Path,
+    *,
+    queues: str = "light",
+    concurrency: int = 1,
+    environ: dict[str, str] | None = None,
+    arguments: Sequence[str] = (),
+    program: str = "celery",
+    python: Path | str = sys.executable,
+) -> Iterator[FleetWorker]:
+    """A worker that listens to ``queues``; ended, with all that it started, when the block is left.
+
+    ``program``: the module that is run, with the arguments of ``celery``; ``python``: by which Python.
+    """
+    log = folder / f"worker-{os.urandom(2).hex()}.log"
+    settings = {
+        "UNSTUCK_REDIS_URL": redis_url,
+        "UNSTUCK_LEASE_TTL": "3s",
+        "UNSTUCK_LEASE_RENEW": "300ms",
+        "UNSTUCK_CANCEL_GRACE": "3s",
+        "UNSTUCK_DRAIN_GRACE": "1s",
+        "PYTHONPATH": PYTHONPATH,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **(environ or {}),
+    }
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [
+                *(str(python), "-m", program, "-A", "unstuck.tasks", "worker", "-Q", queues, "-c", str(concurrency)),
+                *("-l", "INFO", "--without-gossip", "--without-mingle", *arguments),
+            ],
+            cwd=folder,
+            env={**os.environ, **settings},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    fleet = FleetWorker(process, log)
+    try:
+        wait_until(lambda: fleet.ready() or process.poll() is not None, 90, "the worker to be ready")
+        assert process.poll() is None, fleet.text()
+        RUNNING.append(fleet)
+        yield fleet
+    finally:
+        if fleet in RUNNING:
+            RUNNING.remove(fleet)
+        started = _below(process.pid)
+        for one in started:
+            _kill(one)
+        process.kill()
+        process.wait()
+        wait_until(
+            lambda: not [p for p in started if lives(p)],
+            10,
+            "the worker's processes to be gone",
+        )
+
+
+def stop_gently(fleet: FleetWorker) -> int:
+    """SIGTERM, and wait: a warm shutdown."""
+    fleet.process.send_signal(signal.SIGTERM)
+    return fleet.process.wait(30)
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return

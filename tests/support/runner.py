@@ -1,0 +1,83 @@
+"""A runner without a worker above it: a real process with its real watchdog, which runs what a few hints offer.
+
+Celery takes seconds to start and has no part in what becomes of an attempt once it is claimed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from tests.support.paths import PYTHONPATH
+from unstuck.tasks.protocol.token import Hint
+
+_RUNNER = """
+import logging, sys
+from unstuck.tasks.runner.attempt import run
+from unstuck.tasks.runner.runner import start_runner
+logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+runner = start_runner(queues=["light"], slots=1)
+{prepared}
+for hint in sys.argv[1:]:
+    print(run(runner, hint), flush=True)
+runner.end()
+"""
+
+
+class LoneRunner:
+    """One runner. ``said`` are the answers of ``tasks.runner.attempt.run``, once it has ended by itself."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path) -> None:
+        self.process = process
+        self._out = out
+        self.log = log
+
+    def said(self, timeout: float = 60) -> list[str]:
+        assert self.process.wait(timeout) == 0, self.log.read_text()
+        return self._out.read_text().splitlines()
+
+
+@contextmanager
+def lone_runner(
+    redis_url: str, folder: Path, *hints: Hint, prepared: str = "", environ: Mapping[str, str] | None = None
+) -> Iterator[LoneRunner]:
+    """A runner that runs ``hints`` one after the other; killed with what it started when the block is left.
+
+    ``prepared``: Python that it runs before the first of them; ``runner`` is the runner.
+    """
+    settings = {
+        "UNSTUCK_REDIS_URL": redis_url,
+        "UNSTUCK_LEASE_TTL": "3s",
+        "UNSTUCK_LEASE_RENEW": "300ms",
+        "UNSTUCK_CANCEL_GRACE": "300ms",
+        "PYTHONPATH": PYTHONPATH,
+        **(environ or {}),
+    }
+    name = f"runner-{os.urandom(2).hex()}"
+    out, log = folder / f"{name}.out", folder / f"{name}.log"
+    with out.open("wb") as stdout, log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _RUNNER.format(prepared=prepared), *map(str, hints)],
+            cwd=folder,
+            env={**os.environ, **settings},
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    below: list[psutil.Process] = []
+    try:
+        yield LoneRunner(process, out, log)
+    finally:
+        if process.poll() is None:
+            below = psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+            process.wait()
+        for one in below:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()

@@ -1,0 +1,425 @@
+"""What the end of an attempt means: two budgets, leases, publishing, and reports in any order and number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.decide.attempts import MAX_RELEASES
+from unstuck.coordinator.model.decision import PublishResult, World
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+
+S = GroupState
+RELEASED = Outcome(OutcomeKind.RELEASED)
+CANCELED = Outcome(OutcomeKind.CANCELED)
+
+
+def retried(job: Job) -> None:
+    """Time passes until the group is queued again."""
+    job.now += 400.0
+    job.decide()
+    assert job.record("a").state is S.QUEUED
+
+
+# ---- two budgets -----------------------------------------------------------------------------------------------
+
+
+def test_a_failure_waits_its_backoff_and_the_next_attempt_is_a_new_one() -> None:
+    job = Job(group("a", retry=NO_JITTER))
+    job.decide()
+    for epoch, wait in ((1, 10.0), (2, 20.0), (3, 40.0)):
+        job.run("a", failure())
+        record = job.record("a")
+        assert (record.state, record.epoch, record.next_at) == (S.BACKOFF, epoch, job.now + wait)
+        assert f"retry {epoch} of 3" in job.reason("a").text
+        job.now += wait - 0.1
+        assert not job.decide().hints
+        job.now += 0.1
+        assert [hint.epoch for _, hint in job.decide().hints] == [epoch + 1]
+    job.run("a", failure())
+    assert job.record("a").state is S.FAILED
+    assert "all 3 retries are used up" in job.reason("a").text
+
+
+def test_a_lost_hint_of_a_late_attempt_is_found_as_soon_as_one_of_the_first() -> None:
+    job = Job(group("a", retry={"max": 9, "backoff": 10.0, "jitter": 0.0}))
+    job.decide()
+    for epoch in range(1, 6):
+        job.now += World(0.0, "").dispatch_timeout - 0.1
+        assert not job.decide().hints
+        job.now += 0.1
+        assert [hint.epoch for _, hint in job.decide().hints] == [epoch]
+        job.run("a", failure())
+        retried(job)
+
+
+def test_a_failure_that_a_retry_cannot_mend_is_final_at_once() -> None:
+    job = Job(group("a"))
+    job.decide()
+    job.run("a", failure("SQL_INVALID", recoverable=False))
+    assert job.record("a").state is S.FAILED
+    assert job.reason("a").code == "SQL_INVALID"
+
+
+def test_a_lost_worker_never_eats_a_retry_of_the_user() -> None:
+    job = Job(group("a", retry={"max": 1}, worker_losses=3))
+    job.decide()
+    for outcome in (LOST, LOST, failure(), LOST, LOST):
+        job.run("a", outcome)
+        assert not job.record("a").state.terminal, outcome
+        retried(job) if job.record("a").state is S.BACKOFF else None
+    assert (job.record("a").failures, job.record("a").losses) == (1, 2)
+    job.run("a")
+    assert (job.record("a").state, job.record("a").failures, job.record("a").losses) == (S.SUCCEEDED, 0, 0)
+
+
+def test_so_many_workers_lost_in_a_row_are_poison() -> None:
+    job = Job(group("a", worker_losses=2))
+    job.decide()
+    job.run("a", LOST)
+    assert job.record("a").state is S.QUEUED, "the first relaunch is at once"
+    job.run("a", LOST)
+    assert job.record("a").state is S.FAILED
+    assert job.reason("a").code == "POISON"
+
+
+def test_a_lost_worker_does_not_hide_the_users_own_error() -> None:
+    job = Job(group("a"))
+    job.decide()
+    job.run("a", failure("BOOM"))
+    retried(job)
+    job.run("a", LOST)
+    record = job.record("a")
+    assert record.first_error is not None
+    assert record.last_error is not None
+    assert (record.first_error.code, record.last_error.code) == ("BOOM", "RUNNER_DIED")
+
+
+@pytest.mark.parametrize("outcome", [RELEASED, CANCELED], ids=["handed back", "interrupted, though nobody canceled"])
+def test_an_attempt_that_is_handed_back_is_charged_to_no_budget_until_there_is_no_end_to_it(outcome: Outcome) -> None:
+    job = Job(group("a", retry={"max": 0}, worker_losses=1))
+    job.decide()
+    for epoch in range(1, MAX_RELEASES + 1):
+        job.run("a", outcome)
+        assert (job.record("a").state, job.record("a").epoch) == (S.QUEUED, epoch + 1)
+    job.run("a", outcome)
+    assert job.record("a").state is S.FAILED
+    assert job.reason("a").code == "RELEASED"
+
+
+@pytest.mark.parametrize("outcome", [LOST, RELEASED, CANCELED, failure(), None], ids=str)
+def test_a_group_that_is_being_canceled_is_canceled_however_its_attempt_ends(outcome: Outcome | None) -> None:
+    job = Job(group("a"), group("b"))
+    job.decide()
+    job.claim("a")
+    job.decide()
+    job.state.put("a", replace(job.record("a"), state=S.CANCELING))
+    if outcome is None:
+        job.now += LEASE + 1
+        job.decide()
+    else:
+        job.run("a", outcome)
+    assert job.record("a").state is S.CANCELED
+
+
+def test_work_that_was_done_before_it_could_be_canceled_counts() -> None:
+    job = Job(group("a"), group("b"))
+    job.decide()
+    job.claim("a")
+    job.decide()
+    job.state.put("a", replace(job.record("a"), state=S.CANCELING))
+    job.run("a")
+    assert job.record("a").state is S.SUCCEEDED
+
+
+# ---- leases ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lapsed_lease_is_taken_over_under_a_guard() -> None:
+    job = Job(group("a"))
+    job.decide()
+    job.claim("a")
+    job.decide()
+    job.now += LEASE
+    assert not job.decide().guards, "to the very end of its term a lease holds"
+    job.now += 0.1
+    decision = job.decide()
+    assert [(g.group, g.epoch, g.kind) for g in decision.guards] == [("a", 1, "lapsed")]
+    assert (job.record("a").state, job.record("a").epoch) == (S.QUEUED, 2)
+
+
+def test_no_lease_is_believed_lapsed_while_the_sweep_was_away_or_a_grace_runs() -> None:
+    job = Job(group("a"))
+    job.decide()
+    job.claim("a")
+    job.decide()
+    job.now += 10 * LEASE
+    assert job.decide(takeover=False).empty
+
+
+def test_a_running_attempt_whose_claim_the_store_has_forgotten_is_taken_over_after_a_term() -> None:
+    """Found by the simulator: the store was rolled back to before the claim, and then took the commit that noted it.
+
+    A runner that lives claims it again by its next renewal; of one that has died nobody would ever hear.
+    """
+    job = Job(group("a"))
+    job.decide()
+    forgotten = job.state.attempts["a"]
+    job.claim("a")
+    job.decide()
+    job.state.attempts["a"] = forgotten
+    job.now += LEASE
+    decision = job.decide()
+    assert decision.empty, "its runner has one term to renew"
+    assert decision.due == pytest.approx(job.now + 0.5)
+    job.now += 0.1
+    decision = job.decide()
+    assert [(g.group, g.epoch, g.kind) for g in decision.guards] == [("a", 1, "unclaimed")]
+    assert (job.record("a").state, job.record("a").epoch, job.record("a").losses) == (S.QUEUED, 2, 1)
+
+
+def test_an_outcome_is_believed_though_the_lease_has_lapsed() -> None:
+    job = Job(group("a"))
+    job.decide()
+    job.claim("a")
+    job.now += 10 * LEASE
+    decision = job.run("a")
+    assert not decision.guards
+    assert job.record("a").state is S.SUCCEEDED
+
+
+# ---- publishing --------------------------------------------------------------------------------------------------
+
+
+def all_done() -> Job:
+    job = Job(group("a"))
+    job.decide()
+    assert job.run("a").publish
+    return job
+
+
+def test_only_what_has_been_published_is_finished() -> None:
+    job = all_done()
+    assert (job.status(), job.state.job.phase) == (Status.RUNNING, "publishing")
+    decision = job.decide(published=PublishResult(version=7, rows={"a": 3}))
+    assert (job.status(), job.state.job.version, job.state.job.published) == (Status.FINISHED, 7, {"a": 3})
+    assert decision.due is None
+    assert job.state.job.reason is not None
+    assert job.state.job.reason.text == "all groups are done and published as version 7"
+
+
+def test_a_job_that_had_nothing_to_publish_does_not_say_that_it_published() -> None:
+    job = all_done()
+    job.decide(published=PublishResult(version=0, rows={}))
+    assert job.state.job.reason is not None
+    said = job.state.job.reason.text
+    assert (job.status(), said) == (Status.FINISHED, "all groups are done; there was nothing to publish")
+
+
+def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -> None:
+    """Found by the simulator: the store is rolled back under a publisher, whose job is in recovery when it answers."""
+    job = Job(group("a", retry=NO_JITTER))
+    job.decide()
+    job.claim("a")
+    job.finish("a", failure())
+    job.decide()
+    job.now += 60.0
+    job.decide()
+    job.claim("a")
+    job.decide()
+    assert job.status() is Status.RETRYING
+    job.finish("a", Outcome(OutcomeKind.SUCCEEDED, staging="_staging/j/a/2"))
+    decision = job.decide(published=PublishResult(version=7, rows={"a": 3}))
+    assert (job.status(), job.state.job.phase) == (Status.RUNNING, "publishing")
+    assert decision.publish, "whoever publishes now finds the entry in the log"
+
+
+def test_a_publisher_that_dies_is_followed_by_another() -> None:
+    job = all_done()
+    assert not job.decide().publish, "one is at work"
+    job.now += 30.0
+    assert job.decide().publish
+
+
+def test_a_publisher_of_whom_nothing_is_heard_is_told_and_tried_again() -> None:
+    job = all_done()
+    asked = []
+    while job.state.job.publish_tries == 0 and job.now < 1300.0:
+        assert job.state.job.reason is None
+        decision = job.decide()
+        assert decision.due is not None
+        asked.append(job.now - 1000.0)
+        job.now = decision.due
+        decision = job.decide()
+    assert asked == [0.0, 30.0, 60.0, 90.0]
+    assert job.now == 1120.0, "who is slow for two minutes hangs"
+    assert (decision.publish, decision.due) == (False, 1122.0)
+    (told,) = decision.events
+    assert (told["kind"], told["code"]) == ("PUBLISH_TROUBLE", "PUBLISH_HANGS")
+    assert job.state.job.reason is not None
+    assert job.state.job.reason.text == told["text"]
+    assert "has not answered for 2m" in told["text"]
+    job.now = 1122.0
+    assert (job.decide().publish, job.state.job.publish_tries) == (True, 1)
+    job.decide(published=PublishResult(version=1))
+    assert job.status() is Status.FINISHED
+
+
+def test_a_publisher_that_is_heard_of_may_take_as_long_as_it_likes() -> None:
+    job = all_done()
+    job.decide()
+    for _ in range(100):
+        job.now += 110.0
+        decision = job.decide(published=PublishResult(goes_on=True))
+        assert (decision.publish, decision.events, decision.due) == (False, [], job.now + 30.0)
+        assert job.decide().empty, "nobody begins it beside this one before it is looked after"
+    assert (job.state.job.publish_tries, job.state.job.reason) == (0, None)
+    job.decide(published=PublishResult(version=1))
+    assert job.status() is Status.FINISHED
+
+
+def test_a_publisher_that_hung_and_is_heard_of_again_is_waited_for() -> None:
+    job = all_done()
+    while job.state.job.publish_tries == 0:
+        job.now = job.decide().due or 0.0
+    assert job.state.job.publish_heard == 0.0, "the next try has its time"
+    decision = job.decide(published=PublishResult(goes_on=True))
+    assert decision.due == job.now + 30.0
+    job.now += 30.0
+    decision = job.decide()
+    assert (decision.publish, decision.anew) == (True, False), "looked after, and not begun beside it"
+
+
+def test_a_sign_of_life_of_a_package_that_is_not_wanted_any_more_changes_nothing() -> None:
+    job = all_done()
+    job.decide()
+    job.tell(Command.CANCEL)
+    decision = job.decide(published=PublishResult(goes_on=True))
+    assert decision.abort is not None, "the log is asked at once"
+    asked = job.state.job.publish_heard
+    job.now += 20.0
+    job.decide(published=PublishResult(goes_on=True))
+    assert job.state.job.publish_heard == asked, "it is the answer of the log that is waited for"
+
+
+def test_who_is_silent_while_nobody_looks_is_not_called_hanging() -> None:
+    """All coordinators were away, and whoever published with them."""
+    job = all_done()
+    job.now += 3600.0
+    assert job.decide().publish, "another publishes at once"
+    assert job.state.job.reason is None
+    job.now += 60.0
+    assert job.decide().publish
+    assert job.state.job.reason is None, "its time counts from when somebody looked"
+
+
+def test_a_clock_that_was_set_back_calls_no_publisher_hanging_and_hides_none() -> None:
+    job = all_done()
+    job.now -= 900.0
+    for _ in range(5):
+        assert job.state.job.reason is None
+        job.now = job.decide().due or 0.0
+    job.decide()
+    assert job.state.job.reason is not None
+    assert job.state.job.reason.code == "PUBLISH_HANGS"
+
+
+def test_a_job_that_is_ended_while_its_publisher_hangs_asks_the_log_at_once_and_tells_of_silence_likewise() -> None:
+    job = all_done()
+    job.now += 119.0
+    job.decide()
+    job.tell(Command.CANCEL)
+    decision = job.decide()
+    assert (decision.abort is not None, decision.anew) == (True, True)
+    for _ in range(4):
+        job.now = decision.due or 0.0
+        decision = job.decide()
+    assert job.state.job.reason is not None
+    assert (job.state.job.reason.code, job.now) == ("PUBLISH_HANGS", 1239.0)
+    assert "whether the package stands" in job.state.job.reason.text
+
+
+def test_trouble_with_the_warehouse_is_shown_and_tried_again_ever_more_seldom() -> None:
+    job = all_done()
+    waits = []
+    for _ in range(8):
+        decision = job.decide(published=PublishResult(trouble=Reason("PUBLISH_TROUBLE", "no route")))
+        assert decision.due is not None
+        assert job.state.job.reason == Reason("PUBLISH_TROUBLE", "no route")
+        waits.append(decision.due - job.now)
+        job.now = decision.due
+        assert job.decide().publish
+    assert waits == [2, 4, 8, 16, 32, 60, 60, 60]
+    job.decide(published=PublishResult(version=1))
+    assert job.status() is Status.FINISHED
+
+
+def test_a_package_that_can_never_be_fails_the_job() -> None:
+    job = all_done()
+    job.decide(published=PublishResult(failed=Reason("MARKER_GONE", "somebody removed it")))
+    assert (job.status(), job.state.job.reason) == (Status.FAILED, Reason("MARKER_GONE", "somebody removed it"))
+
+
+# ---- reports -----------------------------------------------------------------------------------------------------
+
+ENDS = {"ok": None, "failed": failure(), "fatal": failure("NO", recoverable=False), "lost": LOST}
+WIDTH = 4
+reports = st.lists(st.integers(0, WIDTH - 1), max_size=20)
+
+
+@settings(deadline=None)
+@given(
+    ends=st.lists(st.sampled_from(sorted(ENDS)), min_size=WIDTH, max_size=WIDTH),
+    order=st.permutations(range(WIDTH)),
+    after_claims=reports,
+    between=st.lists(reports, min_size=WIDTH, max_size=WIDTH),
+)
+def test_reports_in_any_order_and_number_come_to_the_same(
+    ends: list[str], order: list[int], after_claims: list[int], between: list[list[int]]
+) -> None:
+    """A report is a wake-up; lost, doubled, late or early, what is decided follows from the record alone."""
+    plain, messy = _forked(), _forked()
+    for index in range(WIDTH):
+        plain.claim(f"g[{index}]")
+    plain.decide()
+    for index in range(WIDTH):
+        _end(plain, index, ends[index])
+    plain.decide()
+    plain.decide()
+
+    for index in order:
+        messy.claim(f"g[{index}]")
+    messy.decide([f"g[{index}]" for index in after_claims])
+    for index, told in zip(reversed(order), between, strict=True):
+        _end(messy, index, ends[index])
+        messy.decide([f"g[{other}]" for other in told])
+    messy.decide()  # the sweep, for whatever was never told
+    messy.decide()
+
+    assert messy.states() == plain.states()
+    for index in range(WIDTH):
+        got, wanted = messy.record(f"g[{index}]"), plain.record(f"g[{index}]")
+        assert replace(got, nonce="", reason=None) == replace(wanted, nonce="", reason=None)
+    assert messy.status() is plain.status()
+
+
+def _forked() -> Job:
+    job = Job(
+        group("g", for_each={"n": list(range(WIDTH))}, retry=NO_JITTER),
+        group("last", "g", join="all_done"),
+        on_failure="finish_others",
+    )
+    job.decide()
+    return job
+
+
+def _end(job: Job, index: int, how: str) -> None:
+    outcome = ENDS[how] or Outcome(OutcomeKind.SUCCEEDED, staging=f"_staging/j/g.{index}/1")
+    job.finish(f"g[{index}]", outcome)

@@ -1,0 +1,233 @@
+"""What is decided when the time of a whole job is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.job_in_memory import Job, failure, group
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS
+from unstuck.coordinator.model.records import JobRecord, Reason
+from unstuck.coordinator.model.status import GroupState, Intent, Status
+
+S = GroupState
+
+
+def late(job: Job) -> Job:
+    """A second before its hour is over: ``a`` is done, ``b`` runs, ``c`` waits."""
+    job.decide()
+    job.run("a")
+    job.claim("b")
+    job.now += 3599
+    job.renew("b")
+    job.decide()
+    assert job.states() == {"a": "SUCCEEDED", "b": "RUNNING"}
+    return job
+
+
+def chain(**spec: Any) -> Job:
+    return Job(group("a"), group("b", "a"), group("c", "b"), timeout="1h", **spec)
+
+
+def test_when_the_jobs_time_is_over_everything_is_canceled_at_once_and_the_job_failed() -> None:
+    job = late(chain())
+    job.now += 1
+    decision = job.decide()
+    assert job.states() == {"a": "SUCCEEDED", "b": "CANCELED", "c": "CANCELED"}
+    assert job.status() is Status.FAILED
+    assert job.state.job.reason is not None
+    assert job.state.job.reason.code == "JOB_TIMEOUT"
+    assert "timeout of 1h00m" in job.state.job.reason.text
+    assert "b" in decision.dropped, "whoever runs it is STALE from this commit on"
+    assert not decision.publish
+    assert [event["kind"] for event in decision.events] == ["JOB_TIMEOUT", "CANCELED", "CANCELED", "FAILED"]
+
+
+def test_it_counts_from_the_first_claim_and_the_job_is_due_when_it_is_over() -> None:
+    job = Job(group("a"), timeout="117s")
+    job.decide()
+    job.now += 10_000
+    job.decide()
+    assert job.status() is Status.PENDING, "nothing has begun"
+    job.claim("a")
+    began = job.now
+    job.decide()
+    due = 0.0
+    while not job.state.job.terminal:
+        job.renew("a")
+        due = job.decide().due or due
+        job.now = max(due, job.now)
+    assert job.state.job.ended_at == began + 117, "it was due at that very time"
+
+
+def test_it_holds_with_finish_others_too_and_names_what_had_failed() -> None:
+    job = Job(group("bad", retry={"max": 0}), group("slow"), timeout="1h", on_failure="finish_others")
+    job.decide()
+    job.run("bad", failure())
+    job.claim("slow")
+    job.now += 3600
+    job.renew("slow")
+    job.decide()
+    assert job.states() == {"bad": "FAILED", "slow": "CANCELED"}
+    assert job.state.job.reason is not None
+    assert job.state.job.reason.code == "JOB_TIMEOUT"
+    assert "before that group bad had failed" in job.state.job.reason.text
+
+
+def test_what_was_done_when_it_is_looked_at_is_done() -> None:
+    job = late(Job(group("a"), group("b", "a"), timeout="1h"))
+    job.now += 5
+    job.run("b")
+    assert job.status() is Status.RUNNING
+    assert job.state.job.phase == "publishing"
+
+
+def test_once_publishing_has_begun_it_does_not_apply() -> None:
+    job = late(Job(group("a"), group("b", "a"), timeout="1h"))
+    job.run("b")
+    assert job.state.job.phase == "publishing"
+    job.now += 100_000
+    job.decide()
+    assert not job.state.job.terminal
+
+
+@pytest.mark.parametrize("as_command", [True, False], ids=["pause", "halt"])
+def test_the_time_that_a_job_stands_paused_does_not_count(as_command: bool) -> None:
+    job = Job(group("a"), group("b", "a"), timeout="1h")
+    job.decide()
+    job.run("a")
+    if as_command:
+        job.tell(Command.PAUSE)
+        job.decide()
+    else:  # as Store.halt writes it
+        halted = Reason("UNDECIDABLE", "no")
+        job.state.job = replace(job.state.job, halted=halted, status=Status.PAUSED, paused_at=job.now)
+    assert job.status() is Status.PAUSED
+    job.now += 10_000
+    job.tell(Command.RESUME)
+    job.decide()
+    assert job.status() is Status.RUNNING
+    job.claim("b")
+    job.now += 3599
+    job.renew("b")
+    job.decide()
+    assert job.status() is Status.RUNNING
+    job.now += 1
+    job.decide()
+    assert job.status() is Status.FAILED
+
+
+def test_nothing_is_given_up_under_a_pause_and_what_ran_out_is_over_at_the_resume() -> None:
+    job = late(chain())
+    job.tell(Command.PAUSE)
+    job.now += 100
+    job.renew("b")
+    job.decide()
+    assert (job.status(), job.states()["b"]) == (Status.PAUSING, "RUNNING")
+    job.run("b")
+    assert job.status() is Status.PAUSED
+    job.now += 100
+    job.tell(Command.RESUME)
+    job.decide()
+    assert job.status() is Status.FAILED
+    assert job.states()["c"] == "CANCELED"
+
+
+def test_under_a_stop_it_ends_what_still_runs_and_the_job_is_stopped() -> None:
+    job = late(chain())
+    job.tell(Command.STOP)
+    job.decide()
+    assert (job.status(), job.states()["b"]) == (Status.STOPPING, "RUNNING")
+    job.now += 1
+    job.decide()
+    assert (job.status(), job.states()["b"]) == (Status.STOPPED, "CANCELED")
+    assert job.state.job.reason is not None
+    assert job.state.job.reason.code == "USER_STOPPED"
+    assert "ended" in job.state.job.reason.text
+
+
+def test_under_a_cancel_nothing_changes() -> None:
+    job = late(chain())
+    job.tell(Command.CANCEL)
+    job.now += 10
+    job.renew("b")
+    job.decide()
+    assert (job.status(), job.states()["b"]) == (Status.CANCELING, "CANCELING")
+    job.now += 60
+    job.decide()
+    assert job.status() is Status.CANCELED
+    assert job.reason("b").code == "UNCONFIRMED"
+
+
+def test_a_wide_job_is_given_up_in_commits_of_500_also_when_the_clock_is_set_back_in_between() -> None:
+    """Half canceled, it must not go on and publish the other half."""
+    job = Job(group("first"), group("w", "first", for_each={"n": list(range(1200))}), timeout="1h")
+    job.decide()
+    job.run("first")
+    while job.decide(dispatch_window=10_000).more:
+        pass
+    job.now += 3600
+    decision = job.decide(dispatch_window=10_000)
+    assert (decision.more, job.count(S.CANCELED)) == (True, MAX_TRANSITIONS)
+    job.now -= 3000
+    while decision.more:
+        decision = job.decide(dispatch_window=10_000)
+        assert decision.moves <= MAX_TRANSITIONS
+        assert not decision.hints
+    assert (job.status(), job.count(S.CANCELED)) == (Status.FAILED, 1200)
+    assert not job.state.attempts
+
+
+@pytest.mark.parametrize("back", [500.0, 1_000_000.0])
+def test_a_clock_that_was_set_back_costs_a_job_at_most_its_timeout_once_more(back: float) -> None:
+    job = late(chain())
+    job.now -= back
+    job.renew("b")
+    job.decide()
+    assert job.status() is Status.RUNNING, "nothing was over"
+    job.now += 3601
+    job.renew("b")
+    job.decide()
+    assert job.status() is Status.FAILED
+
+
+def test_the_fields_of_the_record_are_stored_and_read_again() -> None:
+    job = late(chain())
+    job.state.job = replace(job.state.job, paused_at=12.5, timed_out=Reason("JOB_TIMEOUT", "over"))
+    assert JobRecord.from_fields(job.state.job.to_fields()) == job.state.job
+
+
+def test_a_running_group_names_every_timeout_that_holds_and_its_job_the_time() -> None:
+    steps = [{"python": "m:read"}, {"python": "m:clean", "timeout": "10m"}]
+    job = Job(group("a", steps=steps, timeout="30m"), timeout="2h")
+    began = job.now
+    job.decide()
+    assert "from its first claimed attempt" in job.why()["j"].gives_up
+    job.claim("a")
+    job.decide()
+    job.state.attempts["a"] = replace(job.state.attempts["a"], progress='{"step": 2, "steps": 2, "label": "clean"}')
+    job.now += 60
+    found = job.why()
+    assert found["a"].gives_up == (
+        "step 2 (clean): timeout of 10m00s; timeout: 30m00s from its first step; the job's timeout of 2h00m"
+    )
+    assert found["a"].gives_up_at == found["j"].gives_up_at == began + 7200
+    assert found["j"].gives_up == "when its groups do; or FAILED by its timeout of 2h00m"
+    job.state.attempts["a"] = replace(job.state.attempts["a"], progress='{"step": 1, "steps": 2, "label": "read"}')
+    assert job.why()["a"].gives_up.startswith("timeout: 30m00s")
+
+
+def test_a_stopping_and_a_paused_job_say_what_their_timeout_does() -> None:
+    job = late(chain())
+    job.tell(Command.STOP)
+    job.decide()
+    assert job.why()["j"].gives_up.endswith("before the job's timeout of 1h00m")
+    assert job.why()["j"].gives_up_at == job.now + 1
+    job = late(chain())
+    job.state.job = replace(job.state.job, intent=Intent.PAUSE)
+    job.decide()
+    assert "does not count towards its timeout of 1h00m" in job.why()["j"].gives_up
+    assert job.why()["j"].gives_up_at == 0.0

@@ -1,0 +1,43 @@
+"""Histories that once led where no history may lead, step by step. Found by exploring (``support.state_space``)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.support.state_space import HALT, LOOK, SmallWorld, Step
+from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.model.commanded import Answer
+from unstuck.coordinator.model.status import Status
+
+CLAIM = Step("claim", "a")
+CANCEL, PAUSE, RESUME = (Step("command", given) for given in (Command.CANCEL, Command.PAUSE, Command.RESUME))
+
+
+def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:
+    """It is shown as PAUSED; a skip that was taken made every decision fail, and the cancel never came about."""
+    world = SmallWorld("chain").play(LOOK, CLAIM, LOOK, CANCEL, LOOK, HALT)
+    assert world.job.status is Status.PAUSED
+    for ask in (skip, partial(rerun, word="w")):
+        refused = ask(world.state(), "a")
+        assert refused.answer is Answer.REFUSED
+        assert "cancel was asked for" in refused.text
+    assert world.go_on("gone").job.status is Status.CANCELED
+
+
+def test_a_resume_repeated_before_anybody_has_looked_is_the_same_answer() -> None:
+    """It said of a job that was still shown as PAUSED that it was not paused."""
+    world = SmallWorld("chain").play(LOOK, PAUSE, LOOK, RESUME)
+    again = world.give(Command.RESUME)
+    assert (again.answer, "had been asked for before" in again.text) == (Answer.ALREADY, True)
+    assert world.play(LOOK).give(Command.RESUME).answer is Answer.REFUSED
+
+
+def test_a_member_of_a_fork_that_is_to_run_again_cannot_be_skipped_ahead_of_its_turn() -> None:
+    """It was the only one with a record, so the next to be queued was taken to be itself, and every decision failed."""
+    done = (Step("claim", "w[0]"), Step("finish", "w[0]", "succeeded"))
+    world = SmallWorld("fork").play(LOOK, *done, LOOK, PAUSE, LOOK, Step("rerun", "w"))
+    refused = skip(world.state(), "w[1]")
+    assert (refused.answer, "in a moment" in refused.text) == (Answer.REFUSED, True)
+    world.play(LOOK, RESUME)
+    assert world.go_on().job.status is Status.FINISHED

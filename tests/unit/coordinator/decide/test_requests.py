@@ -1,0 +1,170 @@
+"""What a decision makes of a command, where histories of the simulator and readers of the code found it going wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.job_in_memory import LEASE, LOST, Job, failure, group
+from unstuck.coordinator.commands.job import Command, command, taken_in
+from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.explain.job import explain
+from unstuck.coordinator.model.commanded import Answer, Commanded
+from unstuck.coordinator.model.decision import PublishResult, World
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.tasks.protocol.group import GroupPlan
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+
+S = GroupState
+RETRY = {"max": 1, "backoff": 60.0, "jitter": 0.0}
+ENDING = {Command.STOP: Status.STOPPED, Command.CANCEL: Status.CANCELED, Command.FORCE_STOP: Status.CANCELED}
+
+
+def ask(job: Job, given: Command) -> None:
+    """The command as its script writes it."""
+    asked = command(job.state.job, given)
+    assert asked.answer is Answer.DONE
+    job.state.job = replace(asked.job, intent_at=job.now, intent_by="ada")
+
+
+@pytest.mark.parametrize("outcome", [failure(), LOST], ids=["failed", "lost"])
+def test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resume(outcome: Outcome) -> None:
+    """Found by the simulator: the attempt ended after the resume, and the coordinator saw both at once."""
+    job = Job(group("a", retry=RETRY, worker_losses=2))
+    job.decide()
+    job.run("a", outcome)
+    job.now += 100.0
+    job.decide()
+    job.claim("a")
+    job.decide()
+    ask(job, Command.PAUSE)
+    job.decide()
+    ask(job, Command.RESUME)
+    job.finish("a", outcome)
+    job.decide()
+    assert job.record("a").state in (S.BACKOFF, S.QUEUED)
+    assert job.record("a").failures + job.record("a").losses == 1
+    assert job.status() is Status.RETRYING
+
+
+def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() -> None:
+    """Found by the simulator: there was no room for it yet, and it was said to wait for a resume."""
+    job = Job(group("a", for_each={"n": [1, 2]}), max_parallel=2)
+    job.decide()
+    ask(job, Command.PAUSE)
+    job.decide()
+    assert job.reason("a[0]").code == "USER_PAUSED"
+    ask(job, Command.RESUME)
+    world = World(now=job.now, nonce="")
+    assert not [told for told in explain(job.state, world, None) if "paused" in told.what], "before it was decided"
+    decision = job.decide(dispatch_window=1)
+    assert job.states() == {"a[0]": "QUEUED", "a[1]": "WAITING"}
+    assert job.record("a[0]").reason is job.record("a[1]").reason is None
+    assert "USER_PAUSED" not in [event.get("code") for event in decision.events]
+    told = {told.subject: told.what for told in explain(job.state, replace(world, dispatch_window=1), None)}
+    assert "hints on queue spark are unclaimed" in told["a"]
+
+
+def test_after_a_resume_nobody_waits_out_a_backoff_also_not_who_has_its_whole_budget() -> None:
+    """Found by the simulator: handed back before the clock was set back, its time lay ahead by as much."""
+    job = Job(group("a", retry=RETRY))
+    job.decide()
+    ask(job, Command.PAUSE)
+    job.now += 50.0
+    job.run("a", Outcome(OutcomeKind.RELEASED))
+    job.now -= 50.0
+    ask(job, Command.RESUME)
+    assert [hint.epoch for _, hint in job.decide().hints] == [2]
+
+
+@pytest.mark.parametrize("given", ENDING)
+def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(given: Command) -> None:
+    """Nothing of it stands in the log, or an ABORT does: FINISHED would be a lie about the one or the other."""
+    job = Job(group("a"), publish=[])
+    job.decide()
+    assert job.run("a").publish
+    ask(job, given)
+    assert job.decide().abort is not None
+    job.decide(published=PublishResult())
+    assert job.status() is ENDING[given]
+
+
+@pytest.mark.parametrize("given", [Command.PAUSE, *ENDING])
+def test_an_attempt_record_that_is_gone_does_not_keep_a_command_from_being_obeyed(given: Command) -> None:
+    """It is offered anew in this decision: the store holds none yet, and would refuse any guard on it, for ever."""
+    job = Job(group("a"))
+    job.decide()
+    job.state.attempts.clear()
+    ask(job, given)
+    decision = job.decide()
+    assert not decision.guards
+    assert not decision.offered
+    assert job.status() is ENDING.get(given, Status.PAUSED)
+
+
+def test_a_cancel_that_came_after_the_pass_began_still_has_its_deadline_before_it() -> None:
+    """Found by the simulator in a mend: a time ahead of a pass need not come from a clock that was set back.
+
+    The coordinator was frozen between the beginning of its pass and the load, and the command came in between.
+    """
+    job = Job(group("a"))
+    job.decide()
+    job.claim("a")
+    job.decide()
+    ask(job, Command.CANCEL)
+    job.now -= 30.0
+    job.state.attempts["a"] = replace(job.state.attempts["a"], lease=job.now + LEASE)
+    job.decide()
+    assert job.record("a").state is S.CANCELING
+
+
+def _rerun(job: Job, group_id: str) -> Commanded:
+    job.state.job = replace(job.state.job, warehouse="/nowhere")
+    said = rerun(job.state, group_id, "w")
+    assert said.answer is Answer.DONE
+    job.state.job = said.job
+    return said
+
+
+def test_what_comes_after_a_rerun_runs_too_although_it_reads_the_same() -> None:
+    """Found by the simulator: it read nothing of the group that ran again, and took over its own marker of before."""
+    job = Job(group("a", retry={"max": 0}), group("b"), group("c", "a", "b", join="any_succeeded"))
+    job.decide()
+    job.run("b")
+    before = job.plan.group_plans("/nowhere", "", job.state.job.reruns)["c"]
+    job.run("c")
+    ask(job, Command.PAUSE)
+    job.run("a", failure())
+    said = _rerun(job, "a")
+    assert "so will what comes after it: c" in said.text
+    assert "b" not in said.plans
+    assert GroupPlan.model_validate_json(said.plans["c"]).rerun == "w"
+    assert said.plans["c"] != before
+
+
+def test_a_job_whose_rerun_is_under_way_is_not_shown_retrying() -> None:
+    """Found by the simulator: the records had gone, and for a moment it was shown with what they had said."""
+    job = Job(group("a"), group("b", "a", retry=RETRY))
+    job.decide()
+    job.run("a")
+    job.run("b", failure())
+    assert job.status() is Status.RETRYING
+    _rerun(job, "a")
+    decision = job.decide()
+    assert set(decision.forgotten) == {"a", "b"}
+    assert decision.job.status is Status.RUNNING
+    assert decision.due == job.now
+
+
+def test_a_member_is_not_skipped_while_its_fork_is_about_to_run_again() -> None:
+    """It had a record and its siblings before it had none; a coordinator that queued them in order was halted."""
+    job = Job(group("a"), group("b", "a", for_each={"n": [1, 2, 3]}), group("x", retry=RETRY))
+    job.decide()
+    job.run("a")
+    job.run("x", failure())
+    _rerun(job, "a")
+    said = skip(job.state, "b[1]")
+    assert said.answer is Answer.REFUSED
+    assert "just being made to run again" in said.text
+    assert not taken_in(job.state.job), "so whoever asks is given a moment"

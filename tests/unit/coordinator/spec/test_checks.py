@@ -1,0 +1,389 @@
+"""What only the whole spec can show to be wrong: graph, joins, forks, outputs, parameters, bounds."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.specs import HEAD, A, minimal, told
+from unstuck.coordinator.spec.checks import several_statements
+from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.tasks.protocol.group import GroupSpec
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (A + A, "s.yaml:4:12: groups[1].name: two groups are named 'a', this one and groups[0]"),
+        (
+            A + "  - {name: b, needs: [aa]}\n",
+            "s.yaml:4:23: groups[1].needs[0]: unknown group 'aa'; did you mean 'a'?",
+        ),
+        (
+            A + "  - {name: b, needs: [zebra]}\n",
+            "s.yaml:4:23: groups[1].needs[0]: unknown group 'zebra'; groups: a, b",
+        ),
+        (A + "  - {name: b, needs: [a, b]}\n", "s.yaml:4:26: groups[1].needs[1]: group 'b' needs itself; remove it"),
+        (A + "  - {name: b, needs: [a, a]}\n", "s.yaml:4:26: groups[1].needs[1]: 'a' is needed twice; keep one"),
+        (
+            A + "  - name: b\n",
+            "s.yaml:4:5: groups[1]: group 'b' has neither steps: nor needs:, so there is nothing to do",
+        ),
+        (
+            "  - {name: a, needs: [c]}\n  - {name: b, needs: [a]}\n  - {name: c, needs: [b]}\n",
+            "s.yaml:3:23: groups[0].needs[0]: a cycle, each needs the next: a → c → b → a",
+        ),
+        (
+            "  - {name: a, needs: [b]}\n  - {name: b, needs: [a]}\n",
+            "s.yaml:3:23: groups[0].needs[0]: a cycle, each needs the next: a → b → a",
+        ),
+        (
+            A + "  - {name: b, needs: [a], join: {at_least: 2}}\n",
+            "s.yaml:4:33: groups[1].join: at_least: 2 can never be met by 1 needs",
+        ),
+        (
+            A + "  - {name: b, needs: [a], join: at_least}\n",
+            "s.yaml:4:33: groups[1].join: at_least wants a number, as in join: {at_least: 2}",
+        ),
+        (
+            A + "  - {name: b, needs: [a], join: {rule: all_done, count: 2}}\n",
+            "s.yaml:4:33: groups[1].join: count: has no meaning for all_done; it belongs to at_least",
+        ),
+        (
+            "  - {name: a, join: any_succeeded, steps: [{python: 'm:f'}]}\n",
+            "s.yaml:3:21: groups[0].join: join: any_succeeded on a group without needs: there is nothing to join",
+        ),
+        (
+            "  - {name: a, steps: [{sql: x, output: o}]}\n  - {name: b, steps: [{sql: x, output: o}]}\n",
+            "s.yaml:4:40: groups[1].steps[0].output: output 'o' is made by groups[0].steps[0] too; an output has one"
+            " maker, give one another name",
+        ),
+        (
+            "  - {name: a, steps: [{sql: x, output: o}, {sql: x, output: O}]}\n",
+            "s.yaml:3:61: groups[0].steps[1].output: output 'O' (or 'o': case does not count) is made by"
+            " groups[0].steps[0] too; an output has one maker, give one another name",
+        ),
+        (
+            "  - {name: a, for_each: {m: [1]}, params: {m: 2}, steps: [{python: 'm:f'}]}\n",
+            "s.yaml:3:44: groups[0].params.m: 'm' is the fork's parameter already; remove it here",
+        ),
+        (
+            "  - {name: a, for_each: {m: [1]}, steps: [{python: 'm:f', params: {m: 2}}]}\n",
+            "s.yaml:3:68: groups[0].steps[0].params.m: 'm' is the fork's parameter already; remove it here",
+        ),
+    ],
+)
+def test_a_graph_that_cannot_work_is_refused(groups: str, message: str) -> None:
+    assert told(HEAD + groups) == [message]
+
+
+def test_a_slip_in_one_field_hides_neither_cycles_nor_unknown_needs_nor_double_names() -> None:
+    assert told(
+        HEAD
+        + "  - {name: a, needs: [c], tiemout: 3s}\n"
+        + "  - {name: b, needs: [a, zebra], steps: []}\n"
+        + "  - {name: c, needs: [b], steps: [{python: 'm'}]}\n"
+        + "  - {name: b, steps: [{python: 'm:f'}]}\n"
+    ) == [
+        "s.yaml:3:23: groups[0].needs[0]: a cycle, each needs the next: a → c → b → a",
+        "s.yaml:3:27: groups[0].tiemout: unknown field 'tiemout'; did you mean 'timeout'?",
+        "s.yaml:4:26: groups[1].needs[1]: unknown group 'zebra'; groups: a, b, c",
+        "s.yaml:5:44: groups[2].steps[0].python: expected module:function, such as examples.flights:clean, not 'm'",
+        "s.yaml:6:12: groups[3].name: two groups are named 'b', this one and groups[1]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "lines"),
+    [
+        # The group that is needed may be the one without a name.
+        ("  - {nmae: a, steps: [{python: 'm:f'}]}\n  - {name: b, needs: [a]}\n", 2),
+        # A group that misspelt what it runs is not told that it runs nothing.
+        ("  - {name: a, setps: [{python: 'm:f'}]}\n", 1),
+        ("  - {name: a, needs: [1, a], steps: [{python: 'm:f'}]}\n  - 7\n", 2),
+        (A + "  - {name: b, needs: ['a b']}\n", 1),
+    ],
+)
+def test_what_mending_a_slip_would_mend_is_not_told(groups: str, lines: int) -> None:
+    assert len(told(HEAD + groups)) == lines, told(HEAD + groups)
+
+
+def test_a_fork_counts_with_its_members() -> None:
+    fork = "  - {name: f, for_each: {m: [1, 2, 3]}, steps: [{python: 'm:f'}]}\n"
+    assert JobSpec.from_text(HEAD + fork + "  - {name: b, needs: [f], join: {at_least: 2}}\n").groups[1].join.count == 2
+
+
+@pytest.mark.parametrize("needs", ["f, p", "p, f", "p, d"])
+def test_a_fork_counts_with_its_members_also_beside_a_plain_group(needs: str) -> None:
+    written = HEAD + (
+        "  - {name: p, steps: [{python: 'm:p'}]}\n"
+        "  - {name: f, for_each: {m: [1, 2, 3]}, steps: [{python: 'm:f'}]}\n"
+        "  - {name: d, for_each: {m: {from: p.m}}, needs: [p], steps: [{python: 'm:f'}]}\n"
+        f"  - {{name: b, needs: [{needs}], join: {{at_least: 4}}}}\n"
+    )
+    assert JobSpec.from_text(written).groups[3].join.count == 4
+
+
+def test_a_long_cycle_and_a_long_chain_are_no_trouble() -> None:
+    def ring(first: int) -> str:
+        chain = "".join(f"  - {{name: g{i}, needs: [g{i - 1}]}}\n" for i in range(1, 3000))
+        return HEAD + f"  - {{name: g0, steps: [{{python: 'm:f'}}], needs: [{f'g{first}' if first else ''}]}}\n" + chain
+
+    assert len(JobSpec.from_text(ring(0)).groups) == 3000
+    (line,) = told(ring(2999))
+    assert "g0 → g2999 → g2998" in line
+    assert "… 2988 more …" in line
+
+
+MAKER = "  - {name: a, steps: [{sql: x, output: o}]}\n"
+PYTHON_MAKER = "  - {name: a, steps: [{python: 'm:f', output: o}]}\n"
+
+
+def forked(source: str, needs: str = "a") -> str:
+    return f"  - {{name: b, needs: [{needs}], for_each: {{m: {{from: {source}}}}}, steps: [{{python: 'm:f'}}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (MAKER + forked("zebra.c"), "no needed group makes 'zebra'; known: a, o"),
+        (MAKER + forked("o.c", ""), "a fork of 'o' must need the group that makes it; add needs:"),
+        (
+            A + MAKER.replace("a,", "c,") + forked("o.c"),
+            "'o' is made by group 'c', which is not among the needs; add it",
+        ),
+        (
+            A + MAKER.replace("a,", "c,") + forked("c.c"),
+            "'c' is made by group 'c', which is not among the needs; add it",
+        ),
+        (A + forked("b.c"), "'b' is made by this group itself"),
+        (
+            "  - {name: a, for_each: {m: [1]}, steps: [{python: 'm:f', output: o}]}\n" + forked("o.c"),
+            "group 'a' is a fork itself",
+        ),
+        (A + "  - {name: j, needs: [a]}\n" + forked("j.c", "j"), "group 'j' has no steps, so it makes no output"),
+        (
+            "  - {name: a, steps: [{sql: x, output: o}, {sql: x, output: p}]}\n" + forked("a.c"),
+            "group 'a' has several outputs; name the one to take: o, p",
+        ),
+        ("  - {name: a, steps: [{sql: x}]}\n" + forked("a.c"), "group 'a' declares no output:; give its SQL step one"),
+    ],
+)
+def test_a_dynamic_fork_without_a_maker_is_refused(groups: str, message: str) -> None:
+    (line,) = told(HEAD + groups)
+    assert ".for_each.m.from: " in line
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        MAKER + forked("o.c"),
+        MAKER + forked("a.c"),
+        A + forked("a.c"),
+        A + forked("anything.c"),  # a Python step may write it
+        PYTHON_MAKER + forked("anything.c"),
+    ],
+)
+def test_a_dynamic_fork_that_may_work_is_left_to_the_run(groups: str) -> None:
+    assert JobSpec.from_text(HEAD + groups).groups[1].fork_from is not None
+
+
+def test_publish_is_checked_where_no_python_step_can_make_the_output() -> None:
+    assert told(HEAD + MAKER + "publish: [o, qq, o]\n") == [
+        "s.yaml:4:14: publish[1]: no group makes an output 'qq'; outputs: o",
+        "s.yaml:4:18: publish[2]: 'o' is listed twice; keep one",
+    ]
+    assert JobSpec.from_text(HEAD + A + "publish: [anything]\n").publish == ("anything",)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            date(2013, 1, 1),
+            "params.p: expected text, a number, true, false, null, a list or a mapping, not a Python date",
+        ),
+        ({"a": [1, {2}]}, "params.p.a[1]: expected text"),
+        (float("nan"), "params.p: nan is no number that JSON can hold"),
+        (2**63, "params.p: a whole number of more than 64 bits; give it as text"),
+        ({1: 2}, "params.p: a key must be text, not the number 1"),
+        ("\ud800", "params.p: not valid Unicode text"),
+        ("x" * 70_000, "params: more than 64 KB of parameters"),
+    ],
+)
+def test_a_parameter_that_json_cannot_carry_is_refused_wherever_it_stands(value: Any, message: str) -> None:
+    step = {"python": "m:f"}
+    for spec, place in [
+        (minimal(params={"p": value}), ""),
+        (minimal(groups=[{"name": "a", "params": {"p": value}, "steps": [step]}]), "groups[0]."),
+        (minimal(groups=[{"name": "a", "steps": [{**step, "params": {"p": value}}]}]), "groups[0].steps[0]."),
+    ]:
+        with pytest.raises(SpecError) as caught:
+            JobSpec.model_validate(spec)
+        assert str(caught.value).startswith(place + message)
+
+
+def test_a_parameter_that_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless += [endless, endless]
+    with pytest.raises(SpecError, match="nested more than 20 levels deep"):
+        JobSpec.model_validate(minimal(params={"p": endless}))
+
+
+def test_a_job_has_bounds() -> None:
+    group = GroupSpec.model_validate(
+        {"name": "a", "for_each": {"m": list(range(10_000))}, "steps": [{"python": "m:f"}]}
+    )
+    forks = tuple(group.model_copy(update={"name": f"f{i}"}) for i in range(11))
+    with pytest.raises(SpecError, match="all forks together have 110,000 values; at most 100,000 are allowed"):
+        JobSpec(name="x", groups=forks)
+    plain = GroupSpec.model_validate({"name": "a", "steps": [{"python": "m:f"}]})
+    many = tuple(plain.model_copy(update={"name": f"g{i}"}) for i in range(10_001))
+    with pytest.raises(SpecError, match="10,001 groups; at most 10,000 are allowed"):
+        JobSpec(name="x", groups=many)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "name: j\nparams: {home: '${env:HOME'}\ngroups:\n" + A,
+            "s.yaml:2:16: params.home: expected a reference such as ${env:NAME}, not '${env:HOME'; where the text"
+            " itself is meant, write $${ for ${",
+        ),
+        (
+            "name: j\nparams: {deep: [1, {key: 'x ${env:} y'}]}\ngroups:\n" + A,
+            "s.yaml:2:26: params.deep[1].key: expected a reference such as ${env:NAME}, not '${env:}'; where the text"
+            " itself is meant, write $${ for ${",
+        ),
+        (
+            HEAD + "  - {name: a, steps: [{python: 'm:f', params: {key: '${vault:x}'}}]}\n",
+            "s.yaml:3:53: groups[0].steps[0].params.key: expected a reference such as ${env:NAME}, not '${vault:x}';"
+            " where the text itself is meant, write $${ for ${",
+        ),
+        (
+            HEAD + "  - {name: a, conf: {spark.x: '${env:}'}, steps: [{python: 'm:f'}]}\n",
+            "s.yaml:3:31: groups[0].conf[\"spark.x\"]: expected a reference such as ${env:NAME}, not '${env:}'; where"
+            " the text itself is meant, write $${ for ${",
+        ),
+        (
+            "name: j\nparams: {maps: {'${env:A}': 1}}\ngroups:\n" + A,
+            "s.yaml:2:17: params.maps[\"${env:A}\"]: '${env:A}': a reference is resolved in a value, and not in a key",
+        ),
+        (
+            HEAD + "  - {name: a, for_each: {m: [x, '${env:A}']}, steps: [{python: 'm:f'}]}\n",
+            "s.yaml:3:33: groups[0].for_each.m[1]: '${env:A}': the values of a fork are stored and shown, so no"
+            " reference is resolved in them; put it under params:",
+        ),
+    ],
+)
+def test_a_reference_that_is_none_or_stands_where_none_is_resolved_is_refused(spec: str, message: str) -> None:
+    assert told(spec) == [message]
+
+
+def test_references_and_texts_that_only_look_like_them_are_taken() -> None:
+    params = {
+        "a": "${env:A}${env:B_2}",
+        "b": "$${env:A} and $${vault:x",
+        "c": ["${name}", "$5 {x: y}", {"d": "${env_a}", "e": "${env}/${ENV}"}],
+    }
+    spec = minimal(params=params)
+    assert JobSpec.model_validate(spec).params == params
+    fork = {"name": "f", "for_each": {"v": ["${x:-1}", "s3://b/${env}/x"]}, "steps": [{"python": "m:f"}]}
+    assert JobSpec.model_validate(minimal(groups=[fork])).groups[0].fork_values == ("${x:-1}", "s3://b/${env}/x")
+    with pytest.raises(SpecError, match="expected a reference"):
+        JobSpec.model_validate(spec).with_params({"a": "${env:A"})
+
+
+# --- nothing is taken for what it is not
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("retry: {max: true}", "8:18: groups[1].retry.max: expected a whole number, not true"),
+        ("retry: {max: '3'}", "8:18: groups[1].retry.max: expected a whole number, not '3'"),
+        ("retry: {jitter: false}", "8:21: groups[1].retry.jitter: expected a number, not false"),
+        ("worker_losses: true", "8:20: groups[1].worker_losses: expected a whole number, not true"),
+        ("spark: 1", "8:12: groups[1].spark: expected true or false, not the number 1"),
+        ("optional: 0", "8:15: groups[1].optional: expected true or false, not the number 0"),
+        ("optional: 'yes'", "8:15: groups[1].optional: expected true or false, not 'yes'"),
+        ("join: {rule: at_least, count: true}", "8:35: groups[1].join.count: expected a whole number, not true"),
+        (
+            "for_each: {m: {from: a.c, distinct: 1}}",
+            "8:41: groups[1].for_each.m.distinct: expected true or false, not the number 1",
+        ),
+    ],
+)
+def test_a_truth_value_is_no_number_and_a_number_no_truth_value(more: str, message: str) -> None:
+    text = HEAD + A + "  - name: b\n    needs: [a]\n    steps:\n    - python: m:f\n    " + more + "\n"
+    assert told(text) == [f"s.yaml:{message}"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([b"a"], r"for_each\.m\[0\]: expected text, a number or true or false, not a Python bytes"),
+        ([Decimal("1.5")], r"for_each\.m\[0\]: expected text, a number or true or false, not a Python Decimal"),
+        ([date(2013, 1, 1)], r"for_each\.m\[0\]: .* not a Python date"),
+        ([{1}], r"for_each\.m\[0\]: .* not a Python set"),
+        ({1, 2}, r"for_each\.m: expected a list of values, .*, not a Python set"),
+        (iter([1, 2]), r"for_each\.m: expected a list of values, .*, not a Python list_iterator"),
+    ],
+)
+def test_a_fork_value_that_json_cannot_say_is_refused(values: Any, message: str) -> None:
+    group = {"name": "a", "steps": [{"python": "m:f"}], "for_each": {"m": values}}
+    with pytest.raises(SpecError, match=message):
+        JobSpec.model_validate({"name": "x", "groups": [group]})
+
+
+def test_fork_values_keep_their_types() -> None:
+    group = {"name": "a", "steps": [{"python": "m:f"}], "for_each": {"m": [1, True, 1.0, "1"]}}
+    spec = JobSpec.model_validate({"name": "x", "groups": [group]})
+    for values in (spec.groups[0].fork_values, JobSpec.model_validate_json(spec.to_json()).groups[0].fork_values):
+        assert [(type(value), value) for value in values or ()] == [(int, 1), (bool, True), (float, 1.0), (str, "1")]
+
+
+# --- one step, one statement
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1; SELECT 2",
+        "SELECT 1;\nSELECT 2;",
+        "-- begin with one\nSELECT ';'; /* and */ DROP VIEW v",
+        "CREATE VIEW v AS SELECT 'a''b'; SELECT `;` FROM v",
+    ],
+)
+def test_several_statements_in_one_step_are_refused(sql: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"groups\[0\]\.steps\[0\]\.sql: several statements in one step"):
+        JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}]))
+    (tmp_path / "q.sql").write_text(sql)
+    spec = JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql", "output": "o"}]}]))
+    with pytest.raises(SpecError, match=r"groups\[0\]\.steps\[0\]\.sql_file: .*q\.sql': several statements"):
+        spec.with_sql_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        *("SELECT 1", "SELECT 1;", "SELECT 1;;\n", "SELECT 1; -- done; really", "SELECT 1 /* ; */ ; /* ; */"),
+        *("SELECT ';'", 'SELECT "a;b"', "SELECT 'a''b;c'", "SELECT 'a\\';b'", "SELECT `;` FROM t", "-- a; b\nSELECT 1"),
+        *(
+            "BEGIN SELECT 1; SELECT 2; END",
+            "SELECT 1 /* ; /* ; */ ; */",
+            r"SELECT r'a\', 'b;c'",
+            "SELECT $$a; b$$",
+            "SET spark.my.list=a;b",
+            ";",
+        ),
+    ],
+)
+def test_one_statement_or_what_only_spark_can_tell_is_taken(sql: str) -> None:
+    assert not several_statements(sql)

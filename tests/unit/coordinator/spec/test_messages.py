@@ -1,0 +1,142 @@
+"""What is wrong with a spec is told all at once, by place, and in words that a person can act on."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from tests.support.specs import HEAD, A, minimal, told
+from unstuck.coordinator.spec import json_schema as schema
+from unstuck.coordinator.spec.messages import NOT_YET, PATTERNS
+from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.coordinator.spec.problems import Problem, path_text
+
+
+def test_every_wrong_value_is_told_at_once_by_place_and_expectation() -> None:
+    text = """\
+name: a/b
+max_parallel: true
+on_failure: cancel
+publish: x
+extra: 1
+groups:
+  - name: ../x
+    needs: x
+    timeout: soon
+    conf: {spark.sql.x: 8}
+    for_each: {m: [1, {a: 2}, null]}
+    retry: {max: a, jitter: 2, maxx: 1}
+    join: all_good
+    steps:
+      - sql: 1
+      - {}
+      - {python: foo, output: a b}
+  - needs: []
+  - name: b
+    for_each: {m: {from: x}}
+    join: {at_least: no one}
+  - name: c
+    for_each: {m: 3}
+    params: {a b: 2}
+  - 17
+"""
+    assert told(text) == [
+        "s.yaml:1:7: name: expected a name (letters, digits, _ . and -, beginning with a letter, digit or _, at most"
+        " 63 characters), not 'a/b'",
+        "s.yaml:2:15: max_parallel: expected a whole number, not true",
+        "s.yaml:3:13: on_failure: expected cancel_others or finish_others, not 'cancel'; did you mean 'cancel_others'?",
+        "s.yaml:4:10: publish: expected a list, not 'x'",
+        "s.yaml:5:1: extra: unknown field 'extra'; known: name, params, defaults, max_parallel, timeout, on_failure,"
+        " publish, groups",
+        "s.yaml:7:11: groups[0].name: expected a group name (letters, digits, _ and -, beginning with a letter or _, at"
+        " most 63 characters), not '../x'",
+        "s.yaml:8:12: groups[0].needs: expected a list, not 'x'",
+        "s.yaml:9:14: groups[0].timeout: expected a duration such as 15s, 10m, 1h30m or 7d, not 'soon'",
+        's.yaml:10:25: groups[0].conf["spark.sql.x"]: expected text, not the number 8; put it in quotes',
+        "s.yaml:11:23: groups[0].for_each.m[1]: expected text, a number or true or false, not a mapping",
+        "s.yaml:11:31: groups[0].for_each.m[2]: expected text, a number or true or false, not nothing (null)",
+        "s.yaml:12:18: groups[0].retry.max: expected a whole number, not 'a'",
+        "s.yaml:12:29: groups[0].retry.jitter: expected 1 or less, not the number 2",
+        "s.yaml:12:32: groups[0].retry.maxx: unknown field 'maxx'; did you mean 'max'?",
+        "s.yaml:13:11: groups[0].join: expected all_succeeded, all_done, any_succeeded, at_least or none_failed, not"
+        " 'all_good'; did you mean 'all_done'?",
+        "s.yaml:15:14: groups[0].steps[0].sql: expected text, not the number 1; put it in quotes",
+        "s.yaml:16:9: groups[0].steps[1]: a step is exactly one of python:, sql: or sql_file:",
+        "s.yaml:17:18: groups[0].steps[2].python: expected module:function, such as examples.flights:clean, not 'foo'",
+        "s.yaml:17:31: groups[0].steps[2].output: expected a name (letters, digits and _, not beginning with a digit,"
+        " at most 63 characters), not 'a b'",
+        "s.yaml:18:5: groups[1]: 'name' is missing",
+        "s.yaml:20:26: groups[2].for_each.m.from: expected output.column, such as clean.months, not 'x'",
+        "s.yaml:21:11: groups[2].join: at_least wants a whole number from 1 to 1,000,000,000",
+        "s.yaml:23:19: groups[3].for_each.m: expected a list of values, or from: output.column, not the number 3",
+        's.yaml:24:14: groups[3].params["a b"]: expected a name (letters, digits and _, not beginning with a digit, at'
+        " most 63 characters), not 'a b'",
+        "s.yaml:25:5: groups[4]: expected a mapping, not the number 17",
+    ]
+
+
+@pytest.mark.parametrize("field", sorted(NOT_YET))
+def test_a_field_of_the_design_that_is_still_to_come_says_so(field: str) -> None:
+    assert told(f"{field}: 1\n" + HEAD + A) == [f"s.yaml:1:1: {field}: {field!r} is not supported yet; remove it"]
+    group = HEAD + f"  - {{name: a, {field}: 1, steps: [{{python: 'm:f', {field}: 1}}]}}\n"
+    assert [line.rpartition(": ")[2] for line in told(group)] == [f"{field!r} is not supported yet; remove it"] * 2
+
+
+def test_every_pattern_has_words() -> None:
+    def patterns(value: Any) -> set[str]:
+        if isinstance(value, dict):
+            own = {value["pattern"]} if isinstance(value.get("pattern"), str) else set()
+            own |= set(value.get("patternProperties", ()))
+            return own.union(*(patterns(child) for child in value.values()))
+        return set().union(*(patterns(child) for child in value)) if isinstance(value, list) else set()
+
+    of_models = {p for p in patterns(schema.json_schema()) if r"\s*" not in p}  # the duration's words are its own
+    assert of_models == set(PATTERNS)
+
+
+@pytest.mark.parametrize("text", ["- 1", "17", "just text", "[]"])
+def test_a_text_that_is_no_mapping_says_what_is_wanted(text: str) -> None:
+    assert told(text)[0].startswith("s.yaml:1:1: expected a mapping with name: and groups:, not ")
+
+
+def test_an_empty_job_is_refused() -> None:
+    assert told("name: x\ngroups: []\n") == ["s.yaml:2:9: groups: expected at least one, not none"]
+    assert told("name: x\n") == ["s.yaml:1:1: 'groups' is missing"]
+    assert told("name:\ngroups:\n") == [
+        "s.yaml:1:6: name: expected text, not nothing (null)",
+        "s.yaml:2:8: groups: expected a list, not nothing (null)",
+    ]
+
+
+def test_problems_of_reading_and_of_meaning_are_told_together() -> None:
+    lines = told("name: x\nname: y\nparams: {c: NO}\nfoo: 1\n" + HEAD.partition("\n")[2] + A)
+    assert [line.split(": ")[1] for line in lines] == ["name", "params.c", "foo"]
+
+
+def test_problems_of_a_python_value_have_paths_without_lines() -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec.model_validate(minimal(max_paralel=3))
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.line, problem.source) == ("max_paralel", None, "")
+    assert str(caught.value) == "max_paralel: unknown field 'max_paralel'; did you mean 'max_parallel'?"
+
+
+def test_a_thousand_problems_are_told_in_fifty_lines() -> None:
+    lines = told(HEAD + "".join(f"  - {{name: g{i}, needs: [h{i}]}}\n" for i in range(2000)))
+    assert len(lines) == 51
+    assert lines[-1] == "… and 950 more problems"
+
+
+def test_a_spec_error_travels_between_processes() -> None:
+    error = SpecError([Problem("wrong", ("a", 1), False, "s.yaml", 2, 3)])
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.problems) == ("s.yaml:2:3: a[1]: wrong", error.problems)
+
+
+def test_paths_are_written_without_a_second_reading() -> None:
+    assert path_text(("groups", 2, "steps", 0, "sql")) == "groups[2].steps[0].sql"
+    assert path_text(("conf", "spark.sql.x")) == 'conf["spark.sql.x"]'
+    assert path_text(("params", "a\nb")) == 'params["a\\nb"]'
+    assert path_text(()) == ""

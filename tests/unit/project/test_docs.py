@@ -1,0 +1,407 @@
+"""The documentation against the code: every command, setting, field, state, key, file, code and test it names exists.
+
+Sections headed "Not yet" name what is still to come and are left out, where names of commands are concerned.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import pytest
+import typer.main
+import yaml
+from celery.bin.celery import celery as celery_command
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from scripts import diagrams
+from tests.support.paths import ROOT
+from tests.support.servers import RedisServer
+from unstuck.coordinator.cli.app import app
+from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
+from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
+from unstuck.coordinator.spec.messages import NOT_YET
+from unstuck.coordinator.spec.model import Defaults, JobSpec
+from unstuck.tasks.duration import parse_duration
+from unstuck.tasks.protocol.group import ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
+from unstuck.tasks.settings import Settings
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`\n]+)`")
+UNSTUCK: Any = typer.main.get_command(app)
+
+
+class Block(NamedTuple):
+    """One fenced block of a page."""
+
+    page: Path
+    number: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}-{self.number}"
+
+
+BLOCKS = [Block(page, n, *found) for page in PAGES for n, found in enumerate(FENCE.findall(page.read_text()), 1)]
+
+
+def blocks(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+def prose(page: Path, *, not_yet: bool = False) -> str:
+    """The page without its fenced blocks, and without its sections headed "Not yet" unless they are wanted."""
+    text = FENCE.sub("", page.read_text())
+    return text if not_yet else re.sub(r"^(#+) Not yet\n.*?(?=^#|\Z)", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def section(page: str, heading: str) -> str:
+    """The text below one heading, up to the next of any level."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert found, f"{page} has no heading {heading!r}"
+    return found[1]
+
+
+def rows(text: str, columns: int) -> list[list[str]]:
+    """The body rows of every table in ``text`` with so many columns, cells stripped."""
+    found = [[cell.strip(" |") for cell in line.split(" | ")] for line in text.splitlines() if line[:1] == "|"]
+    assert [row for row in found if len(row) != columns and not set(row[0]) <= set("-|")] == []
+    return [row for row in found if len(row) == columns and row[0].startswith("`")]
+
+
+def bare(cell: str) -> str:
+    found = SPAN.match(cell)
+    assert found, cell
+    return found[1]
+
+
+# -- links and names ------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_or_heading_that_exists(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page, not_yet=True)):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        assert linked.is_relative_to(ROOT), target
+        if anchor:
+            assert anchor in anchors(linked), target
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    todo = [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page not in seen:
+            seen.add(page)
+            links = re.findall(r"\]\(([^)\s#]+\.md)", page.read_text())
+            todo += [(page.parent / link).resolve() for link in links if "://" not in link]
+    assert set(PAGES) <= seen
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_and_test_that_is_named_exists(page: Path) -> None:
+    for name in SPAN.findall(prose(page, not_yet=True)):
+        path, _, test = name.partition("::")
+        if re.fullmatch(r"(tasks|coordinator|tests|docs|examples|scripts)/[\w./-]*", path):
+            assert (ROOT / path).exists(), name
+        if test:
+            functions = [
+                node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)
+            ]
+            assert test in functions, name
+
+
+def test_every_claim_of_the_guarantees_names_its_test() -> None:
+    text = (DOCS / "guarantees.md").read_text()
+    claims = [line for line in text.splitlines() if line.startswith("| ") and line != "| claim | test |"]
+    assert len(claims) > 40
+    assert [claim for claim in claims if "::test_" not in claim] == []
+    # The six of the README, in its words.
+    promised = re.findall(r"^\| (\d) \| \*\*(.+?)\.\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert promised == re.findall(r"^## (\d)\. (.+)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_says_context_decision_and_consequences_and_is_listed(page: Path) -> None:
+    text = page.read_text()
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"]
+    assert text.startswith(f"# {page.name[:4]}: ")
+    assert "::test_" in text
+    assert f"(decisions/{page.name})" in (DOCS / "README.md").read_text()
+
+
+def test_the_map_in_the_readme_names_every_file_of_both_rooms() -> None:
+    text = (ROOT / "README.md").read_text()
+    for room in ("tasks", "coordinator"):
+        table = re.search(rf"^\| in `{room}/` \|.*?\n\n", text, re.MULTILINE | re.DOTALL)
+        assert table, room
+        named = {name for row in table[0].strip().splitlines()[2:] for name in SPAN.findall(row.split("|")[1])}
+        there = {path.name for path in (ROOT / room).glob("*.py")} - {"__init__.py"}
+        there |= {f"{path.name}/" for path in (ROOT / room).iterdir() if path.is_dir() and path.name[0] != "_"}
+        assert named == there
+
+
+def test_codes_are_codes_of_the_program() -> None:
+    files = [
+        path for room in ("tasks", "coordinator") for end in ("py", "lua") for path in (ROOT / room).rglob(f"*.{end}")
+    ]
+    source = "\n".join(path.read_text() for path in files)
+    for page in PAGES:
+        for code in re.findall(r"\b[A-Z]{3,}_[A-Z_]+[A-Z]\b", re.sub(r"UNSTUCK_\w+|\$\{env:\w+\}", "", prose(page))):
+            if code not in ("JAVA_HOME", "SEED_START"):
+                assert re.search(rf"\b{code}\b", source), f"{page.name}: {code}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_variable_that_is_named_is_a_setting(page: Path) -> None:
+    named = set(re.findall(r"UNSTUCK_[A-Z_]+[A-Z]", page.read_text())) - {"UNSTUCK_DEBUG", "UNSTUCK_ARM"}
+    assert named <= {f"UNSTUCK_{name.upper()}" for name in Settings.model_fields}
+
+
+# -- commands -------------------------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[Any]:
+    """Every line in a shell block that calls one of our programs."""
+    for block in blocks("console", "sh"):
+        for line in block.text.splitlines():
+            words = shlex.split(line.removeprefix("docker compose run --rm "), comments=True)
+            if words and words[0] in ("unstuck", "make", "celery"):
+                yield pytest.param(words, id=f"{block}: {line.partition('#')[0].strip()}")
+
+
+def parse(words: list[str]) -> None:
+    """Let the command line parse ``words``; nothing is run. Raises: UsageError, of the click that typer brings."""
+    command, context, name = UNSTUCK, None, "unstuck"
+    while hasattr(command, "commands"):
+        context = command.context_class(command, info_name=name, parent=context)
+        name, command, words = command.resolve_command(context, words)
+    command.make_context(name, list(words), parent=context)
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_every_command_is_one_that_its_program_takes(words: list[str]) -> None:
+    program, *rest = words
+    if program == "unstuck":
+        parse(rest)
+    elif program == "make":
+        phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert phony
+        assert {word for word in rest if "=" not in word} <= set(phony[1].split())
+        for variable in (word.partition("=")[0] for word in rest if "=" in word):
+            assert f"{variable} ?=" in (ROOT / "Makefile").read_text()
+    else:
+        outer = celery_command.make_context("celery", rest)
+        name, inner, rest = celery_command.resolve_command(outer, [*outer._protected_args, *outer.args])
+        assert inner is not None
+        outer.invoked_subcommand = name
+        with outer:
+            celery_command.callback(**outer.params)  # finds and imports the app
+        if name != "flower":  # parses by itself, when it runs
+            inner.make_context(name, rest, parent=outer)
+
+
+def test_commands_named_in_prose_exist() -> None:
+    for page in PAGES:
+        for span in SPAN.findall(prose(page)):
+            if re.match(r"unstuck [a-z]", span):
+                assert span.split()[1] in UNSTUCK.commands, f"{page.name}: {span}"
+
+
+def test_the_command_line_page_is_the_command_line() -> None:
+    written = {}
+    for usage, options, _ in rows((DOCS / "cli.md").read_text().partition("## Exit codes")[0], 3):
+        written[bare(usage)] = set(SPAN.findall(options))
+    told = {}
+    todo = list(UNSTUCK.commands.items())
+    while todo:
+        name, command = todo.pop()
+        if hasattr(command, "commands"):
+            todo += [(f"{name} {below}", one) for below, one in command.commands.items()]
+            continue
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        usage = [re.sub(r"[{}]", "", str(a.metavar or a.name).upper()) for a in arguments]
+        usage = [
+            word if a.required or word[0] == "[" else f"[{word}]" for a, word in zip(arguments, usage, strict=True)
+        ]
+        options = {o for p in command.params if p.param_type_name == "option" for o in p.opts} - {"--help"}
+        told[" ".join([name, *usage])] = options
+    assert written == told
+
+
+def test_the_exit_codes_are_those_of_the_program() -> None:
+    numbers = re.findall(r"^\| (\d+) \|", section("cli.md", "Exit codes"), re.MULTILINE)
+    assert [int(number) for number in numbers] == sorted(int(code) for code in ExitCode)
+
+
+def test_the_recipes_are_listed_in_their_order() -> None:
+    page = (DOCS / "howto.md").read_text()
+    assert re.findall(r"^- \[(.*)\]\(#", page, re.MULTILINE) == re.findall(r"^## (.*)$", page, re.MULTILINE)
+
+
+def test_every_make_target_is_described() -> None:
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony
+    assert {bare(row[0]) for row in rows(section("cli.md", "make"), 2)} == {f"make {name}" for name in phony[1].split()}
+
+
+# -- fields and settings --------------------------------------------------------------------------------------
+
+
+def same(written: str, field: FieldInfo) -> bool:
+    """Does the cell of a default say what the field's default is?"""
+    default = field.get_default(call_default_factory=True)
+    if default is PydanticUndefined or default is None:
+        return written == ("none" if default is None else "required")
+    if default in ((), {}, [], Defaults()):
+        return written == "empty"
+    text = bare(written)
+    if isinstance(default, float) and "parse_duration" in str(field):
+        return parse_duration(text) == default
+    return text == (str(default) if isinstance(default, str | JoinRule) else json.dumps(default))
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [
+        ("Job", JobSpec),
+        ("Defaults", Defaults),
+        ("Group", GroupSpec),
+        ("Step", Step),
+        ("Retry", RetryPolicy),
+        ("Fork from a column", ForkFrom),
+    ],
+)
+def test_the_fields_of_a_spec_are_those_that_are_read(heading: str, model: type[BaseModel]) -> None:
+    text = "".join(line + "\n" for line in section("spec.md", heading).splitlines() if line.count(" | ") == 3)
+    table = {bare(row[0]): row[2] for row in rows(text, 4)}
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
+    assert list(table) == list(fields)
+    assert [name for name, field in fields.items() if not same(table[name], field)] == []
+
+
+def test_every_join_rule_is_described_and_lives_with_failures_as_said() -> None:
+    text = "".join(line + "\n" for line in section("spec.md", "Join").splitlines() if line.count(" | ") == 4)
+    table = {bare(row[0]): row[4] for row in rows(text, 5)}
+    assert set(table) == set(get_args(JoinRule.model_fields["rule"].annotation))
+    for rule, lives in table.items():
+        assert lives == ("yes" if JoinRule(rule=rule).tolerates_failure else "no")
+
+
+def test_the_fields_still_to_come_are_those_that_are_refused() -> None:
+    assert set(SPAN.findall(section("spec.md", "Not yet"))) == NOT_YET
+
+
+def test_the_settings_page_is_the_settings() -> None:
+    table = {bare(row[0]): row[1] for row in rows(section("settings.md", "Settings"), 4)}
+    fields = {f"UNSTUCK_{name.upper()}": field for name, field in Settings.model_fields.items()}
+    assert list(table) == list(fields)
+    assert [name for name, field in fields.items() if not same(table[name], field)] == []
+
+
+# -- states and keys ------------------------------------------------------------------------------------------
+
+
+def test_the_diagrams_of_moves_are_drawn_from_the_tables() -> None:
+    page = (DOCS / "how-it-works.md").read_text()
+    assert diagrams.drawn(page) == page, "run python scripts/diagrams.py"
+
+
+def test_every_state_and_status_has_its_place_in_the_tables() -> None:
+    for words, moves in ((GroupState, GROUP_MOVES), (Status, JOB_MOVES)):
+        assert {word for move in moves for word in move} == set(words)
+        assert not [old for old, _ in moves if old.terminal], "terminal is final"
+    assert {new for _, new in GROUP_MOVES_ASKED} == {GroupState.SKIPPED, GroupState.WAITING}
+
+
+def test_every_status_is_described_and_the_final_ones_are_named() -> None:
+    text = section("how-it-works.md", "Status of a job")
+    told = [word for line in re.findall(r"^\| ([A-Z, ]+) \|", text, re.MULTILINE) for word in line.split(", ")]
+    assert sorted(told) == sorted(str(status) for status in Status)
+    final = re.search(r"^([A-Z, ]+) and ([A-Z]+) are final", text, re.MULTILINE)
+    assert final
+    assert {*final[1].split(", "), final[2]} == {str(status) for status in TERMINAL}
+
+
+def test_the_catalogue_of_keys_is_that_of_the_code() -> None:
+    catalogue = importlib.import_module("unstuck.tasks.protocol.keys").__doc__ or ""
+    code = dict(re.findall(r"^``(P:\S+)`` +(hash|list|stream|string|zset|pub/sub)", catalogue, re.MULTILINE))
+    kinds = {"sorted set": "zset"}
+    page = {bare(row[0]): kinds.get(row[1], row[1]) for row in rows((DOCS / "keys.md").read_text(), 3)}
+    assert set(page) == set(code)
+    assert len(page) > 20
+    assert page == code
+
+
+# -- snippets -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_every_yaml_snippet_is_a_valid_spec(block: Block) -> None:
+    JobSpec.from_text(block.text, "snippet.yaml")
+    assert yaml.safe_load(block.text)
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_every_python_snippet_compiles_and_its_imports_from_us_exist(block: Block) -> None:
+    tree = ast.parse(block.text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("tasks", "coordinator"):
+            module = importlib.import_module(str(node.module))
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "client":
+            assert node.attr == "queries" or callable(getattr(Client, node.attr)), node.attr
+
+
+def test_the_job_of_the_readme_is_submitted_as_it_says(client: Any, redis_server: RedisServer, tmp_path: Path) -> None:
+    (spec,) = [b for b in blocks("yaml") if b.page.name == "README.md" and b.page.parent == ROOT]
+    (code,) = [b for b in blocks("python") if b.page.name == "README.md" and b.page.parent == ROOT]
+    (tmp_path / "carriers.yaml").write_text(spec.text)
+    env = {**os.environ, "UNSTUCK_REDIS_URL": redis_server.url, "PYTHONPATH": str(ROOT)}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code.text],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert said[0][1] == "PENDING"
+    assert said[0] == said[1], "the same key is the same job"
+
+
+def test_nothing_names_a_place_of_one_machine() -> None:
+    for page in PAGES:
+        assert re.findall(r"/(?:work|tmp|home|root)/\S*", page.read_text()) == [], page.name

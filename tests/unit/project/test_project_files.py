@@ -1,0 +1,271 @@
+"""What a stranger touches first: the pins, the Makefile, the setup script, the CI script, the licence."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from importlib.metadata import requires, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.paths import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Needed by nothing on the Python of this process, but by Python 3.11.0 to 3.11.2.
+ELSEWHERE = {"async-timeout"}
+TOOLS = ("sh", "dirname", "uname", "awk", "df", "sed", "grep", "id", "cat", "cksum")
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def needed() -> dict[str, Requirement]:
+    """Every requirement of the project, of its extras, and of what those need, on this Python."""
+    todo = [Requirement(text) for text in PROJECT["dependencies"]]
+    todo += [Requirement(text) for extra in PROJECT["optional-dependencies"].values() for text in extra]
+    found: dict[str, Requirement] = {}
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        if name == PROJECT["name"] or str(requirement) in {str(r) for r in found.values()}:
+            continue
+        found[f"{name} {requirement}"] = requirement
+        extras = ("", *requirement.extras)
+        for text in requires(name) or []:
+            below = Requirement(text)
+            if below.marker is None or any(below.marker.evaluate({"extra": extra}) for extra in extras):
+                below.marker = None
+                todo.append(below)
+    return found
+
+
+def test_every_package_that_gets_installed_is_pinned_and_no_other() -> None:
+    names = {canonicalize_name(requirement.name) for requirement in needed().values()}
+
+    assert names - set(pins()) == set()
+    assert set(pins()) - names - ELSEWHERE == set()
+
+
+def test_the_pins_satisfy_what_the_project_asks_for() -> None:
+    pinned = pins()
+    wrong = [
+        f"{requirement}, pinned to {pinned[canonicalize_name(requirement.name)]}"
+        for requirement in needed().values()
+        if not requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
+    ]
+    assert wrong == []
+
+
+def test_the_tests_run_with_the_versions_that_are_pinned() -> None:
+    pinned = {name: pin for name, pin in pins().items() if name not in ELSEWHERE}
+    assert {name: version(name) for name in pinned} == pinned
+
+
+def test_the_pins_name_no_host() -> None:
+    text = "\n".join(f"{name}=={pin}" for name, pin in pins().items())
+    assert re.findall(r"[^A-Za-z0-9.=\n-]", text) == []
+
+
+def test_make_alone_lists_every_target() -> None:
+    shown = subprocess.run(
+        ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert targets is not None
+    assert [line.split()[1] for line in shown.splitlines()] == targets[1].split()
+
+
+def test_the_ci_script_runs_the_tests_last_and_can_be_run() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert os.access(ROOT / "scripts" / "setup.sh", os.X_OK)
+    assert re.findall(r"^stage \w+ (.*)$", script.read_text(), re.MULTILINE) == [
+        "make lint",
+        "make simulate SEEDS=2000",
+        "make mirror SEEDS=300",
+        "make chaos MINUTES=1",
+        "make test",
+    ]
+
+
+def test_the_licence_is_the_apache_licence_to_the_letter() -> None:
+    digest = hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
+    assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+    assert PROJECT["license"] == "Apache-2.0"
+
+
+class Machine:
+    """A machine on which only the given programs exist, with a copy of what the setup script reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.checkout = folder / "checkout"
+        (self.checkout / "scripts").mkdir(parents=True)
+        shutil.copy(ROOT / "scripts" / "setup.sh", self.checkout / "scripts")
+        for name in ("pyproject.toml", "constraints.txt"):
+            shutil.copy(ROOT / name, self.checkout)
+        for tool in TOOLS:
+            found = shutil.which(tool)
+            assert found is not None
+            (self.bin / tool).symlink_to(found)
+
+    def has(self, name: str, script: str) -> None:
+        program = self.bin / name
+        program.unlink(missing_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    def has_java(self, banner: str) -> None:
+        self.has("java", f"echo '{banner}' >&2")
+
+    def setup(self, what: str = "check", **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.checkout / "scripts" / "setup.sh"), what],
+            env={"PATH": str(self.bin), **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A machine that lacks nothing."""
+    machine = Machine(tmp_path)
+    machine.has("python3", "case $1 in -V) echo Python 3.11.7;; esac")
+    machine.has_java('openjdk version "17.0.15" 2025-04-15')
+    machine.has("df", "echo 'Filesystem 1024-blocks Used Available'; echo '/dev/sda 9 9 5000000 1% /'")
+    return machine
+
+
+def test_a_machine_that_lacks_nothing_is_told_so(machine: Machine) -> None:
+    done = machine.setup()
+    assert (done.returncode, done.stderr) == (
+        0,
+        "This machine has what Unstuck needs: Python 3.11.7, Java 17, 4882 MB free.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("banner", "fits"),
+    [
+        ('openjdk version "21.0.7" 2025-04-15 LTS', True),
+        ('java version "25" 2025-09-16', True),
+        ('openjdk version "11.0.27" 2025-04-15', False),
+        ('openjdk version "1.8.0_412"', False),
+    ],
+)
+def test_java_17_or_newer_is_asked_for(machine: Machine, banner: str, fits: bool) -> None:
+    machine.has_java(banner)
+    done = machine.setup()
+    assert done.returncode == (0 if fits else 2)
+    assert ("missing: Java 17 or newer" in done.stderr) is not fits
+
+
+@pytest.mark.parametrize(
+    ("manager", "advice"),
+    [
+        ("apt-get", "sudo apt-get install -y"),
+        ("dnf", "sudo dnf install -y java-17-openjdk-headless"),
+        ("brew", "brew install openjdk@17"),
+        (None, "https://adoptium.net"),
+    ],
+)
+def test_missing_java_comes_with_the_way_to_get_it_here(machine: Machine, manager: str | None, advice: str) -> None:
+    (machine.bin / "java").unlink()
+    if manager:
+        machine.has(manager, "exit 1")
+    done = machine.setup()
+    assert done.returncode == 2
+    assert advice in done.stderr
+    assert "make java" in done.stderr
+
+
+def test_a_java_home_without_java_is_named(machine: Machine) -> None:
+    done = machine.setup(JAVA_HOME="/nowhere")
+    assert done.returncode == 2
+    assert "JAVA_HOME, /nowhere" in done.stderr
+
+
+def test_a_java_that_only_says_there_is_none_is_no_java(machine: Machine) -> None:
+    machine.has("java", "echo 'Unable to locate a Java Runtime' >&2; exit 1")
+    assert machine.setup().returncode == 2
+
+
+def test_an_old_python_is_refused_with_its_version(machine: Machine) -> None:
+    machine.has("python3", "case $1 in -V) echo Python 3.9.2;; *) exit 1;; esac")
+    done = machine.setup()
+    assert done.returncode == 2
+    assert "Python 3.11 or newer (found: Python 3.9.2)" in done.stderr
+
+
+def test_a_name_on_the_path_that_does_not_run_is_passed_over(machine: Machine) -> None:
+    machine.has("python3.11", "echo 'pyenv: python3.11: command not found' >&2; exit 127")
+    assert machine.setup().returncode == 0
+
+
+def test_a_python_without_venv_is_told_the_package(machine: Machine) -> None:
+    machine.has("python3", "case $2 in *ensurepip*) exit 1;; *version_info\\[:2*|*%d*) echo 3.11;; esac")
+    done = machine.setup()
+    assert done.returncode == 2
+    assert "apt-get install -y python3.11-venv" in done.stderr
+
+
+def test_everything_that_is_missing_is_said_at_once(machine: Machine) -> None:
+    (machine.bin / "java").unlink()
+    (machine.bin / "python3").unlink()
+    machine.has("df", "echo head; echo '/dev/sda 9 9 100000 1% /'")
+    machine.has("uname", "echo MINGW64_NT-10.0")
+    done = machine.setup("dev")
+    assert done.returncode == 2
+    assert done.stderr.count("missing: ") == 4
+    assert "WSL 2" in done.stderr
+    assert "97 MB are free, 3000 MB are needed" in done.stderr
+    assert not (machine.checkout / ".venv").exists()
+
+
+def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> None:
+    """Given an environment made by one setup; then the next installs nothing, until the pins change."""
+    calls = machine.checkout / "calls"
+    pip = f'case "$*" in *pip*) echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck;; esac'
+    make_venv = "mkdir -p .venv/bin && cp " + str(machine.bin / "venv-python") + " .venv/bin/python"
+    machine.has("venv-python", pip)
+    machine.has("python3", f'case "$*" in "-m venv .venv") {make_venv};; -V) echo Python 3.11.7;; esac')
+    for tool in ("mkdir", "cp", "chmod"):
+        (machine.bin / tool).symlink_to(str(shutil.which(tool)))
+
+    assert machine.setup("dev").returncode == 0
+    assert calls.read_text().splitlines() == [
+        "-m pip install --quiet --disable-pip-version-check -e .[dev] -c constraints.txt"
+    ]
+    assert machine.setup("dev").returncode == 0
+    assert machine.setup("demo").returncode == 0  # dev holds all that demo holds
+    assert len(calls.read_text().splitlines()) == 1
+
+    with (machine.checkout / "constraints.txt").open("a") as constraints:
+        constraints.write("six==1.17.0\n")
+    assert machine.setup("demo").returncode == 0
+    assert "-e .[demo]" in calls.read_text().splitlines()[-1]
+
+
+def test_a_failed_installation_is_tried_again_the_next_time(machine: Machine) -> None:
+    machine.has("venv-python", 'case "$*" in *pip*) exit 1;; esac')
+    make_venv = "mkdir -p .venv/bin && cp " + str(machine.bin / "venv-python") + " .venv/bin/python"
+    machine.has("python3", f'case "$*" in "-m venv .venv") {make_venv};; esac')
+    for tool in ("mkdir", "cp"):
+        (machine.bin / tool).symlink_to(str(shutil.which(tool)))
+
+    for _ in range(2):
+        done = machine.setup("demo")
+        assert done.returncode == 2
+        assert "pip could not install the project" in done.stderr

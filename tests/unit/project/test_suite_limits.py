@@ -1,0 +1,191 @@
+"""The suite itself: it ends whatever a test does, says which one it was, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.processes import lives
+from tests.support.servers import wait_until
+
+PROCESSES = re.findall(r"^PYTEST_OPTIONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
+# A fleet as tests have them: deaf to SIGTERM, in sessions of its own.
+HEAD = """
+import ctypes, os, signal, subprocess, sys, threading, time
+from pathlib import Path
+import psutil
+import pytest
+
+LIBC = ctypes.PyDLL(None)
+FLEET = '''
+import os, signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+name = "main" if os.fork() else "child"
+os.setsid() if name == "child" else None
+Path(sys.argv[1], f"{name}-{os.getpid()}").touch()
+time.sleep(1000)
+'''
+
+@pytest.fixture(scope="module")
+def fleet(request):
+    folder = Path(os.environ["STARTED"], Path(request.module.__file__).stem)
+    folder.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", FLEET, str(folder)], start_new_session=True)
+    while len(list(folder.iterdir())) < 2:
+        time.sleep(0.01)
+    yield process
+    for one in psutil.Process(process.pid).children():
+        one.kill()
+    process.kill()
+    process.wait()
+
+"""
+
+
+class Suite:
+    """A folder of tests, run as ``make test`` runs ours: by pytest with the same settings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.started = folder, folder / "started"
+        self.started.mkdir()
+        self.out = folder / "out.txt"
+
+    def file(self, name: str, text: str) -> None:
+        (self.folder / f"test_{name}.py").write_text(HEAD + text)
+
+    def run(self, *options: str, **settings: float) -> int:
+        """In the background of a shell that runs a script; its exit code."""
+        pytest = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
+        pytest += ["-p", "tests.support.suite_limits"]
+        told = ["-p", "no:cacheprovider", *(part for name in settings for part in ("-o", f"{name}={settings[name]}"))]
+        with self.out.open("wb") as out:
+            return subprocess.run(
+                ["sh", "-c", '"$@" & wait $!', "sh", *pytest, *told, *options, str(self.folder)],
+                env={**os.environ, "PYTHONPATH": str(ROOT), "STARTED": str(self.started)},
+                stdout=out,
+                stderr=out,
+                timeout=150,
+            ).returncode
+
+    @property
+    def text(self) -> str:
+        return self.out.read_text()
+
+    def left(self) -> list[psutil.Process]:
+        """What still lives of all fleets."""
+        found = []
+        for path in self.started.rglob("*-*"):
+            with suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(int(path.name.rpartition("-")[2])))
+        return [process for process in found if lives(process)]
+
+    def nothing_is_left(self) -> None:
+        assert list(self.started.rglob("child-*")), self.text
+        wait_until(lambda: not self.left(), 10, "the fleets of the suite to be gone")
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Iterator[Suite]:
+    made = Suite(tmp_path)
+    yield made
+    for process in made.left():
+        process.kill()
+
+
+@pytest.mark.parametrize("processes", [(), PROCESSES], ids=len)
+def test_a_signal_of_the_keyboard_reaches_what_a_test_starts_though_a_script_started_the_suite(
+    suite: Suite, processes: Sequence[str]
+) -> None:
+    suite.file(
+        "signals",
+        """
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
+def test_ends(number):
+    code = f"import os; os.kill(os.getpid(), {int(number)})"
+    assert subprocess.run([sys.executable, "-c", code], stderr=-3).returncode == -number
+""",
+    )
+    assert suite.run(*processes) == 0, suite.text
+
+
+@pytest.mark.parametrize("processes", [(), PROCESSES], ids=len)
+def test_a_test_that_runs_out_of_time_fails_with_its_fleet_and_the_others_go_on(
+    suite: Suite, processes: Sequence[str]
+) -> None:
+    for name in "abcd":
+        suite.file(
+            name,
+            """
+@pytest.mark.timeout(1)
+def test_hangs(fleet):
+    threading.Event().wait()
+
+def test_after(fleet): ...
+""",
+        )
+    assert suite.run(*processes) == 1
+    assert "4 failed, 4 passed" in suite.text
+    assert len(re.findall(r"^FAILED .*::test_hangs - Failed: Timeout", suite.text, re.MULTILINE)) == 4
+    suite.nothing_is_left()
+
+
+# What pytest-timeout cannot interrupt.
+ENDS = {
+    # A mutex that the thread itself holds, waited for with the lock of the interpreter.
+    "stuck in C code": "mutex = ctypes.create_string_buffer(64); [LIBC.pthread_mutex_lock(mutex) for _ in range(2)]",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "deaf to its timeout": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(1000)",
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_test_process_that_dies_or_hangs_takes_its_fleet_with_it_and_the_suite_ends(suite: Suite, how: str) -> None:
+    suite.file("bad", f"@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {ENDS[how]}\n")
+    for name in "cd":
+        suite.file(name, "def test_good(): ...\n")
+    assert suite.run(*PROCESSES, grace_after_timeout=3) == 1
+    assert re.search(r"worker '\w+' crashed while running '.*test_bad.py::test_bad'", suite.text), suite.text
+    assert "1 failed, 2 passed" in suite.text
+    suite.nothing_is_left()
+
+
+@pytest.mark.parametrize("how", ["stuck in C code", "killed"])
+def test_the_only_test_process_that_dies_or_hangs_takes_its_fleet_with_it(suite: Suite, how: str) -> None:
+    suite.file("bad", f"@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {ENDS[how]}\n")
+    assert suite.run(grace_after_timeout=3) != 0
+    suite.nothing_is_left()
+
+
+def test_a_test_process_that_is_frozen_is_ended_when_there_was_no_news_for_long(suite: Suite) -> None:
+    suite.file("bad", "def test_bad(fleet):\n    os.kill(os.getpid(), signal.SIGSTOP)\n")
+    suite.file("good", "def test_good(): ...\n")
+    assert suite.run(*PROCESSES, timeout=1, grace_after_timeout=1, longest_silence=30) == 1
+    suite.nothing_is_left()
+
+
+def test_a_controller_that_is_killed_takes_the_test_processes_and_their_fleets_with_it(suite: Suite) -> None:
+    suite.file("bad", "def test_bad(fleet):\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(1000)\n")
+    assert suite.run(*PROCESSES) != 0
+    suite.nothing_is_left()
+
+
+def test_a_thread_that_never_ends_does_not_keep_the_suite(suite: Suite) -> None:
+    suite.file("thread", "def test_thread():\n    threading.Thread(target=time.sleep, args=(1000,)).start()\n")
+    assert suite.run(grace_at_end=5) == 1
+    assert "1 passed" in suite.text
+
+
+def test_a_test_that_may_be_silent_for_longer_than_the_run_is_refused(suite: Suite) -> None:
+    suite.file("long", "@pytest.mark.timeout(850)\ndef test_long(): ...\n")
+    assert suite.run() == pytest.ExitCode.USAGE_ERROR
+    assert "test_long may take 910 s with its grace; the run is ended after 900 s without news" in suite.text

@@ -1,0 +1,372 @@
+"""The parts of a runner that need neither a store nor Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+import redis
+
+from tests.support.servers import RedisServer, wait_until
+from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound
+from unstuck.tasks.process.tree import Seen, Tree, describe_status, look, working_folder
+from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
+from unstuck.tasks.protocol.group import Collect
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner import log as attempt_log
+from unstuck.tasks.runner.leaks import Surroundings
+from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.steps.context import StepContext, Work
+from unstuck.tasks.steps.execute import find, fit
+from unstuck.tasks.steps.inputs import read_inputs
+from unstuck.tasks.steps.output import collect, read_table, stage
+from unstuck.tasks.steps.spark import hadoop_uri, local_master, same_schema
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import Marker, write_marker
+from unstuck.tasks.watchdog.cancel_channel import Wake
+
+
+def imported_by(module: str) -> set[str]:
+    code = f"import sys, {module}; print(' '.join(sys.modules))"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_a_coordinator_can_import_the_celery_app_without_any_package_of_a_worker() -> None:
+    assert not imported_by("unstuck.tasks.celery") & {
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "psutil",
+        "unstuck.tasks.runner.runner",
+    }
+
+
+def test_the_watchdog_starts_without_spark_and_celery() -> None:
+    assert not imported_by("unstuck.tasks.watchdog") & {"pyspark", "pyarrow", "pandas", "celery", "kombu"}
+
+
+def test_the_pieces_of_a_runner_import_no_spark_before_a_group_asks() -> None:
+    assert not imported_by("unstuck.tasks.runner.attempt") & {"pyspark", "pyarrow", "pandas"}
+
+
+# -- calls -----------------------------------------------------------------------------------------------------
+
+
+def plain(spark: Any, ctx: Any, a: int, b: int = 2) -> None: ...
+
+
+def greedy(spark: Any, ctx: Any, **rest: Any) -> None: ...
+
+
+def lonely() -> None: ...
+
+
+def test_a_step_gets_the_parameters_it_takes() -> None:
+    assert fit("m:plain", plain, {"a": 1, "z": 9}, own=set()) == {"a": 1}
+    assert fit("m:greedy", greedy, {"a": 1, "z": 9, "spark": 0}, own=set()) == {"a": 1, "z": 9}
+
+
+@pytest.mark.parametrize(
+    ("function", "params", "own", "says"),
+    [
+        (plain, {}, set(), "needs a"),
+        (plain, {"a": 1, "c": 2}, {"c"}, "does not take c"),
+        (lonely, {}, set(), "spark and ctx"),
+    ],
+)
+def test_a_call_that_does_not_fit_says_how(function: Any, params: Any, own: set[str], says: str) -> None:
+    with pytest.raises(BadStepCall, match=says):
+        fit("m:f", function, params, own=own)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "says"),
+    [
+        ("os:getcwd", ["steps"], "UNSTUCK_STEP_MODULES"),
+        ("osx.path:join", ["os"], "UNSTUCK_STEP_MODULES"),
+        ("no_such_module_here:f", [], r"on \S+:\d+: ModuleNotFoundError"),
+        ("os:no_such_name", [], "AttributeError"),
+        ("os:sep", [], "not a function"),
+    ],
+)
+def test_code_that_may_not_or_cannot_be_imported_is_refused(name: str, allowed: list[str], says: str) -> None:
+    with pytest.raises(StepNotFound, match=says):
+        find(name, allowed)
+
+
+def test_allowed_modules_hold_what_is_below_them() -> None:
+    assert find("os.path:join", ["os"]) is os.path.join
+
+
+# -- failures --------------------------------------------------------------------------------------------------
+
+
+def test_failures_say_code_sentence_and_whether_a_retry_may_help() -> None:
+    assert failure_of(SqlInvalid("no such table")).code == "SQL_INVALID"
+    assert not failure_of(SqlInvalid("x")).recoverable
+    assert failure_of(SystemExit(3)).text == "the step called sys.exit(3)"
+    assert failure_of(MemoryError()).text == "MemoryError"
+    assert failure_of(ValueError("a" * 9000)).recoverable
+    assert len(failure_of(ValueError("a" * 9000)).text) <= MAX_TEXT
+
+
+def test_what_is_cut_keeps_its_beginning_and_its_end() -> None:
+    cut = shorten("begin" + "x" * 5000 + "end", 100)
+    assert (cut[:5], cut[-3:], len(cut) <= 100) == ("begin", "end", True)
+
+
+# -- outputs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(str(tmp_path / "warehouse"))
+
+
+def test_an_arrow_output_is_counted_from_its_files_with_sparks_schema(files: Files) -> None:
+    staged = stage(files, "_staging/j/g/1-n-c/out", pa.table({"n": [1, 2, 3]}))
+    assert staged.rows == 3
+    assert [f.path for f in staged.files] == ["_staging/j/g/1-n-c/out/part-00000.parquet"]
+    assert '"name":"n"' in staged.schema
+    assert read_table(files, [staged, staged]).num_rows == 6
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}, "text", object()])
+def test_only_frames_are_outputs(files: Files, value: Any) -> None:
+    with pytest.raises(OutputInvalid, match="wants a Spark, Arrow or pandas frame"):
+        stage(files, "_staging/x", value)
+
+
+@pytest.mark.parametrize(
+    ("values", "distinct", "says"),
+    [
+        ([1, None], False, "null"),
+        ([1, 1], False, "twice"),
+        ([float("nan")], False, "value nan"),
+        ([b"x"], False, "cast the column"),
+        (list(range(10_001)), False, "at most 10000"),
+        (list(range(10_001)), True, "more than 10000"),
+    ],
+)
+def test_values_that_cannot_be_a_fork_are_refused(files: Files, values: list[Any], distinct: bool, says: str) -> None:
+    staged = stage(files, "_staging/x", pa.table({"v": values}))
+    with pytest.raises(ForkValuesInvalid, match=says):
+        collect(files, staged, Collect(output="x", column="v", distinct=distinct))
+
+
+def test_values_that_python_cannot_hold_are_refused(files: Files) -> None:
+    staged = stage(files, "_staging/x", pa.table({"v": pa.array([5_000_000], pa.date32())}))  # in the year 15,659
+    with pytest.raises(ForkValuesInvalid, match="a value of the column v cannot be read"):
+        collect(files, staged, Collect(output="x", column="v"))
+
+
+def test_values_that_the_store_could_not_hold_are_refused(files: Files) -> None:
+    wanted = Collect(output="x", column="v", distinct=True)
+    staged = stage(files, "_staging/x", pa.table({"v": ["a" * 50, "b" * 50, "a" * 50]}))
+    assert collect(files, staged, wanted, room=104) == ["a" * 50, "b" * 50]
+    with pytest.raises(ForkValuesInvalid, match=r"the values of x\.v, .* take more than 16 MB"):
+        collect(files, staged, wanted, room=103)
+
+
+def test_distinct_values_keep_their_order_and_an_empty_output_has_none(files: Files) -> None:
+    wanted = Collect(output="x", column="v", distinct=True)
+    assert collect(files, stage(files, "_staging/x", pa.table({"v": ["b", "a", "b", None]})), wanted) == ["b", "a"]
+    assert collect(files, stage(files, "_staging/y", pa.table({"v": pa.array([], pa.int64())})), wanted) == []
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are(files: Files) -> None:
+    with pytest.raises(ForkValuesInvalid, match="no column w; it has v"):
+        collect(files, stage(files, "_staging/x", pa.table({"v": [1]})), Collect(output="x", column="w"))
+
+
+def test_two_needs_with_one_output_name_are_refused(files: Files) -> None:
+    for group in ("a", "b"):
+        staging = f"_staging/j/{group}/1-n-c"
+        staged = stage(files, f"{staging}/rows", pa.table({"v": [1]}))
+        write_marker(files, staging, Marker(f"j/{group}/1/n/c", "f", {"rows": staged}, {}, {}, 0.0))
+    inputs = {group: [f"_staging/j/{group}/1-n-c"] for group in ("a", "b")}
+    with pytest.raises(OutputInvalid, match="both a and b have an output named rows"):
+        read_inputs(files, inputs)
+    assert sorted(read_inputs(files, {"a": inputs["a"]})) == ["a", "rows"]
+
+
+# -- Spark's small rules ---------------------------------------------------------------------------------------
+
+
+def test_the_cores_of_a_machine_are_shared_by_its_runners() -> None:
+    assert [local_master("local[*]", slots, 8) for slots in (1, 3, 20)] == ["local[8]", "local[2]", "local[1]"]
+    assert local_master("spark://host:7077", 4, 8) == "spark://host:7077"
+
+
+def test_uris_are_spelled_as_hadoop_does() -> None:
+    assert (hadoop_uri("s3://b/k"), hadoop_uri("/w/x")) == ("s3a://b/k", "/w/x")
+
+
+def test_nullability_is_no_difference_between_schemas_and_a_type_is() -> None:
+    column = '{"type":"struct","fields":[{"name":"n","type":"%s","nullable":%s,"metadata":{}}]}'
+    assert same_schema(column % ("long", "true"), column % ("long", "false"))
+    assert not same_schema(column % ("long", "true"), column % ("integer", "true"))
+
+
+# -- processes -------------------------------------------------------------------------------------------------
+
+_FAMILY = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_tree_is_killed_whole_also_what_made_a_group_of_its_own_and_what_has_lost_its_parent() -> None:
+    root = subprocess.Popen([sys.executable, "-c", _FAMILY], stdout=subprocess.PIPE, process_group=0, text=True)
+    assert root.stdout is not None
+    child = psutil.Process(int(root.stdout.readline()))
+    tree = Tree(psutil.Process(root.pid))
+    tree.remember()
+    root.kill()
+    root.wait()
+    root.stdout.close()
+    assert look(child) is Seen.ALIVE
+    assert tree.kill() == []
+    wait_until(lambda: look(child) is Seen.GONE, 5, "the orphan to be gone")
+
+
+def test_killing_a_tree_spares_the_killer() -> None:
+    tree = Tree(psutil.Process())
+    tree.remember()
+    assert psutil.Process() not in tree.living()[1:]
+
+
+def test_the_end_of_a_process_in_words() -> None:
+    assert describe_status(9) == "was killed by signal SIGKILL"
+    assert describe_status(3 << 8) == "ended with exit code 3"
+    assert "not known" in describe_status(None)
+
+
+def test_what_an_attempt_leaves_behind_is_seen() -> None:
+    before = Surroundings.now()
+    assert before.left_behind() == []
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="mine")
+    thread.start()
+    try:
+        assert before.left_behind() == ["the thread 'mine'"]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_working_directory_whose_mount_does_not_know_it_any_more_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale() -> str:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "getcwd", stale)
+    assert working_folder() is None
+
+
+def test_descriptors_that_an_attempt_leaves_open_are_seen_before_there_are_none_left() -> None:
+    before = Surroundings.now()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    opened: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        assert before.left_behind() == ["256 open files, of 256 that it may have"]
+        while len(opened) > 128:
+            os.close(opened.pop())
+        (left,) = before.left_behind()
+        assert "open files, of 256" in left
+        while opened:
+            os.close(opened.pop())
+        assert before.left_behind() == []
+    finally:
+        for one in opened:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# -- the log ---------------------------------------------------------------------------------------------------
+
+
+def test_the_log_is_bounded_and_says_so(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_log, "MAX_BYTES", 2_000)
+    log = AttemptLog(files, "_staging/j/g/1-n-c")
+    with log.open():
+        for _ in range(100):
+            log.logger.info("x" * 100)
+    assert log.path is not None
+    text = log.path.read_text()
+    assert len(text) < 2_400
+    assert text.rstrip().endswith("MiB")
+
+
+def test_the_log_leaves_logging_as_it_was(files: Files) -> None:
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers), sys.stdout, sys.stderr)
+    with AttemptLog(files, "_staging/j/g/1-n-c").open():
+        assert sys.stdout is not before[2]
+    assert (root.level, list(root.handlers), sys.stdout, sys.stderr) == before
+
+
+def test_a_log_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
+    (tmp_path / "_staging").write_text("a file where a folder should be")
+    with AttemptLog(Files(str(tmp_path)), "_staging/j/g/1-n-c").open() as log:
+        log.logger.info("unheard")
+
+
+# -- results ---------------------------------------------------------------------------------------------------
+
+
+def context(tmp_path: Path) -> tuple[Work, StepContext]:
+    work = Work(Files(str(tmp_path)), Token("job", "g", 1, "n", "c"), None, {})
+    log = logging.getLogger("step")
+    return work, StepContext(
+        work, {}, log=log, scratch=tmp_path, is_cancelled=lambda: False, report=lambda done, total: None
+    )
+
+
+def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    work, ctx = context(tmp_path)
+    ctx.result("rows", 3)
+    ctx.result("names", ("a", None, True))
+    ctx.result("rows", 4)
+    endless: list[Any] = []
+    for _ in range(100_000):
+        endless = [endless]
+    for wrong in (object(), {1, 2}, b"x", float("nan"), float("inf"), endless):
+        with pytest.raises(OutputInvalid, match="the result 'bad' is not a JSON value"):
+            ctx.result("bad", wrong)
+    ctx.result("most", "x" * 65_000)
+    with pytest.raises(OutputInvalid, match="with 'more' the results of this attempt are over 64 KiB; write a frame"):
+        ctx.result("more", "x" * 1000)
+    assert {**work.results, "most": ""} == {"rows": 4, "names": ["a", None, True], "most": ""}
+
+
+def test_a_lost_connection_is_heard_like_an_order(client: redis.Redis, redis_server: RedisServer) -> None:
+    """Redis may have been rolled back to before the claim: whoever holds the attempt should be the first to say so."""
+    with connect(redis_server.url) as mine:
+        wake = Wake(mine, Keys())
+        wake.follow("job")
+        wait_until(lambda: client.pubsub_numsub(Keys().cancel("job"))[0][1] == 1, 5, "the subscription")
+        assert not wake.heard()
+        client.publish(Keys().cancel("job"), "1")
+        wait_until(wake.heard, 5, "the order")
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        wait_until(wake.heard, 5, "the loss")
+        assert not wake.heard(), "heard once"

@@ -1,0 +1,111 @@
+"""Settings that fit each other, also when somebody sets one of them alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.support.paths import ROOT
+from unstuck.coordinator.doctor.checks import of_settings
+from unstuck.coordinator.doctor.finding import Level
+from unstuck.tasks.settings import Settings, words_of
+
+
+def test_a_long_lease_changes_nothing_else() -> None:
+    long = Settings(lease_ttl=600.0)
+    assert (long.lease_renew, long.sweep_every, long.lock_ttl, long.report_idle) == (3.0, 1.0, 5.0, 5.0)
+
+
+@pytest.mark.parametrize("ttl", [0.5, 3.0, 10.0, 15.0, 60.0])
+def test_a_lease_of_any_length_alone_leaves_settings_that_fit(ttl: float) -> None:
+    assert [finding for finding in of_settings(Settings(lease_ttl=ttl)) if finding.level is not Level.OK] == []
+
+
+@pytest.mark.parametrize("said", [{"lease_renew": 2.0}, {"lock_ttl": 4.0}, {"report_idle": 7.0}, {"sweep_every": 2.0}])
+def test_what_was_said_stays_as_it_was_said(said: dict[str, Any]) -> None:
+    settings = Settings(lease_ttl=3.0, **said)
+    assert {name: getattr(settings, name) for name in said} == said
+
+
+def test_the_environment_says_as_much_as_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNSTUCK_LEASE_TTL", "3s")
+    monkeypatch.setenv("UNSTUCK_LOCK_TTL", "2s")
+    settings = Settings()
+    assert (settings.lease_renew, settings.lock_ttl, settings.report_idle) == (0.6, 2.0, 1.0)
+
+
+def test_a_variable_that_is_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"UNSTUCK_{name.upper()}", raising=False)
+    unset = Settings()
+    for name in Settings.model_fields:
+        monkeypatch.setenv(f"UNSTUCK_{name.upper()}", "")
+    assert Settings() == unset
+    assert Settings().model_fields_set == unset.model_fields_set
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://h:1/0", "redis://h", "rediss://u:p%2F@h:1/15?ssl_cert_reqs=required"),
+        *("unix:///run/r.sock?db=3&password=p%40w", "unix://me:p%40w@/run/r.sock"),
+    ],
+)
+def test_the_address_of_a_redis_stays_as_it_was_given(url: str) -> None:
+    assert Settings(redis_url=url).redis_url == url
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("foo", "'foo' (it does not begin with redis://"),
+        ("127.0.0.1:6379", "'127.0.0.1:6379' (it does not begin with redis://"),
+        ("amqp://guest:secret@h//", "amqp://guest:***@h// (it does not begin with redis://"),
+        ("unix://", "(it names no socket"),
+        ("redis://:6379/0", "(it names no host)"),
+        ("redis://h:secret/0", "(its port is not a number"),
+        ("redis://:sec/ret@h:1/0", "(its port is not a number"),
+        ("redis://h:1/secret", "must be the number of a database"),
+    ],
+)
+def test_what_is_no_address_of_a_redis_is_refused_without_its_password(url: str, why: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings(redis_url=url)
+    said = words_of(caught.value)
+    assert said.startswith("UNSTUCK_REDIS_URL: not the address of a Redis: ")
+    assert why in said
+    for text in (said, str(caught.value)):  # the second is what an app of somebody's own would log
+        assert ":secret" not in text
+        assert "sec/ret" not in text
+
+
+def test_programs_of_celery_say_in_a_sentence_which_setting_is_wrong_and_end_with_2_at_once() -> None:
+    """A bare word as address once made them try a RabbitMQ of that name for ever."""
+    programs = {
+        ("tasks", "worker"): {"UNSTUCK_REDIS_URL": "foo"},
+        ("coordinator", "worker", "-P", "threads"): {"UNSTUCK_REDIS_URL": "foo", "UNSTUCK_LEASE_TTL": "banana"},
+        ("coordinator", "beat"): {"UNSTUCK_LEASE_TTL": "banana"},
+    }
+    started = [
+        (
+            wrong,
+            subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", *program],
+                cwd=ROOT,
+                env={**os.environ, **wrong},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ),
+        )
+        for program, wrong in programs.items()
+    ]
+    for wrong, process in started:
+        out, said = process.communicate(timeout=60)
+        assert (process.returncode, out) == (2, ""), said
+        assert [line.partition(":")[0] for line in said.splitlines()] == list(wrong)

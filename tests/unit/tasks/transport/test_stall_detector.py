@@ -1,0 +1,96 @@
+"""When a worker counts as deaf: only when nothing at all excuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import redis
+from kombu import Connection, Consumer, Producer, Queue
+
+from tests.support.servers import RedisServer, free_port
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.transport.stall_detector import Ears, _waiting
+from unstuck.tasks.transport.stall_policy import Hearing, Look
+
+KEYS = Keys()
+
+
+def deaf_for(looks: Iterable[Look], within: float = 20.0) -> float:
+    hearing = Hearing()
+    for look in looks:
+        hearing = hearing.after(look, within=within)
+    return hearing.deaf_for
+
+
+def silence(begin: float = 0.0, end: float = 60.0) -> list[Look]:
+    """A look every six seconds: an idle runner, something in the queue, and never a message."""
+    return [Look(begin + 6.0 * n, 3, True, True) for n in range(int((end - begin) / 6.0) + 1)]
+
+
+def test_a_worker_that_takes_nothing_though_it_could_is_deaf_since_it_was_first_seen_so() -> None:
+    assert deaf_for(silence()) == 54.0, "the first look only says how many messages there were"
+
+
+@pytest.mark.parametrize(
+    ("excuse", "why"),
+    [
+        (Look(58.0, 4, True, True), "it has received a message"),
+        (Look(58.0, 3, False, True), "it is busy, or was told to stop"),
+        (Look(58.0, 3, True, False), "its queues are empty, or Redis did not answer"),
+        (Look(100.0, 3, True, True), "it did not run itself in between: frozen, or the host slept"),
+    ],
+)
+def test_one_excuse_begins_the_count_anew(excuse: Look, why: str) -> None:
+    assert deaf_for([*silence(0, 54), excuse]) == 0.0, why
+    after = [Look(excuse.at + 6.0 * n, excuse.received, True, True) for n in (1, 2, 3)]
+    assert deaf_for([*silence(0, 54), excuse, *after]) == 12.0, why
+
+
+def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis, redis_server: RedisServer) -> None:
+    client.rpush(KEYS.queue("some"), "hint")
+    with connect(redis_server.url) as here, connect(f"redis://127.0.0.1:{free_port()}/0", repeats=0) as away:
+        assert _waiting(here, KEYS, ["none", "some"])
+        assert not _waiting(here, KEYS, ["none"])
+        assert not _waiting(here, KEYS, []), "a worker told by `celery control cancel_consumer` to listen to nothing"
+        assert not _waiting(away, KEYS, ["some"])
+        client.config_set("min-replicas-to-write", 1)
+        try:
+            assert not _waiting(here, KEYS, ["some"]), "to take it is a write, which is refused"
+        finally:
+            client.config_set("min-replicas-to-write", 0)
+
+
+def test_ears_that_fail_end_their_worker_for_nobody_else_would_hear_that_it_is_deaf(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Failing(Ears):
+        given_up = False
+
+        def at_work(self) -> bool:
+            return not self.given_up
+
+        def give_up(self) -> None:
+            self.given_up = True
+
+    ears = Failing(None)
+    ears._listen(None, Settings(deaf_after=0.01, redis_url=f"redis://127.0.0.1:{free_port()}/0"))
+    assert ears.given_up
+    assert "have failed, so it ends" in caplog.text
+
+
+def test_every_message_that_arrives_is_heard_whatever_celery_makes_of_it() -> None:
+    ears = Ears(None)
+    with Connection("memory://") as broker:
+        channel = broker.default_channel
+        queue = Queue("hearing")(channel)
+        queue.declare()
+        ears._count(channel.qos)
+        got: list[object] = []
+        with Consumer(channel, [queue], on_message=lambda message: (got.append(message.payload), message.ack())):
+            for text in ("no task of ours", "another"):
+                Producer(channel).publish(text, routing_key="hearing")
+                broker.drain_events(timeout=5)
+    assert (len(got), ears._received) == (2, 2)
