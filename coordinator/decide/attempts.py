@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unstuck.coordinator.decide.backoff import backoff, loss_backoff
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import PlannedGroup
@@ -31,22 +31,22 @@ class Folded:
     event: dict[str, Any] = field(default_factory=dict)
 
 
-def held_until(record: GroupRecord, attempt: Attempt, world: World) -> float:
+def held_until(record: GroupRecord, attempt: Attempt, env: Environment) -> float:
     """When the lease of a running attempt ends, in seconds by the clock of the store.
 
     One whose claim is gone (the store was rolled back under the commit that had read it) has one term from that commit
     on: a runner that lives claims it again by its next renewal (rule 3), and of one that has died nobody would hear.
     """
-    return attempt.lease if attempt.claimant else record.since + world.lease_ttl
+    return attempt.lease if attempt.claimant else record.since + env.lease_ttl
 
 
-def lapsed(attempt: Attempt, world: World) -> bool:
+def lapsed(attempt: Attempt, env: Environment) -> bool:
     """The lease is over and may be believed to be.
 
     It never reads as longer than one full term from now (rule 7): one that lies further ahead was given before the
     clock was set back, and once the grace is over whoever lives has renewed it.
     """
-    return world.takeover and not world.now <= attempt.lease <= world.now + world.lease_ttl + CLOCK_SLACK
+    return env.takeover and not env.now <= attempt.lease <= env.now + env.lease_ttl + CLOCK_SLACK
 
 
 def fold(
@@ -54,7 +54,7 @@ def fold(
     group_id: str,
     record: GroupRecord,
     outcome: Outcome | None,
-    world: World,
+    env: Environment,
     *,
     interrupted: bool = False,
 ) -> Folded:
@@ -71,16 +71,16 @@ def fold(
             reason = Reason("UNCONFIRMED", text)
         return Folded(replace(record, state=GroupState.CANCELED, reason=reason))
     if outcome is None:
-        text = f"worker {record.worker} was not heard of for a whole lease ({format_duration(world.lease_ttl)})"
-        return _lost(planned, group_id, record, Failure("LEASE_LAPSED", text), world)
+        text = f"worker {record.worker} was not heard of for a whole lease ({format_duration(env.lease_ttl)})"
+        return _lost(planned, group_id, record, Failure("LEASE_LAPSED", text), env)
     if outcome.kind is OutcomeKind.SUCCEEDED:
         return _succeeded(record, outcome)
     if outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
-        return _released(record, outcome, world, interrupted)
+        return _released(record, outcome, env, interrupted)
     failure = outcome.failure or Failure("NO_REASON", "the worker gave no reason")
     if outcome.kind is OutcomeKind.LOST:
-        return _lost(planned, group_id, record, failure, world)
-    return _failed(planned, group_id, record, failure, world)
+        return _lost(planned, group_id, record, failure, env)
+    return _failed(planned, group_id, record, failure, env)
 
 
 def _succeeded(record: GroupRecord, outcome: Outcome) -> Folded:
@@ -108,7 +108,7 @@ def _remembered(record: GroupRecord, failure: Failure) -> GroupRecord:
     return replace(record, first_error=record.first_error or failure, last_error=failure)
 
 
-def _failed(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Failure, world: World) -> Folded:
+def _failed(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Failure, env: Environment) -> Folded:
     record = _remembered(record, failure)
     policy = planned.retry
     failures = record.failures + 1
@@ -119,15 +119,15 @@ def _failed(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: 
         tried = "it was not to be retried" if not policy.max else f"all {policy.max} retries are used up"
         reason = Reason(failure.code, f"{failure.text} ({tried})")
         return Folded(replace(record, state=GroupState.FAILED, failures=failures, reason=reason))
-    wait = backoff(policy, failures, f"{world.nonce}/{group_id}/{record.epoch}")
+    wait = backoff(policy, failures, f"{env.nonce}/{group_id}/{record.epoch}")
     reason = Reason(failure.code, f"{failure.text} (retry {failures} of {policy.max} in {format_duration(wait)})")
     waiting = replace(
-        record, state=GroupState.BACKOFF, failures=failures, losses=0, next_at=world.now + wait, reason=reason
+        record, state=GroupState.BACKOFF, failures=failures, losses=0, next_at=env.now + wait, reason=reason
     )
     return Folded(waiting, event={"next_at": waiting.next_at})
 
 
-def _lost(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Failure, world: World) -> Folded:
+def _lost(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Failure, env: Environment) -> Folded:
     record = _remembered(record, failure)
     losses = record.losses + 1
     if losses >= planned.spec.worker_losses:
@@ -136,11 +136,11 @@ def _lost(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Fa
         return Folded(replace(record, state=GroupState.FAILED, losses=losses, reason=Reason("POISON", text)))
     wait = loss_backoff(losses)
     reason = Reason(failure.code, f"{failure.text} (loss {losses}; {planned.spec.worker_losses} in a row end it)")
-    waiting = replace(record, state=GroupState.BACKOFF, losses=losses, next_at=world.now + wait, reason=reason)
+    waiting = replace(record, state=GroupState.BACKOFF, losses=losses, next_at=env.now + wait, reason=reason)
     return Folded(waiting, event={"next_at": waiting.next_at})
 
 
-def _released(record: GroupRecord, outcome: Outcome, world: World, interrupted: bool) -> Folded:
+def _released(record: GroupRecord, outcome: Outcome, env: Environment, interrupted: bool) -> Folded:
     releases = record.releases + 1
     said = outcome.failure.text if outcome.failure else "handed back by a worker that was told to stop"
     if interrupted:
@@ -149,6 +149,6 @@ def _released(record: GroupRecord, outcome: Outcome, world: World, interrupted: 
         text = f"handed back {releases} times without an end: {said}"
         return Folded(replace(record, state=GroupState.FAILED, releases=releases, reason=Reason("RELEASED", text)))
     waiting = replace(
-        record, state=GroupState.BACKOFF, releases=releases, next_at=world.now, reason=Reason("RELEASED", said)
+        record, state=GroupState.BACKOFF, releases=releases, next_at=env.now, reason=Reason("RELEASED", said)
     )
     return Folded(waiting, event={"next_at": waiting.next_at})

@@ -21,21 +21,21 @@ from unstuck.coordinator.decide.intent import OUT_OF_TIME, obey, renew_budgets
 from unstuck.coordinator.decide.joining import judge_joins
 from unstuck.coordinator.decide.requests import bring_about
 from unstuck.coordinator.decide.timeouts import call_time, give_up_queued, keep_time
-from unstuck.coordinator.model.decision import Decision, World
+from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.moves import check_status
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, derive
 
 
-def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Decision:
+def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> Decision:
     """What is next for one job.
 
     Args:
         state: the job as loaded, with the attempts of ``changed`` fresh; moved forward by this call.
         changed: groups that a report spoke of; None to look at everything that could be due.
-        world: time, randomness and what is known of the fleet.
+        env: time, randomness and what is known of the fleet.
     """
-    draft = Draft(state, world)
+    draft = Draft(state, env)
     if state.job.terminal:
         return draft.decision
     if state.job.asks and bring_about(draft):
@@ -87,9 +87,9 @@ def conclude(draft: Draft) -> None:
         recovering=any(group not in gone for group in draft.state.recovering),
     )
     check_status(draft.decision.old.status, status)
-    draft.job = keep_time(replace(draft.job, status=status), draft.world.now)
+    draft.job = keep_time(replace(draft.job, status=status), draft.env.now)
     draft.decision.job = draft.job
     draft.state.job = draft.job
-    draft.decision.due = None if outcome is not None else due_at(draft.state, draft.world, draft.decision.more)
+    draft.decision.due = None if outcome is not None else due_at(draft.state, draft.env, draft.decision.more)
     for event in draft.decision.events:
-        event["at"] = draft.world.now
+        event["at"] = draft.env.now

@@ -39,13 +39,13 @@ def look_at(draft: Draft, group_id: str) -> None:
     if attempt.outcome is not None:
         interrupted = attempt.order == "DRAIN"
         planned = draft.planned(group_id)
-        settle(draft, group_id, fold(planned, group_id, record, attempt.outcome, draft.world, interrupted=interrupted))
+        settle(draft, group_id, fold(planned, group_id, record, attempt.outcome, draft.env, interrupted=interrupted))
     elif record.state is not S.QUEUED:
-        held = replace(attempt, lease=held_until(record, attempt, draft.world))
-        if lapsed(held, draft.world):
+        held = replace(attempt, lease=held_until(record, attempt, draft.env))
+        if lapsed(held, draft.env):
             kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
             draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))
-            settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.world))
+            settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.env))
 
 
 def mend(draft: Draft, group_id: str, record: GroupRecord) -> None:
@@ -54,12 +54,12 @@ def mend(draft: Draft, group_id: str, record: GroupRecord) -> None:
         draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce))
         return
     gone = Outcome(OutcomeKind.LOST, failure=Failure("ATTEMPT_GONE", "the record of the running attempt is gone"))
-    settle(draft, group_id, fold(draft.planned(group_id), group_id, record, gone, draft.world))
+    settle(draft, group_id, fold(draft.planned(group_id), group_id, record, gone, draft.env))
 
 
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) -> None:
     if not draft.job.started_at:
-        draft.job = replace(draft.job, started_at=draft.world.now)
+        draft.job = replace(draft.job, started_at=draft.env.now)
     running = replace(
         record, state=S.RUNNING, worker=attempt.worker, started_at=attempt.claimed_at, revision=attempt.revision
     )

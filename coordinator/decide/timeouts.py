@@ -26,17 +26,17 @@ def give_up_queued(draft: Draft) -> None:
     A claim that arrives in between wins, since the commit checks once more that there is none. After an outage of the
     sweep, in which perhaps nobody could claim, runners have one lease term to do so, as they have to renew.
     """
-    if not draft.world.takeover:
+    if not draft.env.takeover:
         return
     for group_id in unclaimed(draft):
         record, spec = draft.state.record(group_id), draft.planned(group_id).spec
-        at = queue_timeout_at(draft.job, record, spec.queue_timeout, draft.world)
+        at = queue_timeout_at(draft.job, record, spec.queue_timeout, draft.env)
         if at is None or spec.queue_timeout is None:
             continue
-        if record.since > draft.world.now + CLOCK_SLACK:
+        if record.since > draft.env.now + CLOCK_SLACK:
             # The clock was set back. Counted anew: what has come early here would be a failure of nobody's making.
-            draft.put(group_id, replace(record, since=draft.world.now))
-        elif at <= draft.world.now:
+            draft.put(group_id, replace(record, since=draft.env.now))
+        elif at <= draft.env.now:
             if draft.full_up():
                 return
             reason = _unserved(draft, spec.queue_name, spec.queue_timeout)
@@ -46,7 +46,7 @@ def give_up_queued(draft: Draft) -> None:
 
 
 def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
-    slots = draft.world.slots.get(queue, 0)
+    slots = draft.env.slots.get(queue, 0)
     if slots:
         who = f"{slots} runner{'s' if slots > 1 else ''} listen on queue {queue}"
         what = "they were busy: start more workers, or raise queue_timeout:"
@@ -67,8 +67,8 @@ def call_time(draft: Draft) -> None:
     not let what is half canceled go on and publish.
     """
     job = draft.job
-    at = job_timeout_at(job, draft.plan.timeout, draft.world)
-    if at is None or at > draft.world.now or not draft.state.open_groups:
+    at = job_timeout_at(job, draft.plan.timeout, draft.env)
+    if at is None or at > draft.env.now or not draft.state.open_groups:
         return
     if draft.doomed and job.intent is Intent.RUN:
         return  # it is ending already, for a reason of its own

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.explain.explanation import Explanation, Idle
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.tasks.duration import format_duration
@@ -16,7 +16,7 @@ LONELY = 5.0  # seconds after which a job or a hint that nobody has taken is wor
 NAMED = 3  # groups that a job's line names
 
 
-def job_brief(state: JobState, world: World, alone: str, groups: Sequence[Explanation]) -> str:
+def job_brief(state: JobState, env: Environment, alone: str, groups: Sequence[Explanation]) -> str:
     """What a job that has not ended waits for; empty where its explanation is short enough.
 
     Args:
@@ -33,27 +33,27 @@ def job_brief(state: JobState, world: World, alone: str, groups: Sequence[Explan
         return f"{again}{job.reason.text}"
     if job.intent is not Intent.RUN:
         return ""
-    if job.commit == "new" and world.now - job.submitted_at > LONELY:
+    if job.commit == "new" and env.now - job.submitted_at > LONELY:
         return "no coordinator has looked at this job yet; start a fleet with `unstuck up`"
     if alone:
         return alone
     if state.recovering:
         return _recovering(state)
-    stuck = next((one for one in groups if one.state == S.QUEUED and world.now - one.since > LONELY), None)
+    stuck = next((one for one in groups if one.state == S.QUEUED and env.now - one.since > LONELY), None)
     if stuck is not None and not (state.by_state[S.RUNNING] or state.by_state[S.CANCELING]):
         return f"{stuck.subject}: {stuck.short or stuck.what}"
     return _at_work(state)
 
 
-def nobody_looks(world: World, due: float | None, idle: Idle) -> str:
+def nobody_looks(env: Environment, due: float | None, idle: Idle) -> str:
     """That a job is looked at by nobody, if so.
 
     Args:
         due: when it is to be looked at; None if it has ended.
         idle: for how long no coordinator has looked at any job. Nobody counts as missing before its patience is over.
     """
-    if due is not None and due < world.now - idle.patience:
-        return f"it was due {format_duration(world.now - due)} ago and nobody looks: is a coordinator running?"
+    if due is not None and due < env.now - idle.patience:
+        return f"it was due {format_duration(env.now - due)} ago and nobody looks: is a coordinator running?"
     if due is not None and idle.seconds > idle.patience:
         return f"no coordinator has looked at any job for {format_duration(idle.seconds)}: is one running?"
     return ""

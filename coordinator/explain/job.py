@@ -36,7 +36,7 @@ from unstuck.coordinator.explain.explanation import (
     tried_so_far,
     ways_to_end,
 )
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
@@ -53,7 +53,7 @@ SHORT = 10.0  # seconds within which nobody wonders
 
 def explain(
     state: JobState,
-    world: World,
+    env: Environment,
     due: float | None,
     members: int | None = SHOWN,
     took: Mapping[str, float] | None = None,
@@ -72,16 +72,16 @@ def explain(
         busy: queues whose runners are all at work, with the words for it; see `all_at_work`.
     """
     if state.damage and not state.job.terminal:
-        return [_damaged(state, world, due)]
-    job = _job(state, world, due)
+        return [_damaged(state, env, due)]
+    job = _job(state, env, due)
     if state.job.terminal:
         return [job]
-    seen = Seen(state, world, due, took or {}, lying or {}, busy or {})
+    seen = Seen(state, env, due, took or {}, lying or {}, busy or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(_planned(seen, name, planned, members))
-    alone = nobody_looks(world, due, idle)
-    brief = job_brief(state, world, alone, found)
+    alone = nobody_looks(env, due, idle)
+    brief = job_brief(state, env, alone, found)
     if alone:
         helps = ("celery -A unstuck.coordinator worker -P threads", *job.help)
         told = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
@@ -91,12 +91,12 @@ def explain(
     return [replace(job, short=brief, timed=timed), *found]
 
 
-def _damaged(state: JobState, world: World, due: float | None) -> Explanation:
+def _damaged(state: JobState, env: Environment, due: float | None) -> Explanation:
     job = state.job
     next_what = "a coordinator looks at it again"
     helps = (f"unstuck force-stop {job.id}",) if job.intent is not Intent.FORCE_STOP else ()
     return Explanation(
-        job.id, job.status, state.damage, job.paused_at, "", ahead(0.0, world, due), next_what, A_PERSON, help=helps
+        job.id, job.status, state.damage, job.paused_at, "", ahead(0.0, env, due), next_what, A_PERSON, help=helps
     )
 
 
@@ -111,7 +111,7 @@ def _without_a_coordinator(explained: Explanation) -> Explanation:
 # ---- the job -----------------------------------------------------------------------------------------------------
 
 
-def _job(state: JobState, world: World, due: float | None) -> Explanation:
+def _job(state: JobState, env: Environment, due: float | None) -> Explanation:
     job = state.job
     if job.terminal:
         text = job.reason.text if job.reason else f"it is {job.status}"
@@ -122,14 +122,14 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
         return Explanation(
             job.id, job.status, text + told, job.ended_at, gives_up="it has ended; this is final", help=helps
         )
-    next_at, next_what = ahead(0.0, world, due), "everything is looked at again, whoever may have been lost"
+    next_at, next_what = ahead(0.0, env, due), "everything is looked at again, whoever may have been lost"
     resume = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}")
     if job.halted is not None and held(job):
         what, since = job.halted.text, job.paused_at or job.intent_at
         next_what = "it is looked at, and nothing is decided before a resume"
         return Explanation(job.id, job.status, what, since, "", next_at, next_what, A_PERSON, help=resume)
     if job.phase == PUBLISHING:
-        return _publishing(state, world, due)
+        return _publishing(state, env, due)
     left = state.size - sum(n for s, n in state.tally.items() if GroupState(s).terminal)
     if job.intent is Intent.PAUSE:
         what = f"{job.intent_by} paused it{_because(job)}"
@@ -141,7 +141,7 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
             ends += f"; the time that it stands PAUSED does not count towards its {timeout_of(state.plan.timeout)}"
         next_what = "everything is looked at again, and nothing is started before a resume"
         return Explanation(job.id, job.status, what, job.intent_at, "", next_at, next_what, ends, help=resume)
-    given_up_at = job_timeout_at(job, state.plan.timeout, world) or 0.0
+    given_up_at = job_timeout_at(job, state.plan.timeout, env) or 0.0
     if job.intent is not Intent.RUN:
         open_attempts = attempts_told(len(state.active), "have not ended yet")
         what = f"{job.intent_by} asked for {job.intent}{_because(job)}; {open_attempts}"
@@ -154,8 +154,8 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
         elif job.intent is Intent.FORCE_STOP:
             gives_up, given_up_at = "when it is looked at next", next_at
         else:
-            gives_up = f"at the deadline, {format_duration(world.cancel_deadline)} after it was asked"
-            given_up_at = max(cancel_at(job, world), world.now)
+            gives_up = f"at the deadline, {format_duration(env.cancel_deadline)} after it was asked"
+            given_up_at = max(cancel_at(job, env), env.now)
         helps = ways_to_end(job)
         return Explanation(
             job.id, job.status, what, job.intent_at, "", next_at, next_what, gives_up, given_up_at, helps
@@ -175,15 +175,15 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
     return Explanation(job.id, job.status, what, since, "", next_at, next_what, gives_up, given_up_at, helps)
 
 
-def _publishing(state: JobState, world: World, due: float | None) -> Explanation:
-    job, at = state.job, publish_at(state.job, world)
+def _publishing(state: JobState, env: Environment, due: float | None) -> Explanation:
+    job, at = state.job, publish_at(state.job, env)
     what, next_what = "all groups are done; the package could not be published yet", "publishing is tried again"
     if job.aborting:
         what = f"{job.intent_by} asked for {job.intent} while it published; the warehouse log is asked which was first"
     elif job.publish_heard or not job.publish_tries:
         what = "all groups are done; the package is being published"
     if job.publish_heard:
-        what += f", last heard of {format_duration(max(0.0, world.now - job.publish_heard))} ago"
+        what += f", last heard of {format_duration(max(0.0, env.now - job.publish_heard))} ago"
         next_what = "if the coordinator that publishes has died, another does"
         if at >= publish_hangs_at(job):
             next_what = "if nothing is heard of it by then, it counts as hanging, and is tried again beside it"
@@ -195,7 +195,7 @@ def _publishing(state: JobState, world: World, due: float | None) -> Explanation
         what,
         max((record.since for record in state.groups.values()), default=0.0),  # when the last group was done
         tried,
-        ahead(at, world, due),
+        ahead(at, env, due),
         next_what,
         "never by itself: what is done is not thrown away because the warehouse is away",
         help=("unstuck doctor", *(() if job.aborting else ways_to_end(job))),
@@ -226,7 +226,7 @@ def _planned(seen: Seen, name: str, planned: PlannedGroup, shown: int | None) ->
     if shown is not None and len(open_members) > shown:
         yield Explanation(name, "", f"and {len(open_members) - shown} more of its members that are not done")
     # Those that a pause took back among them: why they wait is asked of what holds now, not of what was noted then.
-    waiting = Draft(state, seen.world).waiting_members(name)
+    waiting = Draft(state, seen.env).waiting_members(name)
     whole = state.record(name)
     if whole.state is S.SKIPPED and whole.reason is not None and whole.reason.code == "CONDITION_FALSE":
         yield Explanation(name, whole.state, whole.reason.text, whole.since, gives_up="it was skipped; this is final")
@@ -260,7 +260,7 @@ def _waiting(seen: Seen, name: str, planned: PlannedGroup, members: int) -> Expl
             next_what = "it is queued when the job is resumed"
         elif not seen.room.for_(queue):
             text = f"it may go; {_no_room(seen, queue)}"
-            if seen.room.in_parallel and not seen.world.slots.get(queue):
+            if seen.room.in_parallel and not seen.env.slots.get(queue):
                 helps = (_worker(queue), *helps)
         else:
             text, next_what = "it may go, and is queued when the job is looked at next", "it is queued"
@@ -272,7 +272,7 @@ def _waiting(seen: Seen, name: str, planned: PlannedGroup, members: int) -> Expl
 def _no_room(seen: Seen, queue: str) -> str:
     if not seen.room.in_parallel:
         return f"max_parallel: {seen.state.plan.max_parallel} are running"
-    return f"{seen.world.window(queue)} hints on queue {queue} are unclaimed"
+    return f"{seen.env.window(queue)} hints on queue {queue} are unclaimed"
 
 
 def _worker(queue: str) -> str:
@@ -326,15 +326,15 @@ def _backoff(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupReco
             group_id, record.state, text, record.since, tried, 0.0, next_what, A_PERSON, 0.0, helps, short=short
         )
     short = f"{code}: {what}" if code else ""
-    at = retry_at(record, planned.retry, seen.world)
-    timed = at > seen.world.now or seen.room.for_(queue)
+    at = retry_at(record, planned.retry, seen.env)
+    timed = at > seen.env.now or seen.room.for_(queue)
     next_what = attempt
     if not timed:
         short = f"its time has come; {_no_room(seen, queue)}: {short or what}"
         what, next_what = f"{what}; its time has come; {_no_room(seen, queue)}", f"{attempt}, if there is room"
     own = f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost in a row"
     gives_up, given_up_at = seen.gives_up(own)
-    at = ahead(at, seen.world, seen.due)
+    at = ahead(at, seen.env, seen.due)
     return Explanation(
         group_id,
         record.state,
@@ -352,7 +352,7 @@ def _backoff(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupReco
 
 
 def _queued(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
-    job, world, queue = seen.state.job, seen.world, planned.spec.queue_name
+    job, env, queue = seen.state.job, seen.env, planned.spec.queue_name
     sent = f"its hint was sent {record.hints} times" if record.hints > 1 else ""
     tried = "; ".join(filter(None, (tried_so_far(record), sent)))
     if held(job):
@@ -364,7 +364,7 @@ def _queued(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecor
         return Explanation(
             group_id, record.state, what, record.since, tried, next_at, next_what, A_PERSON, 0.0, seen.help
         )
-    slots, helps = world.slots.get(queue, 0), seen.help
+    slots, helps = env.slots.get(queue, 0), seen.help
     if slots:
         what = (
             f"queue {queue}: {slots} {'runners listen' if slots > 1 else 'runner listens'}, and none has taken it yet"
@@ -375,8 +375,8 @@ def _queued(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecor
             what, helps = f"{what}; {seen.busy[queue]}", ("unstuck fleet", *helps)
     else:
         what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
-    at = ahead(resend_at(record, queue, world), world, seen.due)
-    given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, world) or 0.0
+    at = ahead(resend_at(record, queue, env), env, seen.due)
+    given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, env) or 0.0
     own = "never by itself: a worker may come at any time"
     if given_up_at:
         own = f"FAILED by its queue_{timeout_of(planned.spec.queue_timeout)}"
@@ -386,22 +386,22 @@ def _queued(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecor
 
 
 def _running(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
-    state, world, attempt = seen.state, seen.world, seen.state.attempts.get(group_id)
+    state, env, attempt = seen.state, seen.env, seen.state.attempts.get(group_id)
     job = state.job
-    lease = min(held_until(record, attempt, world), world.now + world.lease_ttl) if attempt is not None else 0.0
-    silent = max(0.0, world.now - (lease - world.lease_ttl)) if lease else 0.0
+    lease = min(held_until(record, attempt, env), env.now + env.lease_ttl) if attempt is not None else 0.0
+    silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
-    took, ran = seen.took.get(group_id, 0.0), world.now - attempt.claimed_at if attempt is not None else 0.0
+    took, ran = seen.took.get(group_id, 0.0), env.now - attempt.claimed_at if attempt is not None else 0.0
     if took and ran > max(LONG * took, SHORT):
         what += f"; it has run for {format_duration(ran)}, and took {format_duration(took)} when it last succeeded"
-    given_up_at = job_timeout_at(job, state.plan.timeout, world) or 0.0
+    given_up_at = job_timeout_at(job, state.plan.timeout, env) or 0.0
     timeouts = step_timeout(planned, attempt)
     if planned.spec.timeout is not None:
         timeouts.append(f"timeout: {format_duration(planned.spec.timeout)} from its first step")
     if given_up_at:
         timeouts.append(f"the job's {timeout_of(state.plan.timeout)}")
     gives_up = "; ".join(timeouts) or "no timeout is set"
-    next_at, next_what = ahead(lease, world, seen.due), "it is taken for lost if it was not heard of by then"
+    next_at, next_what = ahead(lease, env, seen.due), "it is taken for lost if it was not heard of by then"
     if job.halted is not None and held(job):
         next_at, next_what = 0.0, "how it ends is taken in when the job is resumed"
     elif seen.cut:
@@ -412,8 +412,8 @@ def _running(seen: Seen, group_id: str, planned: PlannedGroup, record: GroupReco
         gives_up = "it is tried again when the job is resumed"
     elif record.state is S.CANCELING or job.intent is Intent.CANCEL:
         what += ", and was told to end" if record.state is S.CANCELING else ", and is told to end"
-        gives_up = f"at the deadline, {format_duration(world.cancel_deadline)} after the cancel was asked for"
-        given_up_at = max(cancel_at(job, world), world.now)
+        gives_up = f"at the deadline, {format_duration(env.cancel_deadline)} after the cancel was asked for"
+        given_up_at = max(cancel_at(job, env), env.now)
     helps = (f"unstuck logs {job.id} {group_id} -f", *seen.help)
     return Explanation(
         group_id,

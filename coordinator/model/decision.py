@@ -36,8 +36,8 @@ class PublishResult:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What a decision may know beside the job itself. All clock and randomness comes in here.
+class Environment:
+    """All that a decision may know beside the job itself, including the time and fresh randomness.
 
     Attributes:
         now: seconds, by the clock of Redis.

@@ -22,7 +22,7 @@ from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.requests import rerun, skip
 from unstuck.coordinator.model.commanded import Commanded
-from unstuck.coordinator.model.decision import Acks, World
+from unstuck.coordinator.model.decision import Acks, Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
@@ -271,7 +271,7 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
     def decided(nonce: str) -> tuple[Any, str]:
         state = store.load("both")
         assert state is not None
-        return decide(state, None, World(now=server_time(client), nonce=nonce)), summary_of(state)
+        return decide(state, None, Environment(now=server_time(client), nonce=nonce)), summary_of(state)
 
     begun = store.begin("both", "first")
     decision, summary = decided("n1")
