@@ -1,4 +1,4 @@
-"""Decision: what ``decide`` concluded, for ``act`` to commit and then to do."""
+"""The decision of ``decide``: the reconciler commits it, then sends its hints and publishes."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class JobState:
         self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
         self.unexpanded = 0  # dynamic forks whose values nobody knows yet
         self._collected_bytes: int | None = None  # see ``collected_bytes``; None: not derived yet
-        self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by ``act``
+        self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by the reconciler
         for name in plan.groups:
             full = self.fulls[name] = plan.member_count(name, self.collected)
             self.size += full or 1

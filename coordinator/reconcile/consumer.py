@@ -1,4 +1,4 @@
-"""The report consumer: reads reports, hands them to ``act`` job by job, and forgets none.
+"""The report consumer: reads reports, gives them to the reconciler job by job, and forgets none.
 
 A report stays pending until the commit that applied it acks it. A busy job's reports are tried again after
 milliseconds; those of a coordinator that died are claimed by another. One that cannot be applied however often it is
@@ -19,7 +19,7 @@ import redis
 from unstuck.coordinator.decide.backoff import AWAY_WAIT, BUSY_WAIT, random_wait
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.reconcile.heartbeat import EVERY, Presence
-from unstuck.coordinator.reconcile.reconciler import Coordinator, Handled
+from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.reports import Entry, Inbox
 from unstuck.tasks.errors import Malformed
@@ -53,14 +53,14 @@ class Consumer:
     def __init__(
         self,
         inbox: Inbox,
-        coordinator: Coordinator,
+        reconciler: Reconciler,
         sweep: Sweep,
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
         presence: Presence | None = None,
     ) -> None:
         self._inbox = inbox
-        self._coordinator = coordinator
+        self._reconciler = reconciler
         self._sweep = sweep
         self._settings = settings
         self._clock = clock
@@ -112,7 +112,7 @@ class Consumer:
             self._sweep.run_if_overdue(self._show)
         if now >= self._next_trim:
             self._next_trim = now + 30.0
-            if self._coordinator.exhausted:
+            if self._reconciler.exhausted:
                 raise AllHang("too many publishers hang in a warehouse; another process may find it well")
             self._inbox.trim()
             self._inbox.readmit()
@@ -200,16 +200,16 @@ class Consumer:
 
     def _hand_over(self, job: str, entries: list[Entry], tries: int) -> None:
         reports = [Delivered(entry.id, Report.from_fields(entry.fields)) for entry in entries if not _only_wakes(entry)]
-        handled = self._coordinator.handle(job, reports, due=len(reports) < len(entries))
-        if handled is Handled.BUSY:
+        result = self._reconciler.reconcile(job, reports, due=len(reports) < len(entries))
+        if result is PassResult.BUSY:
             tries += 1
             self._busy[job] = _Busy(entries, tries, self._clock() + random_wait(BUSY_WAIT, tries))
             return
         woke = [entry for entry in entries if _only_wakes(entry)]
         self._inbox.ack(woke)
-        if handled is Handled.MORE:
+        if result is PassResult.MORE:
             self._busy[job] = _Busy(next_at=self._clock())
-        if handled is Handled.MISSING:
+        if result is PassResult.MISSING:
             unknown = [entry for entry in entries if not _only_wakes(entry)]
             if unknown:
                 self._inbox.park(unknown, f"UNKNOWN_JOB: no job {job} is in the store", "UNKNOWN_JOB")

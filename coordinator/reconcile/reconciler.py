@@ -1,94 +1,57 @@
-"""Act: one pass over one job. Lock, load, decide, commit; then, unlocked, send hints and publish.
+"""The reconciler decides one job at a time: lock, load, decide, commit; then, unlocked, it sends hints and publishes.
 
-Thin on purpose: what should happen is decided in ``decide``, how it is stored in ``store``. The lock saves work and
-proves nothing: without it every commit is still a compare-and-set.
+``decide`` says what should happen, and ``store`` writes it. The lock only saves double work: every commit is a
+compare-and-set.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
-from typing import Protocol
 
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Delivered, receipt
-from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
-from unstuck.coordinator.model.records import NewerJob, Reason
+from unstuck.coordinator.model.decision import Acks, Decision, PublishResult
+from unstuck.coordinator.model.records import JobRecord, NewerJob, Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent
+from unstuck.coordinator.model.status import Intent
 from unstuck.coordinator.model.summary import summary_of
 from unstuck.coordinator.publishing.background import Runs
 from unstuck.coordinator.publishing.publisher import Publisher, Warehouses
-from unstuck.coordinator.store.jobs import HALTED_LOOK, BeginAnswer, Begun, CommitAnswer, EndAnswer
+from unstuck.coordinator.reconcile.dispatcher import Dispatcher
+from unstuck.coordinator.reconcile.environment import EnvironmentReader, StateCache
+from unstuck.coordinator.store.jobs import HALTED_LOOK, BeginAnswer, CommitAnswer, EndAnswer, Store
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.token import Hint, split_member
+from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
 MAX_ROUNDS = 25
 TURN = 3  # commits with more to come in one pass; then it is another job's turn
-CACHE_SECONDS = 1.0
-CACHE_JOBS = 64
 NEWER_LOOK = 5.0  # seconds between looks at a job that only a newer coordinator can decide
 
 
-class Handled(StrEnum):
-    """What a pass came to."""
+class PassResult(StrEnum):
+    """How a pass over a job ended."""
 
     DONE = "DONE"
     MORE = "MORE"  # there is more to decide, and the job is due for it; other jobs come first
-    BUSY = "BUSY"  # somebody else holds the job's lock: the reports stay pending, try again in milliseconds
+    BUSY = "BUSY"  # another pass holds the job's lock: the reports stay pending, try again in milliseconds
     MISSING = "MISSING"  # there is no such job
 
 
-class JobStore(Protocol):
-    """What a pass needs of the store; the simulator has its own."""
-
-    def begin(self, job: str, owner: str) -> Begun: ...
-    def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer: ...
-    def load(
-        self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None, *, bare: bool = False
-    ) -> JobState | None: ...
-    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer: ...
-    def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None: ...
-    def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None: ...
-    def slots(self, now: float, max_age: float) -> dict[str, int]: ...
-    def resend_allowance(self, queues: Sequence[str], slots: Mapping[str, int]) -> dict[str, int]: ...
-    def note_resent(self, resent: Mapping[str, int], dispatch_timeout: float) -> None: ...
-
-
-class Outside(Warehouses, Protocol):
-    """The coordinator's hands: hints into the broker, packages into the warehouse log."""
-
-    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
-        """Send hints. May lose any of them; must not raise."""
-
-
-@dataclass(slots=True)
-class _Pass:
-    """What one pass has gathered to do after the lock is gone."""
-
-    hints: list[tuple[str, Hint]] = field(default_factory=list)
-    resent: dict[str, int] = field(default_factory=dict)
-    publish: JobState | None = None
-    abort: Reason | None = None
-    anew: bool = False
-    began: float = 0.0
-    retimed: bool = False
-
-
-class Coordinator:
+class Reconciler:
     """Decides jobs, one pass at a time. Safe to use from several threads, processes and hosts at once."""
 
     def __init__(
         self,
-        store: JobStore,
-        outside: Outside,
+        store: Store,
+        dispatcher: Dispatcher,
+        warehouses: Warehouses,
         settings: Settings,
         ids: Callable[[], str],
         sleep: Callable[[float], None] = time.sleep,
@@ -98,269 +61,234 @@ class Coordinator:
         """
         Args:
             ids: mints fresh random words; they become commit ids, lock owners and nonces.
-            background: runs what may take long, such as publishing, off the caller's thread; by default, on it.
-            clock: monotonic seconds, by which a pass finds that it stood still.
+            background: runs long work, such as publishing, off the caller's thread; by default, on it.
+            clock: monotonic seconds, by which a pass notices that its process was frozen.
         """
-        self._store = store
-        self._outside = outside
-        self._settings = settings
-        self._ids = ids
-        self._publisher = Publisher(outside, self._tell, background, sleep, clock)
-        self._clock = clock
-        self._cache: dict[str, tuple[float, JobState]] = {}
-        self._mutex = threading.Lock()
-        self._slots: tuple[float, dict[str, int]] = (0.0, {})
-        self._refused: dict[str, str] = {}
-
-    def handle(self, job: str, reports: Sequence[Delivered] = (), *, due: bool = False) -> Handled:
-        """Decide one job: look at the groups that ``reports`` speak of; without any, or when ``due``, at everything.
-
-        Raises:
-            redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending, the job stays due.
-        """
-        return self._handle(job, reports, due, None)
-
-    def _handle(self, job: str, reports: Sequence[Delivered], due: bool, published: PublishResult | None) -> Handled:
-        todo = _Pass()
-        try:
-            handled = self._pass(job, reports, due, published, todo)
-        finally:
-            # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
-            self._send(todo)
-        if todo.publish is not None:
-            self._publisher.soon(todo.publish, todo.abort, todo.anew)
-        return handled
-
-    def _tell(self, job: str, result: PublishResult) -> bool:
-        """What came of publishing is decided upon. False: the job is busy."""
-        return self._handle(job, (), True, result) is not Handled.BUSY
+        self.store = store
+        self.settings = settings
+        self.ids = ids
+        self.clock = clock
+        self.environments = EnvironmentReader(store, settings, ids)
+        self.cache = StateCache()
+        self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
+        self._dispatcher = dispatcher
+        self._publisher = Publisher(warehouses, self._record, background, sleep, clock)
 
     @property
     def exhausted(self) -> bool:
         """So many publishers hang that only another process would help."""
         return self._publisher.exhausted
 
-    def _send(self, todo: _Pass) -> None:
-        if todo.hints:
-            reach(Point.BEFORE_HINT, todo.hints[0][1].job)
-            try:
-                self._outside.send(todo.hints)
-            except Exception:
-                log.exception("%d hints could not be sent; they will be again", len(todo.hints))
-            reach(Point.AFTER_HINT, todo.hints[0][1].job)
-        if todo.resent:
-            self._store.note_resent(todo.resent, self._settings.dispatch_timeout)
+    def reconcile(self, job: str, reports: Sequence[Delivered] = (), *, due: bool = False) -> PassResult:
+        """Decide one job: look at the groups that ``reports`` name; without reports, or when ``due``, at all groups.
 
-    def _pass(
-        self, job: str, reports: Sequence[Delivered], due: bool, published: PublishResult | None, todo: _Pass
-    ) -> Handled:
-        owner = self._ids()
-        todo.began = self._clock()
-        begun = self._store.begin(job, owner)
-        if begun.answer is BeginAnswer.MISSING:
-            return Handled.MISSING
-        if begun.answer is BeginAnswer.BUSY:
-            return Handled.BUSY
-        reach(Point.AFTER_LOCK, job)
-        changed = None if due or not reports else [delivered.report.token.group for delivered in reports]
+        Raises:
+            redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending, the job stays due.
+        """
+        groups = None if due or not reports else [delivered.report.token.group for delivered in reports]
+        return self._perform(Pass(self, job, groups, reports))
+
+    def _record(self, job: str, result: PublishResult) -> bool:
+        """Decide upon the result of publishing. False: the job is busy."""
+        return self._perform(Pass(self, job, published=result)) is not PassResult.BUSY
+
+    def _perform(self, one: Pass) -> PassResult:
+        try:
+            result = one.run()
+        finally:
+            # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
+            self._dispatch(one)
+        if one.publish is not None:
+            self._publisher.soon(*one.publish)
+        return result
+
+    def _dispatch(self, one: Pass) -> None:
+        if one.hints:
+            reach(Point.BEFORE_HINT, one.job)
+            try:
+                self._dispatcher.send(one.hints)
+            except Exception:
+                log.exception("%d hints could not be sent; they will be again", len(one.hints))
+            reach(Point.AFTER_HINT, one.job)
+        if one.resent:
+            self.store.note_resent(one.resent, self.settings.dispatch_timeout)
+
+
+class Pass:
+    """One pass over one job: as many rounds of load, decide and commit as one turn allows, under the job's lock.
+
+    Attributes:
+        groups: the groups to look at in the next round; None for all.
+        reports, published: not decided upon yet.
+        hints, resent, publish: to be done after the lock is released.
+    """
+
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        job: str,
+        groups: Sequence[str] | None = None,
+        reports: Sequence[Delivered] = (),
+        published: PublishResult | None = None,
+    ) -> None:
+        self._reconciler = reconciler
+        self._store = reconciler.store
+        self._sweep_every = reconciler.settings.sweep_every
+        self._owner = reconciler.ids()
+        self.job, self.groups, self.reports, self.published = job, groups, reports, published
+        self.hints: list[tuple[str, Hint]] = []
+        self.resent: dict[str, int] = {}
+        self.publish: tuple[JobState, Reason | None, bool] | None = None
+        self._more = False  # the last round left more to decide
+        self._time_was_renewed = False
+
+    def run(self) -> PassResult:
+        """Decide until nothing is left, or it is another job's turn."""
+        self._begin()
+        if self._begun.answer is BeginAnswer.MISSING:
+            return PassResult.MISSING
+        if self._begun.answer is BeginAnswer.BUSY:
+            return PassResult.BUSY
+        reach(Point.AFTER_LOCK, self.job)
         again = turn = 0
         for _ in range(MAX_ROUNDS):
-            try:
-                answer, more = self._round(job, begun, changed, reports, published, todo)
-            except Exception as error:
-                if unavailable(error):
-                    raise  # the store is in trouble, not the job
-                if isinstance(error, NewerJob):
-                    self._leave_for_newer(job, error, begun, reports)
-                    answer, more = CommitAnswer.APPLIED, False
-                elif (ended := self._end_by_force(job, begun, reports, published, todo)) is not None:
-                    answer, more = ended
-                elif not self._refuse(job, error, begun, reports):
-                    break
-                else:
-                    answer, more = CommitAnswer.APPLIED, False
-            if answer is CommitAnswer.MISSING:
-                return Handled.MISSING
-            if answer is CommitAnswer.APPLIED:
-                reports, published = (), None
-                # Whoever met the lock busy tries again by itself: one more look for it is enough.
-                if not more and self._store.end(job, owner, anyway=again > 0) is not EndAnswer.AGAIN:
-                    return Handled.DONE
-                again += not more
-                turn += more
-                if turn == TURN:
-                    self._store.end(job, owner, anyway=True)
-                    return Handled.MORE
-            # Refused, more to do, or somebody met the lock busy: look at everything, from a fresh due.
-            changed = None
-            todo.began = self._clock()
-            begun = self._store.begin(job, owner)
-            if begun.answer is not BeginAnswer.LOCKED:
+            answer = self._round_or_give_up()
+            if answer is None:
                 break
-        self._store.end(job, owner, anyway=True)
-        return Handled.BUSY if reports or published else Handled.DONE
+            if answer is CommitAnswer.MISSING:
+                return PassResult.MISSING
+            if answer is CommitAnswer.APPLIED:
+                self.reports, self.published = (), None
+                # A pass that met the lock busy tries again by itself: one more round for it is enough.
+                if not self._more and self._end(anyway=again > 0) is not EndAnswer.AGAIN:
+                    return PassResult.DONE
+                again += not self._more
+                turn += self._more
+                if turn == TURN:
+                    self._end(anyway=True)
+                    return PassResult.MORE
+            # Refused, more to do, or another pass met the lock busy: look at everything, from a fresh due.
+            self.groups = None
+            self._begin()
+            if self._begun.answer is not BeginAnswer.LOCKED:
+                break
+        self._end(anyway=True)
+        return PassResult.BUSY if self.reports or self.published else PassResult.DONE
 
-    def _round(
-        self,
-        job: str,
-        begun: Begun,
-        changed: Sequence[str] | None,
-        reports: Sequence[Delivered],
-        published: PublishResult | None,
-        todo: _Pass,
-    ) -> tuple[CommitAnswer, bool]:
-        """Load, decide, commit once. Returns the answer, and whether there is more to decide at once."""
-        cached = self._take_cached(job, begun.now)
-        # Reports that never stop must not keep us from what is silent (a lost report, a dead worker, a lost hint): who
-        # has not looked at everything for a sweep does so now.
-        if cached is None or begun.now - cached.looked_at >= self._settings.sweep_every:
-            changed = None
-        state = self._store.load(job, cached, changed)
-        if state is None:
-            return CommitAnswer.MISSING, False
-        if state is not cached:
-            changed = None
-        written_at = max(state.job.intent_at, state.job.started_at, state.job.counted_from, state.job.paused_at)
-        lock_lapsed = self._clock() - todo.began >= self._settings.lock_ttl
-        if (written_at > begun.now or lock_lapsed) and not todo.retimed:
-            # Written since this pass began, by the user, or by whoever has had the lock while it stood still: its time
-            # is taken anew. What lies ahead even then was written before the clock was set back.
-            todo.retimed = True
-            return CommitAnswer.CONFLICT, False
-        return self._decide(job, state, begun, changed, reports, published, todo)
+    def _begin(self) -> None:
+        self._began = self._reconciler.clock()
+        self._begun = self._store.begin(self.job, self._owner)
 
-    def _end_by_force(
-        self,
-        job: str,
-        begun: Begun,
-        reports: Sequence[Delivered],
-        published: PublishResult | None,
-        todo: _Pass,
-    ) -> tuple[CommitAnswer, bool] | None:
-        """A job whose groups cannot be read or decided is ended all the same if force was asked for; else None.
+    def _end(self, *, anyway: bool) -> EndAnswer:
+        return self._store.end(self.job, self._owner, anyway=anyway)
 
-        Without its groups there is nothing that it could not be decided by: all of them count as canceled.
-        """
+    def _round_or_give_up(self) -> CommitAnswer | None:
+        """One round. None: the job could not be decided, and will be tried once more."""
+        self._more = False
         try:
-            state = self._store.load(job, bare=True)
+            return self._round()
+        except NewerJob as error:
+            # A job of a newer release stays due, for a newer coordinator to decide (a rolling upgrade).
+            log.warning("job %s is left for a newer coordinator: %s", self.job, error)
+            return self._set_aside("NEWER", NEWER_LOOK)
+        except Exception as error:
+            if unavailable(error):
+                raise  # the store is in trouble, not the job
+            return self._end_by_force() or self._halt(error)
+
+    def _round(self) -> CommitAnswer:
+        """Load, decide and commit once."""
+        cached = self._reconciler.cache.take(self.job, self._begun.now)
+        # Reports that never stop must not keep a job from a look at its silent groups (a lost report, a dead worker, a
+        # lost hint): all groups are looked at once in a sweep's period.
+        if cached is None or self._begun.now - cached.looked_at >= self._sweep_every:
+            self.groups = None
+        state = self._store.load(self.job, cached, self.groups)
+        if state is None:
+            return CommitAnswer.MISSING
+        if state is not cached:
+            self.groups = None
+        if not self._time_was_renewed and self._time_is_old(state.job):
+            self._time_was_renewed = True
+            return CommitAnswer.CONFLICT
+        return self._decide(state)
+
+    def _time_is_old(self, job: JobRecord) -> bool:
+        """The job was written after this pass began, by the user or by a pass that took the lock over.
+
+        What still lies ahead of a renewed time was written before the clock was set back.
+        """
+        written_at = max(job.intent_at, job.started_at, job.counted_from, job.paused_at)
+        lock_lapsed = self._reconciler.clock() - self._began >= self._reconciler.settings.lock_ttl
+        return written_at > self._begun.now or lock_lapsed
+
+    def _decide(self, state: JobState) -> CommitAnswer:
+        """Decide and commit once, from ``state``."""
+        acks = receipt(state, self.reports)
+        job, now, due_seen = state.job, self._begun.now, self._begun.due_seen
+        if job.terminal or (job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE)):
+            self._store.settle(self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks)
+            return CommitAnswer.APPLIED
+        everything = self.groups is None
+        environment = self._reconciler.environments.read(state, self._begun, everything, self.published)
+        decision = decide(state, self.groups, environment)
+        if everything:
+            state.looked_at = now
+        elif decision.due is not None:
+            # The pass began by pushing the due away, and has not looked at what may have made the job due.
+            decision.due = min(decision.due, state.looked_at + self._sweep_every)
+        if decision.empty:
+            self._store.settle(self.job, decision.due, due_seen, acks)
+        else:
+            commit_id = self._reconciler.ids()
+            answer = self._store.commit(decision, commit_id, due_seen, acks, summary_of(state))
+            if answer is not CommitAnswer.APPLIED:
+                return answer
+            state.job = replace(state.job, commit=commit_id)
+        self._committed(state, decision)
+        return CommitAnswer.APPLIED
+
+    def _committed(self, state: JobState, decision: Decision) -> None:
+        self._reconciler.errors.pop(self.job, None)
+        self._more = decision.more
+        self.hints.extend(decision.hints)
+        for queue, count in decision.resent.items():
+            self.resent[queue] = self.resent.get(queue, 0) + count
+        if decision.publish or decision.abort is not None:
+            self.publish = state, decision.abort, decision.anew
+        elif not state.job.terminal and not decision.reload:
+            self._reconciler.cache.keep(self.job, self._begun.now, state)
+
+    def _end_by_force(self) -> CommitAnswer | None:
+        """End a job whose groups cannot be read or decided, if force was asked for; its groups count as canceled."""
+        try:
+            state = self._store.load(self.job, bare=True)
             if state is None or state.job.terminal or state.job.intent is not Intent.FORCE_STOP:
                 return None
-            log.warning("job %s is ended by force without its groups, which cannot be decided", job)
-            return self._decide(job, state, begun, None, reports, published, todo)
+            log.warning("job %s is ended by force without its groups, which cannot be decided", self.job)
+            self.groups = None
+            return self._decide(state)
         except Exception as error:
             if unavailable(error):
                 raise
-            log.exception("job %s cannot even be ended by force", job)
+            log.exception("job %s cannot even be ended by force", self.job)
             return None
 
-    def _decide(
-        self,
-        job: str,
-        state: JobState,
-        begun: Begun,
-        changed: Sequence[str] | None,
-        reports: Sequence[Delivered],
-        published: PublishResult | None,
-        todo: _Pass,
-    ) -> tuple[CommitAnswer, bool]:
-        """Decide and commit once, from ``state``."""
-        acks = receipt(state, reports)
-        if state.job.terminal or (state.job.halted is not None and state.job.intent in (Intent.RUN, Intent.PAUSE)):
-            due = None if state.job.terminal else begun.now + HALTED_LOOK
-            self._store.settle(job, due, begun.due_seen, acks)
-            return CommitAnswer.APPLIED, False
-        decision = decide(state, changed, self._environment(state, begun, changed is None, published))
-        if changed is None:
-            state.looked_at = begun.now
-        elif decision.due is not None:
-            # The pass began by pushing the due away, and has not looked at what may have made the job due.
-            decision.due = min(decision.due, state.looked_at + self._settings.sweep_every)
-        if decision.empty:
-            self._store.settle(job, decision.due, begun.due_seen, acks)
-        else:
-            commit_id = self._ids()
-            answer = self._store.commit(decision, commit_id, begun.due_seen, acks, summary_of(state))
-            if answer is not CommitAnswer.APPLIED:
-                return answer, False
-            state.job = replace(state.job, commit=commit_id)
-        self._refused.pop(job, None)
-        todo.hints.extend(decision.hints)
-        for queue, count in decision.resent.items():
-            todo.resent[queue] = todo.resent.get(queue, 0) + count
-        if decision.publish or decision.abort is not None:
-            todo.publish, todo.abort, todo.anew = state, decision.abort, decision.anew
-        elif not state.job.terminal and not decision.reload:
-            self._keep(job, begun.now, state)
-        return CommitAnswer.APPLIED, decision.more
+    def _halt(self, error: Exception) -> CommitAnswer | None:
+        """Halt a job that failed twice with the same error, instead of failing for ever (rule 9). None: not yet."""
+        errors, text = self._reconciler.errors, f"{type(error).__name__}: {error}"
+        log.error("job %s could not be decided: %s", self.job, text, exc_info=error)
+        if errors.get(self.job) != text:
+            errors[self.job] = text
+            return None
+        errors.pop(self.job, None)
+        text = f"the coordinator could not decide this job: {text[:500]}. Nothing more is started until it is resumed."
+        self._store.halt(self.job, Reason("UNDECIDABLE", text), self._reconciler.ids(), self._begun.now)
+        return self._set_aside("HALTED", HALTED_LOOK)
 
-    def _refuse(self, job: str, error: Exception, begun: Begun, reports: Sequence[Delivered]) -> bool:
-        """A job that cannot be decided, twice for the same error, is halted instead of failing for ever (rule 9).
-
-        Returns whether it was halted.
-        """
-        said = f"{type(error).__name__}: {error}"
-        log.error("job %s could not be decided: %s", job, said, exc_info=error)
-        if self._refused.get(job) != said:
-            self._refused[job] = said
-            return False
-        self._refused.pop(job, None)
-        text = f"the coordinator could not decide this job: {said[:500]}. Nothing more is started until it is resumed."
-        self._store.halt(job, Reason("UNDECIDABLE", text), self._ids(), begun.now)
-        acks = Acks(tuple(delivered.entry for delivered in reports), {"HALTED": len(reports)} if reports else {})
-        self._store.settle(job, begun.now + HALTED_LOOK, begun.due_seen, acks)
-        return True
-
-    def _leave_for_newer(self, job: str, error: NewerJob, begun: Begun, reports: Sequence[Delivered]) -> None:
-        """A job of a newer release stays due, for a newer coordinator to decide (a rolling upgrade)."""
-        log.warning("job %s is left for a newer coordinator: %s", job, error)
-        acks = Acks(tuple(delivered.entry for delivered in reports), {"NEWER": len(reports)} if reports else {})
-        self._store.settle(job, begun.now + NEWER_LOOK, begun.due_seen, acks)
-
-    def _environment(
-        self, state: JobState, begun: Begun, everything: bool, published: PublishResult | None
-    ) -> Environment:
-        settings = self._settings
-        slots = self._listening(begun.now)
-        resend: Mapping[str, int] = {}
-        overdue = begun.now - settings.dispatch_timeout
-        queued = state.by_state[GroupState.QUEUED] if everything else {}
-        if late := {
-            state.plan.groups[split_member(group_id)[0]].spec.queue_name
-            for group_id in queued
-            if state.groups[group_id].hinted_at <= overdue or state.groups[group_id].hinted_at > begun.now
-        }:
-            resend = self._store.resend_allowance(sorted(late), slots)
-        return Environment(
-            now=begun.now,
-            nonce=self._ids(),
-            takeover=begun.takeover(settings.sweep_every),
-            slots=slots,
-            resend=resend,
-            dispatch_timeout=settings.dispatch_timeout,
-            dispatch_window=settings.dispatch_window,
-            lease_ttl=settings.lease_ttl,
-            cancel_deadline=settings.cancel_deadline,
-            published=published,
-        )
-
-    def _listening(self, now: float) -> dict[str, int]:
-        """Runners per queue, asked for at most once a second."""
-        at, slots = self._slots
-        if not 0 <= now - at < CACHE_SECONDS:
-            slots = self._store.slots(now, 3 * self._settings.lease_renew + 1)
-            self._slots = (now, slots)
-        return slots
-
-    # A busy job's state is kept for up to a second and used again if its commit id still is the stored one. It is
-    # taken out while a pass works on it, so that no two threads ever share one.
-
-    def _take_cached(self, job: str, now: float) -> JobState | None:
-        with self._mutex:
-            at, state = self._cache.pop(job, (0.0, None))
-        return state if 0 <= now - at < CACHE_SECONDS else None
-
-    def _keep(self, job: str, now: float, state: JobState) -> None:
-        with self._mutex:
-            self._cache[job] = (now, state)
-            while len(self._cache) > CACHE_JOBS:
-                del self._cache[next(iter(self._cache))]
+    def _set_aside(self, counter: str, wait: float) -> CommitAnswer:
+        """Look at the job again after ``wait`` seconds; its reports are counted and acknowledged."""
+        entries = tuple(delivered.entry for delivered in self.reports)
+        acks = Acks(entries, {counter: len(entries)} if entries else {})
+        self._store.settle(self.job, self._begun.now + wait, self._begun.due_seen, acks)
+        return CommitAnswer.APPLIED

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from unstuck.coordinator.publishing.staging_gc import Vacuum
-from unstuck.coordinator.reconcile.reconciler import Coordinator, Handled
+from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.store.jobs import Store
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
@@ -22,7 +22,7 @@ class Sweep:
     def __init__(
         self,
         store: Store,
-        coordinator: Coordinator,
+        reconciler: Reconciler,
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
         vacuum: Vacuum | None = None,
@@ -30,7 +30,7 @@ class Sweep:
         """``clock``: monotonic seconds. ``vacuum`` sweeps the staging of jobs that have ended; None: nobody does."""
         self._clock = clock
         self._store = store
-        self._coordinator = coordinator
+        self._reconciler = reconciler
         self._settings = settings
         self._vacuum = vacuum
         self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
@@ -66,10 +66,10 @@ class Sweep:
                     # A long sweep is no outage: without this, each would begin with a grace, and no lease ever lapse.
                     self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
                     ticked = self._clock()
-                handled = self._handled(job)
+                result = self._reconcile(job)
                 after_each()
-                decided += handled not in (None, Handled.BUSY)
-                if handled is Handled.MORE:
+                decided += result not in (None, PassResult.BUSY)
+                if result is PassResult.MORE:
                     more.append(job)
             met.update(batch)
         self._store.forget_ended(now)
@@ -78,10 +78,10 @@ class Sweep:
         self.ended_at = self._clock()
         return decided
 
-    def _handled(self, job: str) -> Handled | None:
+    def _reconcile(self, job: str) -> PassResult | None:
         """Decide one job. An error is that job's own: those that are due behind it are decided all the same."""
         try:
-            return self._coordinator.handle(job)
+            return self._reconciler.reconcile(job)
         except Exception as error:
             if unavailable(error):
                 raise

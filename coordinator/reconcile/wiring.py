@@ -11,11 +11,12 @@ from functools import lru_cache
 import redis
 
 from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.publishing.staging_gc import Vacuum
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.dispatcher import Hands
+from unstuck.coordinator.reconcile.dispatcher import Dispatcher
 from unstuck.coordinator.reconcile.heartbeat import Presence
-from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import Inbox
@@ -43,7 +44,7 @@ class Parts:
 
     client: redis.Redis
     store: Store
-    coordinator: Coordinator
+    reconciler: Reconciler
     sweep: Sweep
     inbox: Inbox
     consumer: Consumer
@@ -54,16 +55,16 @@ def assemble(settings: Settings) -> Parts:
     arm_this_process(os.environ)
     client = connect(settings.redis_url)
     store = Store.of(settings, client)
-    coordinator = Coordinator(store, Hands(fleet), settings, mint, background=Background(PUBLISHERS))
+    reconciler = Reconciler(store, Dispatcher(fleet), Warehouses(), settings, mint, background=Background(PUBLISHERS))
     keys = Keys(settings.prefix)
     sweeping = Background(1, "vacuum", term=VACUUM_TERM, beside=VACUUMS)
     vacuum = Vacuum(Sweepable(client, keys), store, sweeping)
-    sweep = Sweep(store, coordinator, settings, vacuum=vacuum)
+    sweep = Sweep(store, reconciler, settings, vacuum=vacuum)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     inbox = Inbox(client, keys, name)
     presence = Presence(client, keys, name, Lookout(settings))
-    consumer = Consumer(inbox, coordinator, sweep, settings, presence=presence)
-    return Parts(client, store, coordinator, sweep, inbox, consumer)
+    consumer = Consumer(inbox, reconciler, sweep, settings, presence=presence)
+    return Parts(client, store, reconciler, sweep, inbox, consumer)
 
 
 _assembling = threading.Lock()

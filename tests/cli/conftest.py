@@ -20,8 +20,9 @@ from tests.support.foreground import Up
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.reconcile.dispatcher import Hands
-from unstuck.coordinator.reconcile.reconciler import Coordinator, Handled
+from unstuck.coordinator.publishing.publisher import Warehouses
+from unstuck.coordinator.reconcile.dispatcher import Dispatcher
+from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.jobs import Store
@@ -36,8 +37,8 @@ from unstuck.tasks.transport.celery_app import app
 COMMAND = (sys.executable, "-m", "unstuck.coordinator.cli")
 
 
-class _NoHints(Hands):
-    """Publishes as ever; the hints are lost, as any hint may be, since the tests claim by hand."""
+class _NoHints(Dispatcher):
+    """The hints are lost, as any hint may be, since the tests claim by hand."""
 
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         pass
@@ -49,7 +50,7 @@ class ByHand:
     def __init__(self, url: str, store: redis.Redis, folder: Path) -> None:
         self.settings = Settings(redis_url=url, warehouse=str(folder / "warehouse"))
         self.client = Client(self.settings, redis_client=store)
-        self._coordinator = Coordinator(Store.of(self.settings, store), _NoHints(app), self.settings, mint)
+        self._reconciler = Reconciler(Store.of(self.settings, store), _NoHints(app), Warehouses(), self.settings, mint)
         self._lease = Lease(store, Keys(self.settings.prefix), self.settings.lease_ttl)
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **more: Any) -> str:
@@ -59,7 +60,7 @@ class ByHand:
         return self.client.submit(spec, by="tester").id
 
     def decide(self, job: str) -> None:
-        assert self._coordinator.handle(job, due=True) is Handled.DONE
+        assert self._reconciler.reconcile(job, due=True) is PassResult.DONE
 
     def claim(self, job: str, group: str, worker: str = "host-1:4242") -> Token:
         record = next(m for g in self.view(job).groups for m in g.members if m.id == group).record

@@ -105,14 +105,14 @@ def test_a_coordinator_at_work_is_never_called_silent(head: Head, round_of: str)
     """After an outage one round takes minutes. Here each job takes twenty seconds, by the clock of its thread."""
     clock = [0.0]
     consumer = Consumer(
-        head.inbox, head.coordinator, head.sweep, head.settings, lambda: clock[0], presence=head.presence
+        head.inbox, head.reconciler, head.sweep, head.settings, lambda: clock[0], presence=head.presence
     )
     for name in ("a", "b", "c"):
         head.submit(group("only"), name=name)
     if round_of != "reports":
         head.redis.xtrim(head.keys.reports, maxlen=0)
     heard: list[bool] = []
-    handle = head.coordinator.handle
+    handle = head.reconciler.reconcile
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         found = of_fleet(head.client.fleet(), "here", 3)
@@ -121,7 +121,7 @@ def test_a_coordinator_at_work_is_never_called_silent(head: Head, round_of: str)
         clock[0] += 20.0
         return handle(*args, **kwargs)
 
-    head.coordinator.handle = slow  # type: ignore[method-assign]
+    head.reconciler.reconcile = slow  # type: ignore[method-assign]
     consumer.step()
     assert len(heard) >= 3
     assert heard[0] is False, "nothing was noted before"

@@ -1,6 +1,6 @@
 """The simulator: whole histories of Unstuck in one process, under a seed and a virtual clock.
 
-What decides is the real thing: ``decide``, ``act.Coordinator``, ``Consumer`` and ``Sweep``, ``Client`` for what the
+What decides is the real thing: ``decide``, ``Reconciler``, ``Consumer`` and ``Sweep``, ``Client`` for what the
 user asks, ``explain`` for what the user is told, and ``tasks.watchdog.policy`` for the watchdogs. What it stands on is
 modelled: the store (with the semantics of the Lua scripts), the report stream, the broker, the warehouse, the runners.
 Everything that can go wrong does: messages are lost, doubled, delayed and reordered, replies are lost, workers,
@@ -24,7 +24,7 @@ worst moments. After every step the promises are checked. What is left paused in
 ``fleet``       runners and watchdogs
 ``head``        coordinators: the real ones, in threads that take turns
 ``line``        the connection of such a thread: where it dies, freezes, does not hear
-``hands``       hints, packages and aborts, call by call
+``dispatch``    hints, packages and aborts, call by call
 ``user``        commands, by the real client
 ``retries``     the jobs that a retry makes
 ``wishes``      which commands, when; and what is asked of single groups

@@ -6,17 +6,16 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
 
-from tests.simulation.actors.broker import Broker
-from tests.simulation.actors.dispatch import HandsAtHand
+from tests.simulation.actors.dispatch import WarehousesAtHand
 from tests.simulation.actors.warehouse import Depot, ModelMarker
 from tests.simulation.model.both import KEYS, STEP, Both, server_time, submit
 from tests.simulation.stage.calm import CalmLine
-from tests.support.coordinator import HandsOfTheTest
+from tests.support.coordinator import WatchedWarehouses
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
@@ -228,7 +227,7 @@ def test_the_model_of_the_slot_and_the_warehouse_log_agree(tmp_path: Path) -> No
 def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
     """Returns what was answered: version, and the code where there is none."""
     depot, files, warehouse = Depot(), Files(root), Warehouse(root)
-    model, real = HandsAtHand(CalmLine(), cast(Broker, None), depot, lambda entry: None), HandsOfTheTest()
+    model, real = WarehousesAtHand(CalmLine(), depot, lambda entry: None), WatchedWarehouses()
     spec = {"name": "slot", "groups": [{"name": "make", "steps": STEP}]}
     states = []
     for job, publish in (("j1", "data"), ("j2", "data"), ("j3", "missing")):
@@ -249,9 +248,9 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
     for _ in range(10):
         state, why = rng.choice(states), Reason("USER_CANCELED", "the user canceled the job")
         found = [
-            hands.publish(state, nobody) if publishes else hands.abort(state, why, nobody)
+            warehouses.publish(state, nobody) if publishes else warehouses.abort(state, why, nobody)
             for publishes in [rng.random() < 0.5]
-            for hands in (model, real)
+            for warehouses in (model, real)
         ]
         shown = [(one.version, dict(one.rows), one.failed and one.failed.code, one.trouble) for one in found]
         assert shown[0] == shown[1]

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.simulation.stage.calm import Calm, Hands
+from tests.simulation.stage.calm import Calm, EmptyWarehouses, SentHints
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
@@ -16,7 +16,7 @@ from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 
 
-class _Poisoned(Hands):
+class _Poisoned(EmptyWarehouses):
     """A warehouse whose client raises what no file system should, for one of the jobs."""
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
@@ -25,14 +25,14 @@ class _Poisoned(Hands):
         return PublishResult()
 
 
-class _Mute(Hands):
+class _Mute(SentHints):
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         raise ValueError("no such transport")
 
 
 def test_a_job_that_cannot_be_published_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    calm = Calm(1, jobs=("a", "b"), hands=_Poisoned())
-    for hint in list(calm.hands.sent):
+    calm = Calm(1, jobs=("a", "b"), warehouses=_Poisoned())
+    for hint in list(calm.dispatcher.sent):
         calm.finish(calm.claim(hint))
     calm.stream.reports.clear()
     calm.sweep.run()
@@ -46,7 +46,7 @@ def test_a_job_that_cannot_be_published_does_not_stop_the_others(caplog: pytest.
 
 
 def test_hints_that_cannot_be_sent_do_not_stop_the_sweep(caplog: pytest.LogCaptureFixture) -> None:
-    calm = Calm(1, jobs=("a", "b"), hands=_Mute())
+    calm = Calm(1, jobs=("a", "b"), dispatcher=_Mute())
     assert {job: record.groups["g[0]"].state for job, record in calm.core.jobs.items()} == {
         "a": "QUEUED",
         "b": "QUEUED",
@@ -56,25 +56,25 @@ def test_hints_that_cannot_be_sent_do_not_stop_the_sweep(caplog: pytest.LogCaptu
 
 def stands_still(calm: Calm, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
     """The next pass stands still behind its lock, for so long that the lock lapses and another coordinator goes on."""
-    begin = calm.coordinator._store.begin
+    begin = calm.reconciler.store.begin
 
     def late(job: str, owner: str) -> Begun:
         begun = begin(job, owner)
-        monkeypatch.setattr(calm.coordinator._store, "begin", begin)
+        monkeypatch.setattr(calm.reconciler.store, "begin", begin)
         calm.now += 20.0
         meanwhile()
         calm.deliver()
         return begun
 
-    monkeypatch.setattr(calm.coordinator._store, "begin", late)
+    monkeypatch.setattr(calm.reconciler.store, "begin", late)
 
 
 def test_a_pass_that_stood_still_takes_its_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what others wrote meanwhile would read as written before the clock was set back, and count from before."""
     calm = Calm(1)
     began = calm.now
-    stands_still(calm, monkeypatch, partial(calm.claim, calm.hands.sent[0]))
-    calm.coordinator.handle("j")
+    stands_still(calm, monkeypatch, partial(calm.claim, calm.dispatcher.sent[0]))
+    calm.reconciler.reconcile("j")
     record = calm.core.jobs["j"].record
     assert record.started_at == calm.now == began + 20
     assert record.counted_from == calm.now
@@ -83,12 +83,12 @@ def test_a_pass_that_stood_still_takes_its_time_anew(monkeypatch: pytest.MonkeyP
 def test_a_pass_that_stood_still_starts_no_retry_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read with a time from before it was written, a backoff looks like one from before the clock was set back."""
     calm = Calm(1, retry={"max": 3, "backoff": "5s", "max_backoff": "5s"})
-    token = calm.claim(calm.hands.sent[0])
+    token = calm.claim(calm.dispatcher.sent[0])
     calm.deliver()
     failed = Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "boom", True, ""))
     stands_still(calm, monkeypatch, lambda: calm.finish(token, failed))
     began = calm.now
-    calm.coordinator.handle("j")
+    calm.reconciler.reconcile("j")
     assert calm.now == began + 20
     record = calm.core.jobs["j"].groups["g[0]"]
     assert record.state is GroupState.BACKOFF

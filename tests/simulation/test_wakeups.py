@@ -41,7 +41,7 @@ def talk(busy: Calm, tokens: Sequence[Token], seconds: float, until: Callable[[]
 
 
 def test_a_dead_worker_is_noticed_while_others_report(busy: Calm) -> None:
-    tokens = [busy.claim(hint) for hint in list(busy.hands.sent)]
+    tokens = [busy.claim(hint) for hint in list(busy.dispatcher.sent)]
     busy.deliver()
     dead, *living = tokens
     noticed = talk(busy, living, 15.0 + 3.0, lambda: busy.core.jobs["j"].groups[dead.group].epoch == 2)
@@ -49,13 +49,13 @@ def test_a_dead_worker_is_noticed_while_others_report(busy: Calm) -> None:
 
 
 def test_a_lost_hint_is_sent_again_while_others_report(busy: Calm) -> None:
-    lost, *others = list(busy.hands.sent)
+    lost, *others = list(busy.dispatcher.sent)
     tokens = [busy.claim(hint) for hint in others]
-    assert talk(busy, tokens, 10.0 + 3.0, lambda: busy.hands.sent.count(lost) == 2)
+    assert talk(busy, tokens, 10.0 + 3.0, lambda: busy.dispatcher.sent.count(lost) == 2)
 
 
 def test_a_lost_report_costs_one_sweep_while_others_report(busy: Calm) -> None:
-    tokens = [busy.claim(hint) for hint in list(busy.hands.sent)]
+    tokens = [busy.claim(hint) for hint in list(busy.dispatcher.sent)]
     busy.deliver()
     silent, *others = tokens
     busy.finish(silent)

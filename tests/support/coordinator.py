@@ -17,11 +17,12 @@ from tests.support.servers import wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background import AtOnce, Runs
+from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.publishing.staging_gc import Vacuum
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.dispatcher import Hands
+from unstuck.coordinator.reconcile.dispatcher import Dispatcher
 from unstuck.coordinator.reconcile.heartbeat import Presence
-from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.jobs import Store
@@ -40,16 +41,22 @@ NOOP = [{"python": "examples.noop:noop"}]
 SUCCEEDED = Outcome(OutcomeKind.SUCCEEDED)
 
 
-class HandsOfTheTest(Hands):
-    """Publishes for real; keeps hints."""
+class KeptHints(Dispatcher):
+    """Keeps hints instead of sending them."""
 
     def __init__(self) -> None:
         super().__init__(app)
         self.sent: list[Hint] = []
-        self.before_publish: Callable[[], None] = lambda: None
 
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         self.sent.extend(hint for _, hint in hints)
+
+
+class WatchedWarehouses(Warehouses):
+    """Publishes for real, after ``before_publish``."""
+
+    def __init__(self) -> None:
+        self.before_publish: Callable[[], None] = lambda: None
 
     def publish(self, state: Any, answered: Callable[[], None]) -> Any:
         self.before_publish()
@@ -71,21 +78,23 @@ class Head:
         self.redis = client or connect(url)
         self.keys = Keys(self.settings.prefix)
         self.store = Store.of(self.settings, self.redis)
-        self.hands = HandsOfTheTest()
-        self.coordinator = Coordinator(self.store, self.hands, self.settings, mint, background=background)
+        self.dispatcher, self.warehouses = KeptHints(), WatchedWarehouses()
+        self.reconciler = Reconciler(
+            *(self.store, self.dispatcher, self.warehouses, self.settings, mint), background=background
+        )
         self.vacuum = Vacuum(Sweepable(self.redis, self.keys), self.store, background or AtOnce())
-        self.sweep = Sweep(self.store, self.coordinator, self.settings, vacuum=self.vacuum)
+        self.sweep = Sweep(self.store, self.reconciler, self.settings, vacuum=self.vacuum)
         name = f"host:1:{mint()}"
         self.inbox = Inbox(self.redis, self.keys, name)
         self.inbox.open()
         self.presence = Presence(self.redis, self.keys, name)
-        self.consumer = Consumer(self.inbox, self.coordinator, self.sweep, self.settings, presence=self.presence)
+        self.consumer = Consumer(self.inbox, self.reconciler, self.sweep, self.settings, presence=self.presence)
         self.client = Client(self.settings, redis_client=self.redis)
         self.lease = Lease(self.redis, self.keys, self.settings.lease_ttl)
 
     @property
     def sent(self) -> list[Hint]:
-        return self.hands.sent
+        return self.dispatcher.sent
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **spec: Any) -> str:
         """Submit a job of these groups; a group without steps that is no join gets a no-op."""

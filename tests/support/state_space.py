@@ -326,7 +326,7 @@ class SmallWorld:
         self._decided([name] if name else None, None)
 
     def _decided(self, changed: Iterable[str] | None, published: PublishResult | None) -> Decision | None:
-        """One round of ``act``: load, decide, commit. None where there was nothing to decide."""
+        """One round of the reconciler: load, decide, commit. None where there was nothing to decide."""
         if self.job.terminal or (self.job.halted is not None and self.job.intent in (Intent.RUN, Intent.PAUSE)):
             self.due = math.inf if self.job.terminal else self.now + HALTED_LOOK
             return None

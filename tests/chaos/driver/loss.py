@@ -30,9 +30,10 @@ from tests.chaos.driver.server import Server
 from tests.support.servers import wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.reaper import Guard
+from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.dispatcher import Hands
-from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.dispatcher import Dispatcher
+from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.jobs import Store
@@ -241,9 +242,9 @@ def consume_reports(url: str, warehouse: str) -> None:
     settings = _settings(url, warehouse)
     client = connect(url)
     store = Store.of(settings, client)
-    coordinator = Coordinator(store, Silent(app), settings, mint)
+    reconciler = Reconciler(store, Silent(app), Warehouses(), settings, mint)
     inbox = Inbox(client, KEYS, f"host:{os.getpid()}:{mint()[:4]}")
-    Consumer(inbox, coordinator, Sweep(store, coordinator, settings), settings).run()
+    Consumer(inbox, reconciler, Sweep(store, reconciler, settings), settings).run()
 
 
 def consume_queue(url: str) -> None:
@@ -265,7 +266,7 @@ def consume_queue(url: str) -> None:
                 connection.drain_events()
 
 
-class Silent(Hands):
+class Silent(Dispatcher):
     """Sends no hints: the test finds what can be claimed on the records."""
 
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:

@@ -118,7 +118,7 @@ def test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison(
     head.redis.hset(head.keys.of(job).plans, "g", "{}")
     for _ in range(2):
         head.read()
-        head.coordinator.handle(job)
+        head.reconciler.reconcile(job)
         (hint,) = head.hints(job)
         ended(head.redis, redis_server, tmp_path, hint)
     head.read()

@@ -52,7 +52,7 @@ def test_a_pass_that_gives_up_lets_go_of_the_lock(head: Head) -> None:
         return end(job_id, owner, **more)
 
     head.store.end = met_busy_each_time  # type: ignore[method-assign]
-    head.coordinator.handle(job)
+    head.reconciler.reconcile(job)
     assert not head.redis.exists(head.keys.of(job).lock), f"{head.redis.pttl(head.keys.of(job).lock)} ms left"
 
 
@@ -82,10 +82,10 @@ def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(make_hea
     one.store.end = noted  # type: ignore[method-assign]
     thread = threading.Thread(target=keeps_trying)
     thread.start()
-    one.coordinator._cache.clear()
+    one.reconciler.cache.states.clear()
     began = time.perf_counter()
     try:
-        one.coordinator.handle(job)
+        one.reconciler.reconcile(job)
     finally:
         stop.set()
         thread.join()
@@ -96,7 +96,7 @@ def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(make_hea
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that finds the state a second old loads the job afresh, which costs the width: per second, not per report.
     Where lines are counted, no second passes, however slow the machine."""
-    monkeypatch.setattr("unstuck.coordinator.reconcile.reconciler.CACHE_SECONDS", 3600.0)
+    monkeypatch.setattr("unstuck.coordinator.reconcile.environment.CACHE_SECONDS", 3600.0)
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -221,8 +221,8 @@ def test_more_live_jobs_than_the_plan_cache_holds_do_not_recompile_every_pass(ma
     def cost() -> float:
         began = time.perf_counter()
         for job in jobs:
-            head.coordinator._cache.clear()
-            head.coordinator.handle(job)
+            head.reconciler.cache.states.clear()
+            head.reconciler.reconcile(job)
         return (time.perf_counter() - began) / len(jobs)
 
     cost()
@@ -245,14 +245,14 @@ def test_a_lapsed_lease_is_seen_within_a_few_sweeps_whatever_else_waits(make_hea
     while time.monotonic() - began < 1.0:  # long enough for all hints to be overdue, and looked at
         head.sweep.run()
     passes = 0
-    handle = head.coordinator.handle
+    handle = head.reconciler.reconcile
     counted: list[str] = []
 
     def count(job: str, *args: Any, **more: Any) -> Any:
         counted.append(job)
         return handle(job, *args, **more)
 
-    head.coordinator.handle = count  # type: ignore[method-assign]
+    head.reconciler.reconcile = count  # type: ignore[method-assign]
     last = head.submit(group("only"), name="last")
     head.redis.xtrim(head.keys.reports, maxlen=0, approximate=False)  # its wake-up is lost
     while last not in counted:

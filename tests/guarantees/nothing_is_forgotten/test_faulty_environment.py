@@ -74,7 +74,7 @@ def _shift(head: Head, job: str, seconds: float) -> None:
     at = r.hget(head.keys.alive, "at")
     if at:
         r.hset(head.keys.alive, "at", float(at) + seconds)
-    head.coordinator._cache.clear()
+    head.reconciler.cache.states.clear()
 
 
 def test_a_lost_hint_is_found_although_the_clock_was_set_back(make_head: Callable[..., Head]) -> None:
@@ -93,7 +93,7 @@ def test_a_lost_hint_is_found_although_the_clock_was_set_back_before_anybody_had
     """Found by the simulator: the first tick of all has none to be behind of."""
     head = make_head(dispatch_timeout=0.3, sweep_every=0.1, lease_ttl=0.6)
     job = head.submit(group("only"))
-    head.coordinator.handle(job)
+    head.reconciler.reconcile(job)
     head.hints()  # lost
     _shift(head, job, 3600.0)
     assert head.redis.exists(head.keys.alive) == 0
@@ -156,7 +156,7 @@ def test_a_clock_that_jumps_ahead_takes_nobodys_work(make_head: Callable[..., He
     head.claim(hint)
     head.read()
     _shift(head, job, -3600.0)
-    head.coordinator.handle(job)  # before any sweep
+    head.reconciler.reconcile(job)  # before any sweep
     began = head.store.tick(0.1, 2.0)[0]
     for _ in range(3):
         head.redis.zadd(head.keys.due, {job: 0})
@@ -223,7 +223,7 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(make_head
         release.wait(60)
 
     for head in heads:
-        head.hands.before_publish = hang
+        head.warehouses.before_publish = hang
     threads = [threading.Thread(target=head.consumer.run, name=f"c{i}") for i, head in enumerate(heads)]
     for thread in threads:
         thread.start()
@@ -235,8 +235,8 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(make_head
         def the_other_follows() -> bool:
             for head in heads:  # one of them has it in hand already
                 head.redis.hset(head.keys.of(stuck).job, "publish_next", "1")  # as if publish_timeout had passed
-                head.coordinator._cache.clear()
-                head.coordinator.handle(stuck)
+                head.reconciler.cache.states.clear()
+                head.reconciler.reconcile(stuck)
             return len(inside) == 2
 
         wait_until(the_other_follows, 5, "the second coordinator to begin publishing the same job")
@@ -281,8 +281,8 @@ def test_a_report_that_is_no_utf8_is_parked_and_the_consumer_lives(head: Head, r
 
 
 def test_a_coordinator_whose_warehouse_client_fails_halts_no_job(make_head: Callable[..., Head]) -> None:
-    """What is no OSError (botocore's EndpointConnectionError and NoCredentialsError, an ImportError on a host without
-    s3fs) passes ``Hands.head`` and halts the job for good, though another coordinator, or a minute, would have helped.
+    """An error that is no OSError (botocore's EndpointConnectionError and NoCredentialsError, an ImportError on a host
+    without s3fs) is trouble of the warehouse: another coordinator, or a minute, would help.
     """
     head = make_head()
     job = head.submit(group("only"))

@@ -52,8 +52,8 @@ def done(head: Head, name: str) -> str:
 def looked_at(head: Head, job: str) -> Status:
     """Its status after one more look, at which its next try of publishing has come."""
     head.redis.hset(head.keys.of(job).job, mapping={"publish_next": "1", "publish_heard": "0"})
-    head.coordinator._cache.clear()
-    head.coordinator.handle(job)
+    head.reconciler.cache.states.clear()
+    head.reconciler.reconcile(job)
     return head.status(job)
 
 
@@ -71,7 +71,7 @@ def hanging(head: Head, tries: int) -> Iterator[list[str]]:
         if hangs:
             thaw.wait(60)
 
-    head.hands.before_publish = hang
+    head.warehouses.before_publish = hang
     try:
         yield inside
     finally:
@@ -116,7 +116,7 @@ def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_
         wait_until(lambda: len(inside) == 1, 5, "its publishing to hang")
         assert [head.status(job), other.show(job).job.reason] == [Status.RUNNING, None]
         _go_by(head, job, 120.0)
-        head.coordinator.handle(job)
+        head.reconciler.reconcile(job)
 
         seen = other.show(job)
         assert seen.job.reason is not None
@@ -129,7 +129,7 @@ def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_
         assert why.next_at == seen.job.publish_next
 
         _go_by(head, job, 2.0)
-        head.coordinator.handle(job)
+        head.reconciler.reconcile(job)
         head.wait_for(job, Status.FINISHED)
         assert published(head) == [job], "beside the one that still hangs"
 
@@ -141,7 +141,7 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
     monkeypatch.setattr(publisher, "SIGN_EVERY", 0.0)
     head = make_head(background=Background(2))
     asks, may_answer = threading.Semaphore(0), threading.Semaphore(0)
-    publish, begun = head.hands.publish, []
+    publish, begun = head.warehouses.publish, []
 
     def long(state: JobState, answered: Callable[[], None]) -> PublishResult:
         begun.append(state.job.id)
@@ -159,7 +159,7 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
         assert asks.acquire(timeout=30)
         assert head.redis.time()[0] - head.show(job).job.publish_heard < 30, "it was heard of just now"
         _go_by(head, job, 100.0)
-        head.coordinator.handle(job)
+        head.reconciler.reconcile(job)
         may_answer.release()
     head.wait_for(job, Status.FINISHED)
     assert begun == [job]
@@ -173,7 +173,7 @@ def _go_by(head: Head, job: str, seconds: float) -> None:
     head.redis.hset(keys.job, "publish_next", str(now))
     if asked:
         head.redis.hset(keys.job, "publish_heard", str(asked - seconds))
-    head.coordinator._cache.clear()
+    head.reconciler.cache.states.clear()
 
 
 def _publishers() -> list[str]:
@@ -188,7 +188,7 @@ def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(make_head: 
             done(head, name)
         wait_until(lambda: len(inside) == 2, 5, "two jobs to hang")
         head.consumer.step()
-        wait_until(lambda: head.coordinator.exhausted, 20, "their term to be over")
+        wait_until(lambda: head.reconciler.exhausted, 20, "their term to be over")
         head.consumer._next_trim = 0.0
         with pytest.raises(AllHang):
             head.consumer.step()

@@ -48,7 +48,7 @@ def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(h
     (tmp_path / "s.yaml").write_text(f"name: x\ngroups:\n{first}{groups}")
     job = head.client.submit(tmp_path / "s.yaml").id
     assert bytes_of(head, job) < 2 * len(SQL)
-    head.coordinator.handle(job, due=True)
+    head.reconciler.reconcile(job, due=True)
     hints = head.hints(job)
     assert len(hints) > 10
     for hint in hints[:3]:
@@ -72,7 +72,7 @@ def test_a_text_that_looks_like_a_reference_is_the_users_own(head: Head) -> None
     reference = packer.pack(secret)
     params = {"a": secret, "b": reference, "c": f'x"{reference}', "d": "\0", "e": {"\0k": [reference]}}
     job = head.submit(group("a", params=params))
-    head.coordinator.handle(job, due=True)
+    head.reconciler.reconcile(job, due=True)
     (hint,) = head.hints(job)
     order = head.claim(hint).order
     assert order is not None
@@ -82,7 +82,7 @@ def test_a_text_that_looks_like_a_reference_is_the_users_own(head: Head) -> None
 
 def test_an_order_whose_text_is_gone_is_unreadable_and_no_other(head: Head) -> None:
     job = head.submit(group("a", params={"a": "s" * 2000}))
-    head.coordinator.handle(job, due=True)
+    head.reconciler.reconcile(job, due=True)
     record = head.keys.of(job).job
     (text,) = (name for name in head.redis.hkeys(record) if name.startswith("text:"))
     head.redis.hdel(record, text)
@@ -138,14 +138,14 @@ def test_a_job_that_is_too_large_is_refused_by_its_largest_part_and_nothing_is_s
 def test_alter_holds_the_bound_and_gives_runners_the_new_text(head: Head) -> None:
     job = head.submit(group("a", params={"a": "old" * 1000}), params={"b": 1})
     head.client.pause(job)
-    head.coordinator.handle(job, due=True)
+    head.reconciler.reconcile(job, due=True)
     assert head.client.alter(job, {"groups.a.params.a": "new" * 1000}).answer == "DONE"
     before = head.show(job).job
     with pytest.raises(SpecError, match=r"the job would take .* largest part is (a text|what was altered so far)"):
         head.client.alter(job, {"groups.a.conf.k": "v" * (MAX_JOB_BYTES // 2)})
     assert head.show(job).job == before
     head.client.resume(job)
-    head.coordinator.handle(job, due=True)
+    head.reconciler.reconcile(job, due=True)
     (hint,) = head.hints(job)
     order = head.claim(hint).order
     assert order is not None
@@ -172,12 +172,12 @@ def feeding(*names: str) -> list[dict[str, Any]]:
 
 
 def fed(head: Head, job: str, values: dict[str, list[Any]]) -> None:
-    head.coordinator.handle(job, due=True)
+    head.reconciler.reconcile(job, due=True)
     (hint,) = head.hints(job)
     keys = {f"a.{name}": every for name, every in values.items()}
     assert head.work(hint, Outcome(OutcomeKind.SUCCEEDED, staging=SUCCEEDED.staging, forks=keys)) == "APPLIED"
     for _ in range(3):
-        head.coordinator.handle(job, due=True)
+        head.reconciler.reconcile(job, due=True)
 
 
 def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reason(head: Head) -> None:

@@ -262,7 +262,7 @@ def test_a_coordinator_that_has_never_seen_the_job_applies_its_final_report(make
     (hint,) = first.hints()
     first.claim(hint)
     first.read()
-    del first.coordinator
+    del first.reconciler
 
     stranger = make_head()
     stranger.finish(hint.held_by("runner1"))

@@ -190,7 +190,7 @@ def test_a_lapsed_lease_is_taken_over_with_a_new_epoch(head: Head) -> None:
     head.read()
     lapse(head, job)
 
-    head.coordinator.handle(job)
+    head.reconciler.reconcile(job)
 
     (again,) = head.hints()
     assert (again.epoch, again.nonce != hint.nonce) == (2, True)  # type: ignore[attr-defined]
@@ -216,7 +216,7 @@ def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(head: 
         return answers[-1]
 
     head.store.commit = finish_first  # type: ignore[method-assign, assignment]
-    head.coordinator.handle(job)
+    head.reconciler.reconcile(job)
 
     assert answers[0] is CommitAnswer.GUARDED
     assert head.status(job) is Status.FINISHED
@@ -236,7 +236,7 @@ def test_a_renewal_between_load_and_commit_refuses_the_takeover(head: Head) -> N
         return commit(*args)  # type: ignore[arg-type]
 
     head.store.commit = renew_first  # type: ignore[method-assign, assignment]
-    head.coordinator.handle(job)
+    head.reconciler.reconcile(job)
     assert head.events(job, "only") == ["QUEUED", "RUNNING"]
 
 
@@ -262,7 +262,7 @@ def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
         return answers[-1]
 
     head.store.commit = commit_late  # type: ignore[method-assign, assignment]
-    head.coordinator.handle(job)
+    head.reconciler.reconcile(job)
 
     assert answers == [CommitAnswer.GUARDED]
     assert head.events(job, "only") == ["QUEUED", "RUNNING"], "nothing was taken over"
@@ -277,7 +277,7 @@ def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_head: Cal
     head.read()
     lapse(head, job)
     head.redis.hset(head.keys.alive, "at", "1")  # nobody has swept for a long time
-    head.coordinator.handle(job)
+    head.reconciler.reconcile(job)
     assert head.events(job, "only") == ["QUEUED", "RUNNING"], "no takeover without a fresh tick"
 
     head.sweep.run()  # the tick that ends the outage begins the grace
@@ -355,7 +355,7 @@ def test_everything_is_right_without_the_lock(make_head: Callable[..., Head]) ->
 
     def sweep(head: Head) -> None:
         while not stop.is_set():
-            head.coordinator.handle(job)
+            head.reconciler.reconcile(job)
             head.read()
 
     threads = [threading.Thread(target=delete_locks)] + [threading.Thread(target=sweep, args=(h,)) for h in heads]

@@ -42,7 +42,7 @@ def taken_over(head: Head) -> tuple[str, Token]:
     """A job whose first attempt is a zombie, and whose second one runs."""
     job, zombie = held(head)
     lapse(head, job)
-    head.coordinator.handle(job)
+    head.reconciler.reconcile(job)
     (second,) = head.hints()
     head.claim(second, "runner2")
     head.read()
@@ -143,8 +143,8 @@ def test_a_refused_report_delivered_twice_to_two_coordinators_is_one_event(
     head.finish(zombie)
     (entry,) = head.inbox.read(10, 0.1)
     delivered = Delivered(entry.id, Report.from_fields(entry.fields))
-    for coordinator in (head.coordinator, other.coordinator, head.coordinator):
-        coordinator.handle(job, [delivered])
+    for reconciler in (head.reconciler, other.reconciler, head.reconciler):
+        reconciler.reconcile(job, [delivered])
     assert len(refused(head, job)) == 1
 
 

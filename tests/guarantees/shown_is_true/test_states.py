@@ -149,7 +149,7 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
     (hint,) = head.hints()
     head.claim(hint)
     head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
-    head.hands.before_publish = die
+    head.warehouses.before_publish = die
     with pytest.raises(Killed):
         head.read()
     view = head.show(job)
@@ -158,11 +158,11 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
 
     other = make_head()
     other.redis.hset(head.keys.of(job).job, "publish_next", "1")  # as if publish_timeout had passed
-    other.coordinator.handle(job)
+    other.reconciler.reconcile(job)
 
     assert other.status(job) is Status.FINISHED
     assert Warehouse(head.settings.warehouse).head() == 1
-    other.coordinator.handle(job)
+    other.reconciler.reconcile(job)
     assert Warehouse(head.settings.warehouse).head() == 1, "published once"
 
 
@@ -189,7 +189,7 @@ def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
     away.rename(warehouse)
     other = make_head()
     other.redis.hset(head.keys.of(job).job, "publish_next", "1")  # as if its time had come
-    other.coordinator.handle(job)
+    other.reconciler.reconcile(job)
     assert other.status(job) is Status.FINISHED
 
 
@@ -277,7 +277,7 @@ def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_
     def somebody_takes_the_lock() -> None:
         head.redis.set(lock, "another coordinator", px=300)
 
-    head.hands.before_publish = somebody_takes_the_lock
+    head.warehouses.before_publish = somebody_takes_the_lock
     began = time.monotonic()
     head.read()
     assert head.status(job) is Status.FINISHED
@@ -307,7 +307,7 @@ def test_a_published_job_whose_commit_is_refused_and_that_then_meets_a_busy_lock
         return answer
 
     head.store.commit = meddled  # type: ignore[method-assign, assignment]
-    head.hands.before_publish = lambda: published.append(job)
+    head.warehouses.before_publish = lambda: published.append(job)
     head.read()
     assert answers == [CommitAnswer.CONFLICT]
     assert published == [job]

@@ -204,7 +204,7 @@ def test_a_claim_between_load_and_commit_is_not_taken_back_by_a_pause(head: Head
 
     head.store.commit = claim_first  # type: ignore[method-assign, assignment]
     head.store.load = load_then_allow  # type: ignore[method-assign, assignment]
-    head.coordinator.handle(job)
+    head.reconciler.reconcile(job)
     assert claimed == ["CLAIMED"]
     assert head.events(job, "a") == ["QUEUED", "RUNNING"], "the runner keeps what it has"
     assert head.status(job) is Status.PAUSING
@@ -316,7 +316,7 @@ def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
     (hint,) = head.hints()
     head.claim(hint)
     head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
-    publish = head.hands.publish
+    publish = head.warehouses.publish
     frozen: list[Callable[[], object]] = []
 
     class Frozen(BaseException):
@@ -328,7 +328,7 @@ def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
         frozen.append(lambda: publish(state, answered))
         raise Frozen
 
-    head.hands.publish = freeze  # type: ignore[method-assign, assignment]
+    head.warehouses.publish = freeze  # type: ignore[method-assign, assignment]
     with pytest.raises(Frozen):
         head.read()
     other = make_head()

@@ -127,7 +127,7 @@ def shown(head: Head, job: str) -> None:
 def decided(head: Head, job: str) -> None:
     """Decided, and not given up: a job that cannot be decided is halted."""
     for _ in range(2):
-        head.coordinator.handle(job, due=True)
+        head.reconciler.reconcile(job, due=True)
     assert head.client.show(job).job.halted is None
 
 

@@ -1,4 +1,4 @@
-"""The coordinators: the real consumer, sweep and ``act``, in threads that hand over their turn at every call.
+"""The coordinators: the real consumer, sweep and reconciler, in threads that hand over their turn at every call.
 
 A coordinator dies or freezes before or after any call to the store, the broker or the warehouse; it loses requests
 and replies. It is started again a little later, with nothing of what it knew.
@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import redis
 
 from tests.simulation.actors.broker import Broker
-from tests.simulation.actors.dispatch import HandsAtHand
+from tests.simulation.actors.dispatch import DispatcherAtHand, WarehousesAtHand
 from tests.simulation.actors.warehouse import Depot, LogEntry
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stream import ReportStream
@@ -26,8 +26,10 @@ from unstuck.coordinator.model.decision import EMPTY, Acks, Decision
 from unstuck.coordinator.model.records import JobRecord, NewerJob, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Work
+from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.dispatcher import Dispatcher
+from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.jobs import Begun, CommitAnswer, EndAnswer, Store
@@ -38,7 +40,7 @@ T = TypeVar("T")
 
 
 class StoreAtHand:
-    """The store as a coordinator sees it: ``act.JobStore`` and what the sweep asks for."""
+    """The store as a coordinator sees it: what the reconciler and the sweep ask for."""
 
     def __init__(
         self,
@@ -271,15 +273,17 @@ class Office:
         self._lives += 1
         line = Line(self._stage, self._trouble, self._die)
         store = StoreAtHand(line, self._core, self._broker, self._slots, self._knows)
-        hands = HandsAtHand(line, self._broker, self._depot, self._wrote, self._answered)
-        coordinator = Coordinator(
-            *(store, hands, self._settings, self._stage.mint, lambda seconds: Turn.current().pause(seconds)),
+        dispatcher = DispatcherAtHand(line, self._broker)
+        warehouses = WarehousesAtHand(line, self._depot, self._wrote, self._answered)
+        reconciler = Reconciler(
+            *(cast(Store, store), cast(Dispatcher, dispatcher), cast(Warehouses, warehouses)),
+            *(self._settings, self._stage.mint, lambda seconds: Turn.current().pause(seconds)),
             background=Behind(self._publish) if self._behind else None,
             clock=lambda: self._stage.now,
         )
-        sweep = Sweep(cast(Store, store), coordinator, self._settings)
+        sweep = Sweep(cast(Store, store), reconciler, self._settings)
         inbox = InboxAtHand(line, self._stream, f"{self.name}.{self._lives}", self._knows)
-        consumer = Consumer(cast(Inbox, inbox), coordinator, sweep, self._settings, clock=lambda: self._stage.now)
+        consumer = Consumer(cast(Inbox, inbox), reconciler, sweep, self._settings, clock=lambda: self._stage.now)
         consumer.stopping = cast(Any, _Stopping())
         self._threads = [Turn(self._stage, self.name, consumer.run, delay)]
         if self._beaten:

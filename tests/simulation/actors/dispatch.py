@@ -18,13 +18,26 @@ from unstuck.tasks.protocol.token import Hint
 T = TypeVar("T")
 
 
-class HandsAtHand:
-    """Hints into the broker, packages into the warehouse log: as in ``outside`` and ``publish``, call by call."""
+class DispatcherAtHand:
+    """Hints into the broker, call by call."""
+
+    def __init__(self, line: Line, broker: Broker) -> None:
+        self._line, self._broker = line, broker
+
+    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        try:
+            for queue, hint in hints:
+                self._line.call(f"send {hint}", partial(self._broker.push, queue, hint), lost=OSError)
+        except OSError:
+            return  # the rest of the batch is lost with it
+
+
+class WarehousesAtHand:
+    """Packages into the warehouse log: as in ``publishing``, call by call."""
 
     def __init__(
         self,
         line: Line,
-        broker: Broker,
         depot: Depot,
         wrote: Callable[[LogEntry], None],
         answered: Callable[[str], None] = lambda job: None,
@@ -34,17 +47,10 @@ class HandsAtHand:
             wrote: is told of every entry of the log.
             answered: is told of every job of which a publisher knows for good whether it is published.
         """
-        self._line, self._broker, self._depot, self._wrote, self._answered = line, broker, depot, wrote, answered
+        self._line, self._depot, self._wrote, self._answered = line, depot, wrote, answered
 
     def _io(self, what: str, effect: Callable[[], T]) -> T:
         return self._line.call(what, effect, lost=OSError, of_store=False)
-
-    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
-        try:
-            for queue, hint in hints:
-                self._line.call(f"send {hint}", partial(self._broker.push, queue, hint), lost=OSError)
-        except OSError:
-            return  # the rest of the batch is lost with it
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         if self._line.trouble.chance(self._line.trouble.blind):

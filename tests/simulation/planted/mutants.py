@@ -22,7 +22,8 @@ from unstuck.coordinator.decide import timeouts as overtime
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.publisher import Publisher
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.reconcile.environment import EnvironmentReader
+from unstuck.coordinator.reconcile.reconciler import Pass
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.jobs import Begun
 
@@ -68,7 +69,7 @@ MUTANTS = (
         "no room to send hints again but on an empty queue",
         broken.LOST_HINT,
         0,
-        line(Coordinator._environment, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
+        line(EnvironmentReader.read, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
     ),
     mutant(
         "no due for the end of a lease",
@@ -176,7 +177,7 @@ MUTANTS = (
         "a pass for one report forgets when all was looked at",
         FORGOTTEN,
         25,
-        line(Coordinator._decide, "min(decision.due, state.looked_at + self._settings.sweep_every)", "decision.due"),
+        line(Pass._decide, "min(decision.due, state.looked_at + self._sweep_every)", "decision.due"),
     ),
     mutant(
         "a lock that was met busy is not noticed at its end",

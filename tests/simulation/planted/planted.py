@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from tests.simulation.actors.dispatch import HandsAtHand
+from tests.simulation.actors.dispatch import WarehousesAtHand
 from tests.simulation.actors.fleet import Host
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.model.store import ModelStore
@@ -32,9 +32,9 @@ from unstuck.coordinator.model.decision import Decision, Guard, PublishResult
 from unstuck.coordinator.model.records import Ask, Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
-from unstuck.coordinator.reconcile import reconciler as act
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.store.jobs import BeginAnswer, Begun
+from unstuck.coordinator.reconcile.reconciler import Pass
+from unstuck.coordinator.store.jobs import BeginAnswer, Begun, CommitAnswer
 from unstuck.coordinator.store.reports import Entry
 from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.token import Token, split_member
@@ -127,7 +127,7 @@ def _not_found_is_success() -> Patches:
     hand_over = Consumer._hand_over
 
     def from_memory(self: Consumer, job: str, entries: list[Entry], tries: int) -> None:
-        if job in self._coordinator._cache:
+        if job in self._reconciler.cache.states:
             hand_over(self, job, entries, tries)
         else:
             self._inbox.ack(entries)
@@ -184,15 +184,16 @@ def _publishes_without_looking() -> Patches:
 
 def _looks_only_at_reports() -> Patches:
     """What this simulator found on its first day: a pass for one report pushed away the wake-up of another."""
-    return [(act.Coordinator, "_round", _partial(act.Coordinator._round))]
+    return [(Pass, "_round", _partial(Pass._round))]
 
 
 def _partial(whole: Any) -> Any:
-    def round_(self: Any, job: str, begun: Any, changed: Any, *rest: Any) -> Any:
-        if job in self._cache:
-            _, state = self._cache[job]
-            state.looked_at = begun.now + 3600.0
-        return whole(self, job, begun, changed, *rest)
+    def round_(self: Pass) -> CommitAnswer:
+        states = self._reconciler.cache.states
+        if self.job in states:
+            _, state = states[self.job]
+            state.looked_at = self._begun.now + 3600.0
+        return whole(self)  # type: ignore[no-any-return]
 
     return round_
 
@@ -254,7 +255,7 @@ def _never_past_the_deadline() -> Patches:
 
 def _aborts_without_the_slot() -> Patches:
     """A cancel that meets a job in publishing takes its word for it that nothing stands."""
-    return [(HandsAtHand, "abort", lambda self, state, why, answered: PublishResult(failed=why))]
+    return [(WarehousesAtHand, "abort", lambda self, state, why, answered: PublishResult(failed=why))]
 
 
 def _restarts_what_runs_well() -> Patches:

@@ -1,4 +1,4 @@
-"""A fleet on which nothing goes wrong but what a test does: the real coordinator on the model store, called by hand."""
+"""A fleet on which nothing goes wrong but what a test does: the real reconciler on the model store, called by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.reconcile.reconciler import Coordinator
+from unstuck.coordinator.publishing.publisher import Warehouses
+from unstuck.coordinator.reconcile.dispatcher import Dispatcher
+from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.jobs import Store
@@ -61,13 +63,15 @@ class CalmLine(Line):
     def note(self, what: str) -> None: ...
 
 
-class Hands:
+class SentHints:
     def __init__(self) -> None:
         self.sent: list[Hint] = []
 
     def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
         self.sent += [hint for _, hint in hints]
 
+
+class EmptyWarehouses:
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         return PublishResult()
 
@@ -85,14 +89,26 @@ class _Empty:
 class Calm:
     """Jobs of one forked group on a fleet with a slot for each member. Time moves when the test says so."""
 
-    def __init__(self, width: int, jobs: Sequence[str] = ("j",), hands: Hands | None = None, **group: Any) -> None:
+    def __init__(
+        self,
+        width: int,
+        jobs: Sequence[str] = ("j",),
+        *,
+        dispatcher: SentHints | None = None,
+        warehouses: EmptyWarehouses | None = None,
+        **group: Any,
+    ) -> None:
         self.now = 1000.0
-        self.stream, self.hands = _Stream(), hands or Hands()
+        self.stream, self.dispatcher = _Stream(), dispatcher or SentHints()
         self.core = ModelStore(lambda: self.now, self.stream, lock_ttl=5.0, lease_ttl=15.0)
         words = count()
-        store = StoreAtHand(CalmLine(), self.core, cast(Broker, _Empty()), lambda: {"spark": width})
-        self.coordinator = Coordinator(store, self.hands, SETTINGS, lambda: f"w{next(words)}", clock=lambda: self.now)
-        self.sweep = Sweep(cast(Store, store), self.coordinator, SETTINGS)
+        store = cast(Store, StoreAtHand(CalmLine(), self.core, cast(Broker, _Empty()), lambda: {"spark": width}))
+        self.reconciler = Reconciler(
+            *(store, cast(Dispatcher, self.dispatcher), cast(Warehouses, warehouses or EmptyWarehouses()), SETTINGS),
+            lambda: f"w{next(words)}",
+            clock=lambda: self.now,
+        )
+        self.sweep = Sweep(store, self.reconciler, SETTINGS)
         group |= {"name": "g", "steps": [{"python": "model:run"}], "for_each": {"n": list(range(width))}}
         spec = JobSpec.model_validate({"name": "calm", "groups": [group]}).to_json()
         for job in jobs:
@@ -112,7 +128,7 @@ class Calm:
         """Hand all reports over, job by job."""
         reports, self.stream.reports = [*self.stream.reports, *more], []
         for job in {delivered.report.token.job: None for delivered in reports}:
-            self.coordinator.handle(job, [d for d in reports if d.report.token.job == job])
+            self.reconciler.reconcile(job, [d for d in reports if d.report.token.job == job])
 
     def state(self, group: str) -> GroupState:
         return self.core.jobs["j"].groups[group].state

@@ -27,7 +27,7 @@ class Office:
         self._background = Background(2, clock=lambda: job.now)
 
     def obey(self, decision: Decision) -> bool:
-        """As ``act`` does it. Returns whether another try of publishing was begun."""
+        """As the reconciler does it. Returns whether another try of publishing was begun."""
         if not decision.publish:
             return False
         before = threading.active_count()
