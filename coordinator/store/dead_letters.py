@@ -16,7 +16,7 @@ import redis
 from unstuck.coordinator.store.reports import DeadReport, Fields, dead_report
 from unstuck.tasks.errors import Malformed, UnstuckError
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import script
+from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.report import Report
 from unstuck.tasks.protocol.token import Token
 
@@ -54,8 +54,8 @@ class Parked:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
         self._keys = keys
-        self._replay = script(client, "unstuck.coordinator.store", "replay")
-        self._drop = script(client, "unstuck.coordinator.store", "drop")
+        self._replay = Script(client, keys, __package__, "replay")
+        self._drop = Script(client, keys, __package__, "drop")
 
     def all(self) -> list[DeadReport]:
         """Every parked report, the oldest first."""
@@ -80,14 +80,7 @@ class Parked:
         if found is not None and (why := unreadable(found)):
             return Treated(report, Treatment.REFUSED, f"report {report} stays parked, since it cannot be read: {why}")
         job = _job_of(found) if found is not None else ""
-        keys = self._keys.of(job)
-        word, *said = self._replay(
-            keys=[
-                *(self._keys.dead, self._keys.reports, self._keys.parked(report), self._keys.counters),
-                *(keys.job, keys.events),
-            ],
-            args=[report, by, REMEMBERED],
-        )
+        word, *said = self._replay(job, report=report, by=by, treated=self._keys.parked(report), kept=REMEMBERED)
         if word == "UNKNOWN_JOB":
             text = (
                 f"report {report} stays parked: no job {job} is in the store, so it would be parked again at once. "
@@ -100,8 +93,7 @@ class Parked:
         """Remove a report for good. Idempotent."""
         found = self._find(report)
         job = _job_of(found) if found is not None else ""
-        keys = [self._keys.dead, self._keys.parked(report), *([self._keys.of(job).events] if job else [])]
-        word, *said = self._drop(keys=keys, args=[report, by, REMEMBERED])
+        word, *said = self._drop(job, report=report, by=by, treated=self._keys.parked(report), kept=REMEMBERED)
         return _treated(report, word, said, "is gone for good")
 
     def _find(self, report: str) -> DeadReport | None:

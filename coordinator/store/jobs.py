@@ -22,11 +22,10 @@ from unstuck.coordinator.model.status import TERMINAL, Status
 from unstuck.coordinator.store.staging_index import to_sweep
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import script
+from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.settings import Settings
 
 REPORT_GROUP = "coordinators"
-EVENT_BOUND = 20_000
 HALTED_LOOK = 60.0  # seconds between looks at a job that waits for a person
 
 
@@ -105,13 +104,13 @@ class Store:
         self._lease_ttl = lease_ttl
         self._retention = retention
         self._let_go = let_go
-        self._begin = script(client, "unstuck.coordinator.store", "begin")
-        self._end = script(client, "unstuck.coordinator.store", "end")
-        self._commit = script(client, "unstuck.coordinator.store", "commit")
-        self._settle = script(client, "unstuck.coordinator.store", "settle")
-        self._submit = script(client, "unstuck.coordinator.store", "submit")
-        self._tick = script(client, "unstuck.coordinator.store", "tick")
-        self._command = script(client, "unstuck.coordinator.store", "command")
+        self._begin = Script(client, keys, __package__, "begin")
+        self._end = Script(client, keys, __package__, "end")
+        self._commit = Script(client, keys, __package__, "commit")
+        self._settle = Script(client, keys, __package__, "settle")
+        self._submit = Script(client, keys, __package__, "submit")
+        self._tick = Script(client, keys, __package__, "tick")
+        self._command = Script(client, keys, __package__, "command")
 
     @classmethod
     def of(cls, settings: Settings, client: redis.Redis) -> Store:
@@ -127,10 +126,7 @@ class Store:
 
     def begin(self, job: str, owner: str) -> Begun:
         """Take the job's lock and push its due to the end of the lock's term, before anything is read."""
-        keys = self._keys.of(job)
-        answer = self._begin(
-            keys=[keys.lock, keys.dirty, keys.job, self._keys.due, self._keys.alive], args=[owner, self._lock_ms, job]
-        )
+        answer = self._begin(job, owner=owner, lock_ms=self._lock_ms)
         kind = BeginAnswer(answer[0])
         if kind is not BeginAnswer.LOCKED:
             return Begun(kind, float(answer[1]))
@@ -141,11 +137,7 @@ class Store:
 
         With ``anyway`` it is let go of even then, and the job is due at once instead.
         """
-        keys = self._keys.of(job)
-        answer = self._end(
-            keys=[keys.lock, keys.dirty, self._keys.due], args=[owner, self._lock_ms, job, "1" if anyway else "0"]
-        )
-        return EndAnswer(answer)
+        return EndAnswer(self._end(job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)))
 
     def load(
         self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None, *, bare: bool = False
@@ -192,7 +184,6 @@ class Store:
     def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
         """Write everything a decision changed, all or nothing, if nobody has committed since the load."""
         old, new = decision.old, decision.job
-        keys = self._keys.of(old.id)
         change = {
             "id": commit_id,
             "expect": old.commit,
@@ -220,19 +211,13 @@ class Store:
         }
         reach(Point.BEFORE_COMMIT, old.id)
         answer = self._commit(
-            keys=[
-                *(keys.job, keys.groups, keys.inputs, keys.forks, keys.attempts, keys.events),
-                *(self._keys.due, self._keys.reports, self._keys.counters, self._keys.summary, self._keys.alive),
-                *(self._keys.status(old.status), self._keys.status(new.status), self._keys.ended),
-                *(keys.plans, self._keys.submit_key(old.key), self._keys.sweepable, self._keys.staged),
-            ],
-            args=[
-                old.id,
-                json.dumps(change, separators=(",", ":")),
-                REPORT_GROUP,
-                EVENT_BOUND,
-                self._keys.cancel(old.id),
-            ],
+            old.id,
+            change=json.dumps(change, separators=(",", ":")),
+            consumer_group=REPORT_GROUP,
+            channel=self._keys.cancel(old.id),
+            status_before=self._keys.status(old.status),
+            status_after=self._keys.status(new.status),
+            submit_key=self._keys.submit_key(old.key),
         )
         reach(Point.AFTER_COMMIT, old.id)
         return CommitAnswer(answer)
@@ -255,7 +240,6 @@ class Store:
             plans: of groups that run otherwise from now on, as `submit` stores them.
             params: the job's parameters, if they changed.
         """
-        keys = self._keys.of(old.id)
         fields = commanded.changed_fields(old)
         if params is not None:
             fields["params"] = json.dumps(dict(params))
@@ -266,10 +250,7 @@ class Store:
             "plans": dict(plans or {}),
             "event": json.dumps(dict(event), separators=(",", ":")),
         }
-        answer = self._command(
-            keys=[keys.job, keys.events, self._keys.due, self._keys.reports, keys.plans],
-            args=[old.id, json.dumps(change)],
-        )
+        answer = self._command(old.id, change=json.dumps(change))
         reach(Point.AFTER_COMMAND, old.id)
         return CommitAnswer(answer)
 
@@ -318,17 +299,13 @@ class Store:
     def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next."""
         change = {"due": _stamp(due), "due_seen": due_seen, **acks.to_dict()}
-        keys = self._keys.of(job)
-        self._settle(
-            keys=[self._keys.due, self._keys.reports, self._keys.counters, keys.events, keys.job],
-            args=[job, json.dumps(change), REPORT_GROUP, EVENT_BOUND],
-        )
+        self._settle(job, change=json.dumps(change), consumer_group=REPORT_GROUP)
 
     # ---- the sweep -----------------------------------------------------------------------------------
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         """Say that the sweep is alive. Returns the time of Redis and the age of the tick before, in seconds."""
-        now, gap, _ = self._tick(keys=[self._keys.alive, self._keys.due], args=[period, lease_ttl])
+        now, gap = self._tick(period=period, lease_ttl=lease_ttl)
         return float(now), float(gap)
 
     def silence(self) -> float:
@@ -378,7 +355,7 @@ class Store:
             NotEnded: it retries a job that has not ended badly.
         """
         job = submission.job
-        keys, retried = self._keys.of(job.id), self._keys.of(job.retry_of)
+        retried = self._keys.of(job.retry_of)
         change = {
             # Once for all groups: claim.lua hands them to runners beside the plan of the group.
             "fields": {**job.to_fields(), "params": json.dumps(dict(submission.params))},
@@ -389,13 +366,12 @@ class Store:
             "reason": reason,
         }
         answer, said = self._submit(
-            keys=[
-                *(keys.job, keys.plans, keys.events, self._keys.due, self._keys.jobs),
-                *(self._keys.status(Status.PENDING), self._keys.summary),
-                *(self._keys.submit_key(job.key), self._keys.reports, self._keys.retries),
-                *(retried.events, retried.job),
-            ],
-            args=[job.id, json.dumps(change)],
+            job.id,
+            change=json.dumps(change),
+            pending=self._keys.status(Status.PENDING),
+            submit_key=self._keys.submit_key(job.key),
+            retried_job=retried.job,
+            retried_events=retried.events,
         )
         reach(Point.AFTER_SUBMIT, job.id)
         if answer == "KEY_TAKEN":

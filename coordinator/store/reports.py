@@ -18,7 +18,7 @@ import redis
 from unstuck.coordinator.store.jobs import REPORT_GROUP
 from unstuck.tasks.protocol import report
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import script
+from unstuck.tasks.protocol.lua import Script
 
 Fields = dict[str, str]
 CONSUMER_SILENCE = 3600.0  # seconds; one that is alive asks at least once a second
@@ -62,8 +62,8 @@ class Inbox:
         self._redis = client
         self._keys = keys
         self._consumer = consumer
-        self._park = script(client, "unstuck.coordinator.store", "park")
-        self._readmit = script(client, "unstuck.coordinator.store", "readmit")
+        self._park = Script(client, keys, __package__, "park")
+        self._readmit = Script(client, keys, __package__, "readmit")
 
     def open(self) -> None:
         """Make the stream and its consumer group if they are not there (also after a store came back empty).
@@ -88,8 +88,10 @@ class Inbox:
             moved = [1]
             while any(moved):
                 moved = self._readmit(
-                    keys=[self._keys.reports, waiting, self._keys.dead, self._keys.counters],
-                    args=[READMITTED_AT_ONCE, DEAD_KEPT, f"UNREADABLE: it stood in {waiting} and holds no report"],
+                    waiting=waiting,
+                    most=READMITTED_AT_ONCE,
+                    dead_kept=DEAD_KEPT,
+                    reason=f"UNREADABLE: it stood in {waiting} and holds no report",
                 )
                 back += int(moved[0])
         if back:
@@ -148,8 +150,12 @@ class Inbox:
         payload = json.dumps([{"id": entry.id, "fields": entry.fields} for entry in entries])
         return int(
             self._park(
-                keys=[self._keys.reports, target, self._keys.counters],
-                args=[REPORT_GROUP, counter, reason, payload, kept],
+                target=target,
+                consumer_group=REPORT_GROUP,
+                counter=counter,
+                reason=reason,
+                entries=payload,
+                kept=kept,
             )
         )
 

@@ -16,7 +16,7 @@ import redis
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.status import TERMINAL
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import script
+from unstuck.tasks.protocol.lua import Script
 
 MARGIN = 60.0  # seconds on top of what is certain: clocks, slow scripts, a kill that takes its time
 
@@ -64,11 +64,11 @@ class Sweepable:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
         self._keys = keys
-        self._take = script(client, "unstuck.coordinator.store", "take")
+        self._take = Script(client, keys, __package__, "take")
 
     def take(self, now: float, limit: int, term: float) -> list[Staged]:
         """Jobs to look at, the most overdue first; each is given out again after ``term`` seconds."""
-        taken = self._take(keys=[self._keys.sweepable, self._keys.staged], args=[now, limit, now + term])
+        taken = self._take(time=now, most=limit, again_at=now + term)
         return [_read(job, json.loads(text)) for job, text in taken]
 
     def later(self, job: str, at: float) -> None:

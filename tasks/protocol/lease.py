@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.resources import files
-from typing import Any
 
 import redis
 from pydantic import ValidationError
@@ -21,6 +19,7 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.group import STORED, FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.report import SCHEMA_VERSION, Outcome
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Hint, Token, split_member
@@ -100,11 +99,6 @@ def unreadable(error: Exception) -> str:
     )
 
 
-def script(client: redis.Redis, package: str, name: str) -> Any:
-    """The Lua script ``name`` of ``package``, registered with ``client`` (EVALSHA, loaded when missing)."""
-    return client.register_script((files(package) / "lua" / f"{name}.lua").read_text())
-
-
 class Lease:
     """Claims, renews and finishes attempts on one Redis."""
 
@@ -112,9 +106,9 @@ class Lease:
         """``client`` must decode responses; ``ttl`` is the life of a lease in seconds."""
         self._keys = keys
         self._ttl = ttl
-        self._claim = script(client, __package__, "claim")
-        self._renew = script(client, __package__, "renew")
-        self._finish = script(client, __package__, "finish")
+        self._claim = Script(client, keys, __package__, "claim")
+        self._renew = Script(client, keys, __package__, "renew")
+        self._finish = Script(client, keys, __package__, "finish")
 
     def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claim:
         """Try to take the attempt. ``claimant`` and ``event`` are made before the first try and reused in retries.
@@ -122,22 +116,18 @@ class Lease:
         Raises:
             redis.RedisError: the store could not be asked; the hint will be sent again.
         """
-        keys = self._keys.of(hint.job)
         answer = self._claim(
-            keys=[keys.job, keys.attempts, keys.plans, keys.inputs, self._keys.reports, self._keys.due],
-            args=[
-                hint.job,
-                hint.group,
-                hint.epoch,
-                hint.nonce,
-                claimant,
-                worker,
-                self._ttl,
-                event,
-                split_member(hint.group)[0],
-                SCHEMA_VERSION,
-                FIELD,
-            ],
+            hint.job,
+            group=hint.group,
+            epoch=hint.epoch,
+            nonce=hint.nonce,
+            claimant=claimant,
+            worker=worker,
+            ttl=self._ttl,
+            event=event,
+            planned=split_member(hint.group)[0],
+            schema_version=SCHEMA_VERSION,
+            text_field=FIELD,
         )
         kind = ClaimAnswer(answer[0])
         if kind is not ClaimAnswer.CLAIMED:
@@ -151,11 +141,7 @@ class Lease:
         Raises:
             redis.RedisError: the store could not be asked; the lease runs on as it is.
         """
-        keys = self._keys.of(token.job)
-        answer = self._renew(
-            keys=[keys.job, keys.attempts],
-            args=[token.group, token.epoch, token.nonce, token.claimant, worker, self._ttl, progress],
-        )
+        answer = self._renew(token.job, **_fence(token), worker=worker, ttl=self._ttl, progress=progress)
         return RenewAnswer(answer)
 
     def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
@@ -164,24 +150,19 @@ class Lease:
         Raises:
             redis.RedisError: the store could not be asked; try again with the same ``event``.
         """
-        keys = self._keys.of(token.job)
         answer = self._finish(
-            keys=[
-                *(keys.job, keys.attempts, self._keys.reports, self._keys.due),
-                self._keys.finish(str(token), event),
-            ],
-            args=[
-                token.job,
-                token.group,
-                token.epoch,
-                token.nonce,
-                token.claimant,
-                outcome.to_json(),
-                str(outcome.kind),
-                event,
-                SCHEMA_VERSION,
-                ANSWER_KEPT,
-            ],
+            token.job,
+            **_fence(token),
+            outcome=outcome.to_json(),
+            kind=str(outcome.kind),
+            event=event,
+            schema_version=SCHEMA_VERSION,
+            answered=self._keys.finish(str(token), event),
+            kept=ANSWER_KEPT,
         )
         reach(Point.AFTER_FINISH, token.job)
         return FinishAnswer(answer)
+
+
+def _fence(token: Token) -> dict[str, str | int]:
+    return {"group": token.group, "epoch": token.epoch, "nonce": token.nonce, "claimant": token.claimant}

@@ -1,19 +1,20 @@
--- end: let go of the job's lock, unless somebody met it busy meanwhile.
+-- end: let go of the job's lock, unless another pass met it busy meanwhile.
 --
--- KEYS  1 lock  2 dirty  3 due
--- ARGV  1 owner  2 lock ttl (ms)  3 job id  4 '1': let go in any case, and leave a busy flag to the due index
--- Answers RELEASED | AGAIN (dirty: decide once more, the lock is kept) | LOST (the lock is not ours)
+-- keys: lock dirty due
+-- args: job owner lock_ms anyway
+--
+-- anyway: '1': let go in any case, and leave a busy flag to the due index.
+-- Answers RELEASED | AGAIN (dirty: decide once more, the lock is kept) | LOST (the lock is not the owner's)
 --
 -- The flag is cleared by begin alone, so that a repeat (its first reply was lost) gives the same answer.
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'LOST' end
-if redis.call('EXISTS', KEYS[2]) == 1 then
-    if ARGV[4] ~= '1' then
-        redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if redis.call('GET', keys.lock) ~= args.owner then return 'LOST' end
+if redis.call('EXISTS', keys.dirty) == 1 then
+    if args.anyway ~= '1' then
+        redis.call('PEXPIRE', keys.lock, args.lock_ms)
         return 'AGAIN'
     end
-    local time = redis.call('TIME')
-    redis.call('ZADD', KEYS[3], 'XX', 'LT', string.format('%.6f', tonumber(time[1]) + tonumber(time[2]) / 1000000), ARGV[3])
-    redis.call('DEL', KEYS[2])
+    due_now(now())
+    redis.call('DEL', keys.dirty)
 end
-redis.call('DEL', KEYS[1])
+redis.call('DEL', keys.lock)
 return 'RELEASED'

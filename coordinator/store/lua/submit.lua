@@ -1,46 +1,41 @@
 -- submit: a job's record, its runners' plans, its place in the indexes and its first due, together.
 --
--- KEYS  1 job  2 plans  3 events  4 due  5 jobs  6 status index of PENDING  7 summary  8 submit key  9 reports
---       10 retries  11 events of the job that this one retries  12 that job
--- ARGV  1 job id  2 {fields: {}, plans: {}, summary, fingerprint, key, reason} (JSON)
+-- keys: job plans events due jobs pending summary submit_key reports retries retried_events retried_job
+-- args: job change
+--
+-- pending: the status index of PENDING. retried_job, retried_events: of the job that this one retries.
+-- change: {fields: {}, plans: {}, summary, fingerprint, key, reason} (JSON)
 -- Answers {SUBMITTED, id} | {EXISTS, id} | {KEY_TAKEN, id} | {NOT_ENDED, status of the job that was to be retried}
 --
 -- Repeating it with the same id changes nothing (its first reply was lost). The same key with the same spec is the
 -- same job; with another spec it is an error.
-local change = cjson.decode(ARGV[2])
-if redis.call('EXISTS', KEYS[1]) == 1 then return {'SUBMITTED', ARGV[1]} end
+local change = cjson.decode(args.change)
+local retry_of = change.fields.retry_of
+if redis.call('EXISTS', keys.job) == 1 then return {'SUBMITTED', args.job} end
 if change.key ~= '' then
-    local standing = redis.call('HMGET', KEYS[8], 'job', 'fingerprint')
-    if standing[1] then
-        if standing[2] == change.fingerprint then return {'EXISTS', standing[1]} end
-        return {'KEY_TAKEN', standing[1]}
-    end
+    local holder, fingerprint = unpack(redis.call('HMGET', keys.submit_key, 'job', 'fingerprint'))
+    if holder then return {fingerprint == change.fingerprint and 'EXISTS' or 'KEY_TAKEN', holder} end
 end
-if change.fields.retry_of ~= '' then
+if retry_of ~= '' then
     -- It had ended when it was read; a store that was rolled back since may hold one that runs.
-    local status = redis.call('HGET', KEYS[12], 'status')
-    if status and not ({FAILED = true, CANCELED = true, STOPPED = true})[status] then return {'NOT_ENDED', status} end
+    local status = redis.call('HGET', keys.retried_job, 'status')
+    if status and (not terminal(status) or status == 'FINISHED') then return {'NOT_ENDED', status} end
 end
-if change.key ~= '' then redis.call('HSET', KEYS[8], 'job', ARGV[1], 'fingerprint', change.fingerprint) end
-local time = redis.call('TIME')
-local now = string.format('%.6f', tonumber(time[1]) + tonumber(time[2]) / 1000000)
-for field, value in pairs(change.fields) do redis.call('HSET', KEYS[1], field, value) end
-redis.call('HSET', KEYS[1], 'submitted_at', now)
-for name, plan in pairs(change.plans) do redis.call('HSET', KEYS[2], name, plan) end
-local event = {kind = 'SUBMITTED', at = tonumber(now), by = change.fields.submitted_by}
+if change.key ~= '' then redis.call('HSET', keys.submit_key, 'job', args.job, 'fingerprint', change.fingerprint) end
+local time = stamp(now())
+set_all(keys.job, change.fields)
+redis.call('HSET', keys.job, 'submitted_at', time)
+set_all(keys.plans, change.plans)
+local event = {kind = 'SUBMITTED', at = tonumber(time), by = change.fields.submitted_by}
 if change.reason ~= '' then event.text = change.reason end
-redis.call('XADD', KEYS[3], '*', 'event', cjson.encode(event))
-if change.fields.retry_of ~= '' and redis.call('EXISTS', KEYS[11]) == 1 then
-    event.kind = 'RETRIED'
-    event.text = 'as job ' .. ARGV[1]
-    redis.call('XADD', KEYS[11], '*', 'event', cjson.encode(event))
+redis.call('XADD', keys.events, '*', 'event', cjson.encode(event))
+for _, index in ipairs({keys.due, keys.jobs, keys.pending}) do redis.call('ZADD', index, time, args.job) end
+redis.call('HSET', keys.summary, args.job, change.summary)
+if retry_of ~= '' then
+    event.kind, event.text = 'RETRIED', 'as job ' .. args.job
+    redis.call('XADD', keys.retried_events, 'NOMKSTREAM', '*', 'event', cjson.encode(event))
+    -- Whose staging it may adopt: the staging collector asks (coordinator/publishing/staging_gc.py).
+    redis.call('HSET', keys.retries, args.job, retry_of)
 end
-redis.call('ZADD', KEYS[4], now, ARGV[1])
-redis.call('ZADD', KEYS[5], now, ARGV[1])
-redis.call('ZADD', KEYS[6], now, ARGV[1])
-redis.call('HSET', KEYS[7], ARGV[1], change.summary)
--- Whose staging it may adopt: the sweep asks (coordinator/publishing/staging_gc.py).
-if change.fields.retry_of ~= '' then redis.call('HSET', KEYS[10], ARGV[1], change.fields.retry_of) end
--- A wake-up for whoever reads reports; the due index is what makes it sure.
-redis.call('XADD', KEYS[9], '*', 'v', '1', 'kind', 'due', 'job', ARGV[1])
-return {'SUBMITTED', ARGV[1]}
+wake_coordinators()
+return {'SUBMITTED', args.job}

@@ -1,27 +1,24 @@
 -- renew: the watchdog keeps its runner's lease and hears what it should do.
 --
--- KEYS  1 job  2 attempts
--- ARGV  1 group  2 epoch  3 nonce  4 claimant  5 worker  6 lease ttl (s)  7 progress (JSON text)
+-- keys: job attempts
+-- args: group epoch nonce claimant worker ttl progress
+--
+-- ttl: of the lease, in seconds. progress: JSON, or empty.
 -- Answers CONTINUE | CANCEL | DRAIN | STALE
 --
 -- An attempt that is current but unclaimed was rolled back with its store: it is claimed again.
-local status = redis.call('HGET', KEYS[1], 'status')
-local terminal = {FINISHED = true, FAILED = true, CANCELED = true, STOPPED = true}
-if not status or terminal[status] then return 'STALE' end
-local raw = redis.call('HGET', KEYS[2], ARGV[1])
-if not raw then return 'STALE' end
-local attempt = cjson.decode(raw)
-if attempt.epoch ~= tonumber(ARGV[2]) or attempt.nonce ~= ARGV[3] or attempt.outcome then return 'STALE' end
-if attempt.claimant and attempt.claimant ~= ARGV[4] then return 'STALE' end
+local status = redis.call('HGET', keys.job, 'status')
+if not status or terminal(status) then return 'STALE' end
+local attempt = open_attempt(args.group, args.epoch, args.nonce)
+if not attempt or (attempt.claimant and attempt.claimant ~= args.claimant) then return 'STALE' end
 
-local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local time = now()
 if not attempt.claimant then
-    attempt.claimant = ARGV[4]
-    attempt.worker = ARGV[5]
-    attempt.claimed_at = now
+    attempt.claimant = args.claimant
+    attempt.worker = args.worker
+    attempt.claimed_at = time
 end
-attempt.lease = now + tonumber(ARGV[6])
-if ARGV[7] ~= '' then attempt.progress = ARGV[7] end
-redis.call('HSET', KEYS[2], ARGV[1], cjson.encode(attempt))
+attempt.lease = time + tonumber(args.ttl)
+if args.progress ~= '' then attempt.progress = args.progress end
+put_attempt(args.group, attempt)
 return attempt.order or 'CONTINUE'

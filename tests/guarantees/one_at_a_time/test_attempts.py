@@ -133,15 +133,16 @@ def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_hints_are_sent(
 def test_a_submit_whose_reply_was_lost_makes_one_job(make_head: Callable[..., Head], lossy: redis.Redis) -> None:
     head = make_head(client=lossy)
     head.submit(group("only"), name="warm")
-    LosesReplies.armed = 1
-    submit = head.store._submit
+    submit, lost = head.client._store._submit, []
 
-    def lose_the_reply(**kwargs: object) -> object:
+    def lose_the_reply(job: str, **values: object) -> object:
         LosesReplies.armed = 1
-        return submit(**kwargs)
+        lost.append(job)
+        return submit(job, **values)
 
-    head.store._submit = lose_the_reply
+    head.client._store._submit = lose_the_reply
     job = head.submit(group("only"), name="lossy")
+    assert lost == [job]
     assert [line.id for line in head.client.jobs(name="lossy")] == [job]
     assert head.events(job) == ["SUBMITTED"]
 

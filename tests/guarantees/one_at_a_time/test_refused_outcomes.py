@@ -159,9 +159,9 @@ def test_a_script_that_acks_a_refused_report_and_is_repeated_writes_one_event(
         head.finish(_live(head, job))  # a report that changes the record, read in the same batch
     call = getattr(head.store, script)
 
-    def lose_the_reply(**kwargs: Any) -> Any:
-        call(**kwargs)
-        return call(**kwargs)
+    def lose_the_reply(job: str, **values: Any) -> Any:
+        call(job, **values)
+        return call(job, **values)
 
     setattr(head.store, script, lose_the_reply)
     head.read()

@@ -1,0 +1,83 @@
+"""Loads Lua scripts. The loader puts a shared prelude before each script, and gives its keys and arguments names.
+
+A script declares them in its header, in lines that begin with ``-- keys:`` and ``-- args:``, and reads them as
+``keys.due`` and ``args.owner``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import redis
+
+from unstuck.tasks.protocol.keys import JobKeys, Keys
+
+_DECLARED = re.compile(r"^-- (keys|args): (.+)$", re.MULTILINE)
+_USED = re.compile(r"\b(keys|args)\.(\w+)")
+_FUNCTION = re.compile(r"local function (\w+)")
+_TABLES = {"keys": "KEYS", "args": "ARGV"}
+_OF_JOB = {field.name for field in fields(JobKeys)}
+_FIXED = {name for name, value in vars(Keys).items() if isinstance(value, property)}
+
+
+class Script:
+    """One script on one Redis (EVALSHA, loaded when missing). All keys that it touches are passed as keys."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, package: str, name: str) -> None:
+        """``package``: the package beside whose modules ``lua/<name>.lua`` lies."""
+        text, self._key_names, self._arg_names = load(package, name)
+        self._known = {"job", *self._key_names, *self._arg_names}
+        self._keys = keys
+        self._fixed = {key: getattr(keys, key) for key in self._key_names if key in _FIXED}
+        self._run = client.register_script(text)
+
+    def __call__(self, job: str = "", /, **values: Any) -> Any:
+        """Run the script.
+
+        Args:
+            job: the job whose keys are used; it also is the argument ``job``.
+            values: the arguments by name, and the keys that are neither in `JobKeys` nor a property of `Keys`.
+
+        Raises:
+            TypeError: a name that the script declares has no value, or the other way round.
+            redis.RedisError: the store could not be asked.
+        """
+        if not values.keys() <= self._known:
+            raise TypeError(f"the script knows nothing of {', '.join(sorted(values.keys() - self._known))}")
+        of_job = self._keys.of(job)
+        values |= self._fixed
+        try:
+            keys = [getattr(of_job, key) if key in _OF_JOB else values[key] for key in self._key_names]
+            args = [job if arg == "job" else values[arg] for arg in self._arg_names]
+        except KeyError as error:
+            raise TypeError(f"the script needs a value for {error}") from error
+        return self._run(keys=keys, args=args)
+
+
+@cache
+def load(package: str, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """A script as Redis gets it, and the names of its keys and of its arguments.
+
+    Only the functions of the prelude that the script uses come with it, and each name is replaced by its number: a
+    function that is made, or a table that is filled, would cost time in every call.
+    """
+    text = (files(package) / "lua" / f"{name}.lua").read_text()
+    declared: dict[str, list[str]] = {"keys": [], "args": []}
+    for kind, names in _DECLARED.findall(text):
+        declared[kind] += names.split()
+    _, *functions = (files(__package__) / "lua" / "prelude.lua").read_text().split("\n\n")
+    for function in reversed(functions):  # each calls only functions that stand before it
+        if (found := _FUNCTION.search(function)) and re.search(rf"\b{found[1]}\(", text):
+            text = f"{function}\n{text}"
+
+    def number(use: re.Match[str]) -> str:
+        kind, word = use.groups()
+        if word not in declared[kind]:
+            raise ValueError(f"{name}.lua does not declare {use[0]}")
+        return f"{_TABLES[kind]}[{declared[kind].index(word) + 1}]"
+
+    return _USED.sub(number, text), tuple(declared["keys"]), tuple(declared["args"])

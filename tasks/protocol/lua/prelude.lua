@@ -1,0 +1,60 @@
+-- prelude: functions that the loader puts before each script that uses them. A blank line ends each function.
+--
+-- `keys` and `args` are those that the header of the script declares.
+
+-- Seconds, by the clock of Redis.
+local function now()
+    local time = redis.call('TIME')
+    return tonumber(time[1]) + tonumber(time[2]) / 1000000
+end
+
+local function stamp(seconds) return string.format('%.6f', seconds) end
+
+local function terminal(status)
+    return status == 'FINISHED' or status == 'FAILED' or status == 'CANCELED' or status == 'STOPPED'
+end
+
+local function set_all(key, map)
+    for field, value in pairs(map) do redis.call('HSET', key, field, value) end
+end
+
+-- The attempt of `group` that has this epoch and nonce and no outcome yet; else nil.
+local function open_attempt(group, epoch, nonce)
+    local raw = redis.call('HGET', keys.attempts, group)
+    local attempt = raw and cjson.decode(raw)
+    if attempt and attempt.epoch == tonumber(epoch) and attempt.nonce == nonce and not attempt.outcome then
+        return attempt
+    end
+end
+
+local function put_attempt(group, attempt) redis.call('HSET', keys.attempts, group, cjson.encode(attempt)) end
+
+-- A worker has written something: its job is due now, unless the job has ended.
+local function due_now(time) redis.call('ZADD', keys.due, 'XX', 'LT', stamp(time), args.job) end
+
+-- Appends to the event log of the job. NOMKSTREAM: a log that has expired does not come back for ever.
+local function log_event(event)
+    redis.call('XADD', keys.events, 'NOMKSTREAM', 'MAXLEN', '~', 20000, '*', 'event', event)
+end
+
+-- A wake-up for the coordinators; the due index makes it sure.
+local function wake_coordinators() redis.call('XADD', keys.reports, '*', 'v', '1', 'kind', 'due', 'job', args.job) end
+
+-- Acks and counts reports. A refused outcome is one event, however often its entry is delivered or the script repeated.
+local function acknowledge(change)
+    for _, id in ipairs(change.acks) do
+        local acked = redis.call('XACK', keys.reports, args.consumer_group, id)
+        if acked == 1 and change.refused[id] then log_event(change.refused[id]) end
+    end
+    for name, count in pairs(change.counts) do redis.call('HINCRBY', keys.counters, name, count) end
+end
+
+-- Sets when a job is looked at next. It moves later only if the due still is what `begin` set, and that has not passed:
+-- after it, whoever finishes an attempt finds the job due already and changes nothing. It moves earlier always.
+local function set_due(change, time)
+    if redis.call('ZSCORE', keys.due, args.job) == change.due_seen and time < tonumber(change.due_seen) then
+        redis.call('ZADD', keys.due, change.due, args.job)
+    else
+        redis.call('ZADD', keys.due, 'LT', change.due, args.job)
+    end
+end

@@ -1,0 +1,42 @@
+"""The loader of Lua scripts: names in a script are the names in its header, and Python passes each of them."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import pytest
+import redis
+
+from tests.support.servers import RedisServer
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lua import Script, load
+
+PACKAGES = ("unstuck.tasks.protocol", "unstuck.coordinator.store")
+SCRIPTS = [
+    (package, path.name.removesuffix(".lua"))
+    for package in PACKAGES
+    for path in (files(package) / "lua").iterdir()
+    if path.name != "prelude.lua"
+]
+
+
+@pytest.mark.parametrize(("package", "name"), SCRIPTS, ids=[name for _, name in SCRIPTS])
+def test_a_script_declares_every_key_and_argument_that_it_uses_and_no_other(package: str, name: str) -> None:
+    text = (files(package) / "lua" / f"{name}.lua").read_text()
+    assert not re.search(r"\b(KEYS|ARGV)\b", text), "by name, never by number"
+    loaded, keys, args = load(package, name)  # a name that is not declared would be refused
+    numbered = {(table, int(n)) for table, n in re.findall(r"\b(KEYS|ARGV)\[(\d+)\]", loaded)}
+    assert numbered == {
+        (table, n) for table, names in (("KEYS", keys), ("ARGV", args)) for n in range(1, len(names) + 1)
+    }
+
+
+def test_a_name_too_many_and_a_name_too_few_are_refused(redis_server: RedisServer) -> None:
+    with redis.Redis(port=redis_server.port, decode_responses=True) as client:
+        tick = Script(client, Keys("named"), "unstuck.coordinator.store", "tick")
+        with pytest.raises(TypeError, match="grace"):
+            tick(period=1, lease_ttl=2, grace=3)
+        with pytest.raises(TypeError, match="lease_ttl"):
+            tick(period=1)
+        assert len(tick(period=1, lease_ttl=2)) == 2
