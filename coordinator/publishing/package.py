@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.warehouse.files import Files
@@ -65,35 +68,70 @@ class Aborted:
     reason: str = ""
 
 
-def publish(
-    *,
-    warehouse_uri: str,
-    warehouse_id: str,
-    publish_id: str,
-    job: str,
-    job_name: str,
-    params: Mapping[str, Any],
-    sources: Mapping[str, tuple[str, ...]],
-    published_by: Set[str],
-    wanted: tuple[str, ...] | None,
-    base: int,
-    slot: int | None = None,
-    now: float,
-    answered: Callable[[], None] = lambda: None,
-) -> Published | Aborted:
-    """Make the outputs of a job visible, all in one entry of the warehouse log.
+@dataclass(frozen=True, slots=True)
+class PublishRequest:
+    """A job whose outputs are to be published together, or never.
 
-    Args:
+    Attributes:
+        publish_id: at most one entry of the log has it.
         sources: group → the staging folders whose markers count, in member order (a fork has several).
         published_by: the groups whose outputs are published when ``wanted`` is None.
         wanted: the datasets to publish, from whichever group made them; None for all of ``published_by``.
         base: the version at which the job began. No entry of ``publish_id`` stands at or below it.
-        slot: the slot noted in the job record, if any. The log is searched from the lower of the two.
-        now: seconds since the epoch, for people.
+        at: seconds since the epoch, for people.
+    """
+
+    warehouse: str
+    warehouse_id: str
+    publish_id: str
+    job: str
+    job_name: str
+    base: int
+    at: float
+    params: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    published_by: Set[str] = frozenset()
+    wanted: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, state: JobState, at: float) -> PublishRequest:
+        """The request of a job, for the outputs of the groups that have succeeded."""
+        job, plan = state.job, state.plan
+        sources = {
+            name: tuple(
+                record.staging
+                for member in state.members(name)
+                if (record := state.record(member)).state is GroupState.SUCCEEDED and record.staging
+            )
+            for name in plan.groups
+        }
+        return cls(
+            warehouse=job.warehouse,
+            warehouse_id=job.warehouse_id,
+            publish_id=job.id,
+            job=job.id,
+            job_name=job.name,
+            base=job.base or 0,
+            at=at,
+            params=plan.params,
+            sources={name: folders for name, folders in sources.items() if folders},
+            published_by=plan.default_publish,
+            wanted=plan.publish,
+        )
+
+    def entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
+        """An entry of this request in slot ``n`` of the log."""
+        return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
+
+
+def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None) -> Published | Aborted:
+    """Make the outputs of a job visible, all in one entry of the warehouse log.
+
+    Args:
         answered: called after each answer of the warehouse, of which there may be tens of thousands.
 
     Returns:
-        Published, or Aborted if somebody aborted the publish id first.
+        Published, or Aborted if the publish id was aborted first.
 
     Raises:
         PublishFailed: it can never be published; final, and the same on every repeat.
@@ -101,107 +139,65 @@ def publish(
         LogBroken, WarehouseNewer, WarehouseUnsupported, OSError: the outcome is unknown. Repeat, or ``abort``; the job
             must not be called failed before one of them has answered.
     """
-    warehouse = _open(warehouse_uri, warehouse_id, answered)
-    after = base if slot is None else min(base, slot - 1)
-    # What stands in the log comes first: the staging of a job that is published already may be gone.
-    found = warehouse.find_publish(publish_id, after)
-    if found is not None and (standing := warehouse.entry(found)) is not None:
-        return _verdict(standing, adopted=True)
-
-    author = _Author(publish_id, job, job_name, now)
-    reach(Point.BEFORE_PACKAGE, job)
+    warehouse = _open(request, answered)
+    # The log comes first: the staging of a job that is published already may be gone.
+    found = warehouse.find_publish(request.publish_id, request.base)
+    if found is not None and (entry := warehouse.entry(found)) is not None:
+        return _answer(entry, adopted=True)
+    reach(Point.BEFORE_PACKAGE, request.job)
     try:
-        package = _package(warehouse.storage, job, sources, published_by, wanted)
+        outputs, tokens = _package(warehouse.storage, request)
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
         # appear under a job that was called FAILED, so the failure takes the job's place in the log.
-        entry, _ = warehouse.append(publish_id, after, author.abort(failure.code, str(failure)))
-        return _verdict(entry, adopted=True)
-    if not package.outputs:
+        entry, _ = _append_abort(warehouse, request, failure.code, str(failure))
+        return _answer(entry, adopted=True)
+    if not outputs:
         return Published(None)
 
-    entry, created = warehouse.append(publish_id, after, author.package(package, params))
-    return _verdict(entry, adopted=not created)
+    def package(n: int, state: State) -> Entry:
+        """The package for slot ``n``; it replaces the files of its datasets at the version before."""
+        datasets = {}
+        for name, output in outputs.items():
+            replaced = [file.path for file in state[name].files] if name in state else []
+            datasets[name] = Change("replace", output.files, replaced, output.rows, output.schema)
+        return request.entry(n, "package", params=dict(request.params), datasets=datasets, tokens=tokens)
+
+    entry, created = warehouse.append(request.publish_id, request.base, package)
+    return _answer(entry, adopted=not created)
 
 
-def abort(
-    *,
-    warehouse_uri: str,
-    warehouse_id: str,
-    publish_id: str,
-    job: str,
-    job_name: str,
-    base: int,
-    slot: int | None = None,
-    now: float,
-    code: str = "",
-    reason: str = "",
-    answered: Callable[[], None] = lambda: None,
-) -> Published | Aborted:
-    """Make sure that ``publish_id`` is never published, unless it is already; says which of the two is so.
+def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None) -> Published | Aborted:
+    """Make sure that a job is never published, unless it is already; says which of the two is so.
 
-    For cancel, force-stop and the deadline that meet a job in publishing. ``code`` and ``reason`` say why, to the
-    machine and to people. Arguments, errors and repeats as for ``publish``.
+    For cancel, force-stop and the deadline that meet a job in publishing. Errors and repeats as for ``publish``.
     """
-    warehouse = _open(warehouse_uri, warehouse_id, answered)
-    after = base if slot is None else min(base, slot - 1)
-    author = _Author(publish_id, job, job_name, now)
-    entry, created = warehouse.append(publish_id, after, author.abort(code, reason))
-    if entry.kind == "abort":
-        return Aborted(entry.n, entry.code, entry.reason)
-    return _verdict(entry, adopted=not created)
+    entry, created = _append_abort(_open(request, answered), request, why.code, why.text)
+    return Aborted(entry.n, entry.code, entry.reason) if entry.kind == "abort" else _answer(entry, adopted=not created)
 
 
-def _open(uri: str, expected: str, answered: Callable[[], None]) -> Warehouse:
+def _append_abort(warehouse: Warehouse, request: PublishRequest, code: str, reason: str) -> tuple[Entry, bool]:
+    """The entry of the publish id, and whether it is this ABORT."""
+    return warehouse.append(
+        request.publish_id, request.base, lambda n, _: request.entry(n, "abort", code=code, reason=reason)
+    )
+
+
+def _open(request: PublishRequest, answered: Callable[[], None]) -> Warehouse:
     """Raises: WarehouseMismatch; so does every write, if the warehouse goes away later."""
-    warehouse = Warehouse(uri, expected)
+    warehouse = Warehouse(request.warehouse, request.warehouse_id)
     warehouse.storage.answered = answered
     warehouse.storage.check()
     return warehouse
 
 
-def _verdict(entry: Entry, adopted: bool) -> Published | Aborted:
-    """What an entry of the job's publish id says to its publisher. Raises: PublishFailed."""
+def _answer(entry: Entry, adopted: bool) -> Published | Aborted:
+    """The answer that an entry of the publish id gives to its publisher. Raises: PublishFailed."""
     if entry.kind == "package":
         return Published(entry.n, {name: change.rows for name, change in entry.datasets.items()}, adopted)
     if entry.code in _FAILURES:
         raise PublishFailed(entry.code, entry.reason)
     return Aborted(entry.n, entry.code, entry.reason)
-
-
-@dataclass(frozen=True, slots=True)
-class _Author:
-    """In whose name an entry is made."""
-
-    publish_id: str
-    job: str
-    job_name: str
-    at: float
-
-    def package(self, package: _Package, params: Mapping[str, Any]) -> Callable[[int, State], Entry]:
-        """Makes the package for a slot, replacing what stands at the version before it."""
-
-        def make(n: int, state: State) -> Entry:
-            datasets = {}
-            for name, output in package.outputs.items():
-                standing = [file.path for file in state[name].files] if name in state else []
-                datasets[name] = Change("replace", output.files, standing, output.rows, output.schema)
-            return self._entry(n, "package", params=dict(params), datasets=datasets, tokens=package.tokens)
-
-        return make
-
-    def abort(self, code: str, reason: str) -> Callable[[int, State], Entry]:
-        return lambda n, _: self._entry(n, "abort", code=code, reason=reason)
-
-    def _entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
-        return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
-
-
-class _Package(NamedTuple):
-    """What a job publishes: one output per dataset, and the staging folders that hold the files."""
-
-    outputs: dict[str, StagedOutput]
-    tokens: list[str]
 
 
 class _Part(NamedTuple):
@@ -212,34 +208,27 @@ class _Part(NamedTuple):
     output: StagedOutput
 
 
-def _package(
-    files: Files,
-    job: str,
-    sources: Mapping[str, tuple[str, ...]],
-    published_by: Set[str],
-    wanted: tuple[str, ...] | None,
-) -> _Package:
+_Package = tuple[dict[str, StagedOutput], list[str]]
+"""One output per dataset, and the staging folders that hold the files."""
+
+
+def _package(files: Files, request: PublishRequest) -> _Package:
     """As ``_collect``; what is missing is missing in the job's own warehouse. Raises: also WarehouseMismatch."""
     try:
-        return _collect(files, job, sources, published_by, wanted)
+        return _collect(files, request)
     except PublishFailed:
-        # It is final, so it must not come of a warehouse that was away while its markers were looked for: one that is
-        # away still says so here, and one that is back is looked at once more.
+        # A failure is final, so it must not come of a warehouse that was away while its markers were looked for: one
+        # that is away still says so here, and one that is back is looked at once more.
         files.check()
-        return _collect(files, job, sources, published_by, wanted)
+        return _collect(files, request)
 
 
-def _collect(
-    files: Files,
-    job: str,
-    sources: Mapping[str, tuple[str, ...]],
-    published_by: Set[str],
-    wanted: tuple[str, ...] | None,
-) -> _Package:
+def _collect(files: Files, request: PublishRequest) -> _Package:
     """Read the markers and put the package together. Raises: PublishFailed, OSError."""
+    job, wanted = request.job, request.wanted
     made: dict[str, list[_Part]] = {}
-    for group, folders in sources.items():
-        if wanted is None and group not in published_by:
+    for group, folders in request.sources.items():
+        if wanted is None and group not in request.published_by:
             continue
         for staging in folders:
             marker = read_marker(files, staging)
@@ -256,7 +245,7 @@ def _collect(
         )
     outputs = {name: _union(files, job, name, made[name]) for name in names}
     tokens = dict.fromkeys(part.staging for name in names for part in made[name])
-    return _Package(outputs, list(tokens))
+    return outputs, list(tokens)
 
 
 def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutput:

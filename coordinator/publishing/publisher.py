@@ -17,9 +17,8 @@ from unstuck.coordinator.decide.backoff import BUSY_WAIT, random_wait
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing.background import AtOnce, Runs
-from unstuck.coordinator.publishing.package import Aborted, PublishFailed, abort, publish
+from unstuck.coordinator.publishing.package import Aborted, PublishFailed, PublishRequest, abort, publish
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 
@@ -32,70 +31,38 @@ GOES_ON = PublishResult(goes_on=True)
 class Warehouses:
     """Publishes each job in its own warehouse, and raises nothing that a warehouse is known to raise.
 
-    A publish may be repeated at any point: the slot in the warehouse log decides.
+    Both calls may be repeated at any point: the slot in the warehouse log decides. ``answered`` is called after each
+    answer of the warehouse.
     """
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
-        """Publish a job whose groups are all done. ``answered`` is called after each answer of the warehouse."""
-        job, plan = state.job, state.plan
-        sources = {
-            name: tuple(
-                record.staging
-                for member in state.members(name)
-                if (record := state.record(member)).state is GroupState.SUCCEEDED and record.staging
-            )
-            for name in plan.groups
-        }
+        """Publish a job whose groups are all done."""
         try:
-            result = publish(
-                warehouse_uri=job.warehouse,
-                warehouse_id=job.warehouse_id,
-                publish_id=job.id,
-                job=job.id,
-                job_name=job.name,
-                params=plan.params,
-                sources={name: staging for name, staging in sources.items() if staging},
-                published_by=plan.default_publish,
-                wanted=plan.publish,
-                base=job.base or 0,
-                now=time.time(),
-                answered=answered,
-            )
+            result = publish(PublishRequest.of(state, time.time()), answered)
         except PublishFailed as error:
             return PublishResult(failed=Reason(error.code, str(error)))
         except WarehouseMismatch as error:
             return PublishResult(trouble=Reason(error.code, str(error)))
         except (OSError, UnstuckError) as error:
-            text = f"the package could not be published yet: {type(error).__name__}: {error}"
-            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", text))
+            return _trouble("the package could not be published yet", error)
         if isinstance(result, Aborted):
-            return PublishResult(
-                failed=Reason(result.code or "PUBLISH_ABORTED", result.reason or "publishing was aborted")
-            )
+            why = Reason(result.code or "PUBLISH_ABORTED", result.reason or "publishing was aborted")
+            return PublishResult(failed=why)
         return PublishResult(version=result.version or 0, rows=result.rows)
 
     def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
         """Take the job's place in the log with an ABORT entry; if its package stands there already, it is published."""
-        job = state.job
         try:
-            result = abort(
-                warehouse_uri=job.warehouse,
-                warehouse_id=job.warehouse_id,
-                publish_id=job.id,
-                job=job.id,
-                job_name=job.name,
-                base=job.base or 0,
-                now=time.time(),
-                code=why.code,
-                reason=why.text,
-                answered=answered,
-            )
+            result = abort(PublishRequest.of(state, time.time()), why, answered)
         except (OSError, UnstuckError) as error:
-            text = f"the warehouse could not be asked yet whether the package stands: {type(error).__name__}: {error}"
-            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", text))
+            return _trouble("the warehouse could not be asked yet whether the package stands", error)
         if isinstance(result, Aborted):
             return PublishResult(failed=why)
         return PublishResult(version=result.version or 0, rows=result.rows)
+
+
+def _trouble(what: str, error: Exception) -> PublishResult:
+    return PublishResult(trouble=Reason("PUBLISH_TROUBLE", f"{what}: {type(error).__name__}: {error}"[:500]))
 
 
 Tell = Callable[[str, PublishResult], bool]
@@ -178,5 +145,4 @@ class Publisher:
         except Exception as error:
             # Whatever a warehouse's client may raise: this job is tried again later, and must not stop the others.
             log.exception("job %s could not be published", state.job.id)
-            text = f"the package could not be published yet: {type(error).__name__}: {error}"
-            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", text[:500]))
+            return _trouble("the package could not be published yet", error)
