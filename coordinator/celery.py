@@ -11,8 +11,7 @@ from celery import Task
 
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import Command
-from unstuck.coordinator.reconcile.bootsteps import CoordinatorEars, ReportConsumer
-from unstuck.coordinator.reconcile.quiet import hush
+from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, ReportConsumer, hide_from_log
 from unstuck.coordinator.reconcile.wiring import parts
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.tasks.settings import settings
@@ -42,8 +41,8 @@ app.conf.update(
 )
 app.steps["consumer"].add(ReportConsumer)
 app.steps["consumer"].add(Acknowledging)
-app.steps["consumer"].add(CoordinatorEars)
-hush("unstuck.sweep")
+app.steps["consumer"].add(CoordinatorStallDetector)
+hide_from_log("unstuck.sweep")
 refuse_other_pools(
     app,
     "celery -A unstuck.coordinator worker reads reports in a thread, beside which no process may fork, and needs the "

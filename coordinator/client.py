@@ -29,10 +29,10 @@ from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.summary import summary_of
-from unstuck.coordinator.publishing.breaker import LISTING, Patience
+from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.submit_key import check_key
-from unstuck.coordinator.store.dead_letters import Parked, Treated
+from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.jobs import KeyTaken, NotEnded, Store, Submission
 from unstuck.coordinator.views.fleet import FleetView, fleet_of
 from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
@@ -44,7 +44,7 @@ from unstuck.tasks.settings import settings as default_settings
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
 
-_PATIENCE = Patience()  # of this process: what hangs in a warehouse outlives the client that asked
+_BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outlives the client that asked
 
 
 class KeyConflict(UnstuckError):
@@ -106,15 +106,15 @@ class Client:
         settings: Settings | None = None,
         *,
         redis_client: redis.Redis | None = None,
-        patience: Patience = _PATIENCE,
+        breaker: CircuitBreaker = _BREAKER,
     ) -> None:
-        """``patience``: with warehouses that do not answer."""
-        self._patience = patience
+        """``breaker``: with warehouses that do not answer."""
+        self._breaker = breaker
         self.settings = settings or default_settings()
         self._redis = redis_client or connect(self.settings.redis_url)
         self._store = Store.of(self.settings, self._redis)
         self.queries = Queries(self._redis, Keys(self.settings.prefix))
-        self.parked = Parked(self._redis, Keys(self.settings.prefix))
+        self.dead_letters = DeadLetters(self._redis, Keys(self.settings.prefix))
         self._giving = Giving(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
 
     def close(self) -> None:
@@ -212,13 +212,13 @@ class Client:
         place = Warehouse(warehouse)
         refused = f"job {job_spec.name} is not stored" if retried is None else f"job {retried.id} is not retried"
         if retried is not None and (expected := retried.warehouse_id):
-            self._patience.ask(warehouse, refused, lambda: place.check_id(expected))
-        standing = self._patience.ask(warehouse, refused, place.identity)
+            self._breaker.call(warehouse, refused, lambda: place.check_id(expected))
+        standing = self._breaker.call(warehouse, refused, place.identity)
         # Noted here, before anything can be published: a store that is rolled back to any later point still finds
         # the job's own package above its base.
-        base = self._patience.ask(warehouse, refused, place.head, LISTING)
+        base = self._breaker.call(warehouse, refused, place.head, LISTING)
         # Apart: what is left behind above makes no warehouse of which nobody is told.
-        warehouse_id = standing or self._patience.ask(warehouse, refused, place.ensure_id)
+        warehouse_id = standing or self._breaker.call(warehouse, refused, place.ensure_id)
         adopts, reruns = ((retried.id, *retried.adopts), retried.reruns) if retried is not None else ((), {})
         job = JobRecord(
             id=new_job_id(time.time()),
@@ -421,13 +421,13 @@ class Client:
         """End the job at once, whatever its workers do. See `command`."""
         return self.command(job, Command.FORCE_STOP, reason=reason, by=by)
 
-    def replay_report(self, report: str, *, by: str | None = None) -> Treated:
-        """Put a parked report back for the coordinators to apply; see `Parked.replay`."""
-        return self.parked.replay(report, by or _user())
+    def replay_report(self, report: str, *, by: str | None = None) -> DeadLetterResult:
+        """Put a parked report back for the coordinators to apply; see `DeadLetters.replay`."""
+        return self.dead_letters.replay(report, by or _user())
 
-    def drop_report(self, report: str, *, by: str | None = None) -> Treated:
-        """Remove a parked report for good; see `Parked.drop`."""
-        return self.parked.drop(report, by or _user())
+    def drop_report(self, report: str, *, by: str | None = None) -> DeadLetterResult:
+        """Remove a parked report for good; see `DeadLetters.drop`."""
+        return self.dead_letters.drop(report, by or _user())
 
     def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:
         """Wait until the job has ended; the last view of it.

@@ -16,7 +16,7 @@ from redis.retry import Retry
 from unstuck.coordinator.cli.exits import ELSEWHERE, unreachable
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.home import discover_redis_url
-from unstuck.coordinator.store.reports import Inbox
+from unstuck.coordinator.store.reports import ReportStream
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
@@ -35,8 +35,8 @@ class Connection:
     url: str
 
     @property
-    def inbox(self) -> Inbox:
-        return Inbox(self.redis, Keys(self.client.settings.prefix), "command-line")
+    def stream(self) -> ReportStream:
+        return ReportStream(self.redis, Keys(self.client.settings.prefix), "command-line")
 
 
 def settings_here() -> Settings:

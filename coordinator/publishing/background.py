@@ -1,9 +1,10 @@
-"""Background: what may take long in a warehouse, off the threads that decide. What hangs there holds up only itself.
+"""Runs long work in a warehouse off the threads that decide, so that work that hangs holds up only itself.
 
-A thread that waits on a dead mount or connection cannot be ended. After a term without a sign of life it counts as
-hanging: its room is given to others, and its work may be tried again beside it. So only what may be done twice, and
-twice at once, is done here: publishing (the slot of the warehouse log decides) and the sweep of staging.
+A thread that waits on a dead mount cannot be ended. After a term without a sign of life it counts as hanging: other
+work gets its room, and its own work may be tried again beside it.
 """
+# So only work that may be done twice, and twice at once, is done here: publishing, for which the slot of the warehouse
+# log decides, and the collection of staging.
 
 from __future__ import annotations
 
@@ -19,22 +20,21 @@ TERM = 120.0  # seconds after which a piece of work counts as hanging
 MOST = 64  # threads that hang before the process had better be replaced
 
 Work = Callable[[Callable[[], None]], None]
-"""What is to be done. It is given a function, to call whenever it has come further: it does not hang."""
+"""A piece of work. It is given a function, which it calls whenever it has made progress."""
 
 
 class Runs(Protocol):
     """Runs work off, or on, the caller's thread."""
 
     def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
-        """Run ``work``, in the room of ``place``; not while ``key`` is being worked on, unless ``anew``.
+        """Run ``work``, in the room of ``place``; not while other work for ``key`` runs, unless ``anew``.
 
-        It is asked for again then. ``anew``: what is being worked on is known to hang. Returns whether it is well and
-        waits for room.
+        ``anew``: the work that runs is known to hang. Returns whether the work waits for room.
         """
 
     @property
     def exhausted(self) -> bool:
-        """So much hangs that only another process would help."""
+        """So much work hangs that only another process would help."""
 
 
 class AtOnce:
@@ -63,12 +63,12 @@ class AtOnce:
 class _Run:
     key: Hashable
     place: str
-    since: float  # it began, or came further
+    since: float  # of its begin, or of its last progress
     hangs: bool = False
 
 
 class Background:
-    """Runs work in daemon threads, which do not keep a process alive that is to end; a few at a time in each place."""
+    """Runs work in daemon threads, which do not keep an ending process alive; a few at a time in each place."""
 
     def __init__(
         self,
@@ -85,8 +85,7 @@ class Background:
             at_once: pieces of work in one place; those that hang are not counted.
             term: seconds without a sign of life after which a piece of work counts as hanging.
             most: pieces that hang before the process is exhausted.
-            beside: threads with one piece of work. Fewer, all of which hang, and it is begun again by itself when it is
-                asked for again; as many, and it is not before one comes back, or ``anew``.
+            beside: threads that may hang in one piece of work before it is begun again only ``anew``.
         """
         self._at_once, self._name, self._term, self._most, self._clock = at_once, name, term, most, clock
         self._beside = beside
@@ -115,12 +114,12 @@ class Background:
             if not run.hangs and now - run.since >= self._term:
                 run.hangs = True
                 log.warning(
-                    "%s %s in %s stands still for %.0fs and counts as hanging: others have its room",
+                    "%s %s in %s made no progress for %.0fs and counts as hanging: other work has its room",
                     *(self._name, run.key, run.place, now - run.since),
                 )
 
     def _fill(self, place: str, now: float) -> None:
-        """Begin what waits, as far as there is room."""
+        """Begin waiting work, as far as there is room."""
         waiting = self._waiting.get(place, {})
         room = self._at_once - sum(run.place == place and not run.hangs for run in self._runs)
         for key in list(waiting)[: max(0, room)]:
@@ -129,7 +128,7 @@ class Background:
             try:
                 thread.start()
             except RuntimeError as error:
-                # A limit of the host. Nothing was begun, so it waits, and nothing is left that would seem to hang.
+                # A limit of the host: the work waits, and no run is left behind that would seem to hang.
                 log.warning("%s %s in %s waits: no thread could be started for it: %s", self._name, key, place, error)
                 break
             self._runs.append(run)  # before it can end: that takes the mutex, which is ours
@@ -137,14 +136,14 @@ class Background:
         if not waiting:
             self._waiting.pop(place, None)
 
-    def _further(self, run: _Run) -> None:
-        """It does not hang, or does no longer."""
+    def _progressed(self, run: _Run) -> None:
+        """The work has made progress."""
         with self._mutex:
             run.since, run.hangs = self._clock(), False
 
     def _run(self, run: _Run, work: Work) -> None:
         try:
-            work(lambda: self._further(run))
+            work(lambda: self._progressed(run))
         finally:
             with self._mutex:
                 self._runs.remove(run)

@@ -1,12 +1,9 @@
-"""Patience: for how long a submit or a retry waits for its warehouse, which may hang as a dead mount does.
+"""A circuit breaker bounds how long a submit or a retry waits for a warehouse that may hang, as a dead mount does.
 
-Whoever asks it does so in a thread of its own, since a thread that waits on a dead mount cannot be ended. When the
-limit is over, the thread is left behind, and the caller is told that the warehouse does not answer. Where several hang
-already, the others are refused at once, and one a minute tries whether the warehouse is well again. So the threads of
-a coordinator are free for what needs no warehouse, such as a cancel.
-
-What is left behind may still end, much later. So only what nobody minds may be asked here: reading, and making an id.
+Each call runs in a thread of its own, because a thread that waits on a dead mount cannot be ended. After its limit the
+thread is left behind; when several calls hang, later calls are refused at once, except for one a minute that tries.
 """
+# A call that was left behind may still end much later, so only reading and making an id may be done here.
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from typing import Generic, TypeVar
 from unstuck.tasks.errors import UnstuckError
 
 LIMIT = 10.0  # seconds, for a read or a write of one small file
-# Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names a page, one page after the
-# other, and is silent until the last: at 0.2 s a page these are 1.5 million names, of one job a minute for years.
+# Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names a page at 0.2 s: 1.5 million
+# names, which is one job a minute for years.
 LISTING = 300.0
-ENOUGH = 2  # questions that hang in one warehouse before the others are refused at once
-EVERY = 60.0  # seconds between two tries from then on
-MOST = 64  # that hang in one warehouse before this process asks no more
+OPENS_AT = 2  # calls that hang in one warehouse before others are refused at once
+TRY_EVERY = 60.0  # seconds between two tries of a warehouse whose calls are refused
+MOST_HANGING = 64  # calls that hang in one warehouse before this process tries no more
 
 T = TypeVar("T")
 
@@ -35,81 +32,79 @@ class WarehouseSilent(UnstuckError):
     code = "WAREHOUSE_SILENT"
 
 
-class _Question(threading.Thread, Generic[T]):
-    """One question, asked in a thread that keeps no process alive."""
+class _Call(threading.Thread, Generic[T]):
+    """One call, in a thread that keeps no process alive."""
 
-    def __init__(self, ask: Callable[[], T]) -> None:
-        super().__init__(name="warehouse-question", daemon=True)
-        self._ask = ask
+    def __init__(self, function: Callable[[], T]) -> None:
+        super().__init__(name="warehouse-call", daemon=True)
+        self._function = function
         self.answers: list[T] = []
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            self.answers.append(self._ask())
-        except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+            self.answers.append(self._function())
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
             self.error = error
 
 
 @dataclass(slots=True)
 class _Place:
-    """What hangs in one warehouse, and when the next may try."""
+    """The calls that hang in one warehouse, and when the next one may try."""
 
     hanging: list[threading.Thread] = field(default_factory=list)
     next_at: float = 0.0
 
 
-class Patience:
-    """Asks warehouses, and waits no longer than a limit for each answer. Threads may share it."""
+class CircuitBreaker:
+    """Calls warehouses, and waits no longer than a limit for each answer. Threads may share it."""
 
     def __init__(self, limit: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """``limit``: seconds, where a question names none of its own; `LIMIT` if None. ``clock``: monotonic seconds."""
+        """``limit``: seconds, unless a call names its own; `LIMIT` if None. ``clock``: monotonic seconds."""
         self._limit = LIMIT if limit is None else limit
         self._clock = clock
         self._places: dict[str, _Place] = {}
         self._mutex = threading.Lock()
 
-    def ask(self, place: str, what: str, question: Callable[[], T], limit: float | None = None) -> T:
+    def call(self, place: str, what: str, function: Callable[[], T], limit: float | None = None) -> T:
         """The answer of the warehouse at ``place``.
 
         Args:
-            what: what does not happen without an answer, as the beginning of a sentence: ``job a is not stored``.
-            limit: seconds, where an answer may take longer than others, though the warehouse is well.
+            what: the beginning of the sentence of a refusal: ``job a is not stored``.
+            limit: seconds, for an answer that takes longer though the warehouse is well.
 
         Raises:
-            WarehouseSilent: there was none within the limit, or too many wait for one already.
-            Exception: whatever ``question`` raises.
+            WarehouseSilent: there was no answer within the limit, or too many calls wait already.
+            Exception: whatever ``function`` raises.
         """
         hanging = self._refusal(place)
         if hanging:
-            raise WarehouseSilent(
-                _text(place, what, f"does not answer: {hanging} questions of this process hang in it")
-            )
-        asked = _Question(question)
-        asked.start()
+            raise WarehouseSilent(_text(place, what, f"does not answer: {hanging} calls of this process hang in it"))
+        call = _Call(function)
+        call.start()
         limit = self._limit if limit is None else limit
-        asked.join(limit)
-        if asked.is_alive():
+        call.join(limit)
+        if call.is_alive():
             with self._mutex:
-                self._places.setdefault(place, _Place()).hanging.append(asked)
+                self._places.setdefault(place, _Place()).hanging.append(call)
             raise WarehouseSilent(_text(place, what, f"has not answered within {limit:g}s"))
-        if asked.error is not None:
-            raise asked.error
-        return asked.answers[0]
+        if call.error is not None:
+            raise call.error
+        return call.answers[0]
 
     def _refusal(self, place: str) -> int:
-        """How many hang there, if they are too many to ask now; else 0."""
+        """How many calls hang there, if they are too many to call now; else 0."""
         with self._mutex:
             known = self._places.get(place)
             if known is None:
                 return 0
             known.hanging = [thread for thread in known.hanging if thread.is_alive()]
-            if len(known.hanging) < ENOUGH:
+            if len(known.hanging) < OPENS_AT:
                 return 0
             now = self._clock()
-            if len(known.hanging) >= MOST or now < known.next_at:
+            if len(known.hanging) >= MOST_HANGING or now < known.next_at:
                 return len(known.hanging)
-            known.next_at = now + EVERY
+            known.next_at = now + TRY_EVERY
             return 0
 
 

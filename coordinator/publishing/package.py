@@ -1,12 +1,10 @@
-"""Publishing: all outputs of a job become visible together, once, or never.
+"""Publishes the outputs of a job: all become visible together, once, or never.
 
-``publish`` and ``abort`` compete for one thing, the log entry of the job's publish id, and the log decides: whoever
-creates it first has won, and the other learns of it from what it returns. Both may be repeated at will, by any
-coordinator, after any crash. Redis is not asked: a rolled-back store cannot publish twice, and a frozen publisher that
-thaws can change nothing.
-
-Nothing here writes to Redis, decides a status, or calls a publish failed whose outcome is unknown.
+``publish`` and ``abort`` compete for the one log entry of the job's publish id: the first to create it wins. Both may
+be repeated by any coordinator after any crash.
 """
+# Redis is not asked, so a store that was rolled back cannot publish twice. Nothing here writes to Redis, decides a
+# status, or calls a publish failed whose outcome is unknown.
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The publisher: publishes beside the threads that decide, and tells the job's record what became of it.
+"""Publishes jobs in the background, and records on each job how its try ended.
 
-It tells how a try ended, and twice a minute that it goes on: that the warehouse has answered again since, or that it
-waits behind other jobs. So a try that honestly takes an hour is never taken for one that hangs, by no coordinator.
+Twice a minute it also records that a try goes on, so that no coordinator takes a try of an hour for one that hangs.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from unstuck.tasks.failpoints import Point, reach
 
 log = logging.getLogger(__name__)
 MAX_BUSY = 100
-SIGN_EVERY = 30.0  # seconds between two signs of life of one try
+SIGN_EVERY = 30.0  # seconds between two records that one try goes on
 GOES_ON = PublishResult(goes_on=True)
 
 
@@ -65,29 +64,29 @@ def _trouble(what: str, error: Exception) -> PublishResult:
     return PublishResult(trouble=Reason("PUBLISH_TROUBLE", f"{what}: {type(error).__name__}: {error}"[:500]))
 
 
-Tell = Callable[[str, PublishResult], bool]
-"""Let the record of a job know what came of a try. False: the job was busy, and does not know it yet."""
+Record = Callable[[str, PublishResult], bool]
+"""Decides on the result of a try, for a job. False: the job was busy, and the result is not recorded yet."""
 
 
 class Publisher:
-    """Of one coordinator. Safe to use from several threads."""
+    """The publisher of one coordinator. Safe to use from several threads."""
 
     def __init__(
         self,
         warehouses: Warehouses,
-        tell: Tell,
+        record: Record,
         background: Runs | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
-            tell: raises redis.RedisError if the store could not be asked.
-            background: runs it off the caller's thread; by default, on it.
+            record: raises redis.RedisError if the store could not be asked.
+            background: runs each try off the caller's thread; by default, on it.
             clock: monotonic seconds.
         """
         self._warehouses = warehouses
-        self._tell = tell
+        self._record = record
         self._background = background or AtOnce()
         self._sleep = sleep
         self._clock = clock
@@ -98,42 +97,42 @@ class Publisher:
         return self._background.exhausted
 
     def soon(self, state: JobState, abort: Reason | None, anew: bool) -> None:
-        """Publish, or make sure it never happens, in the background; unless ``anew``, one of each per job at a time.
+        """Publish or abort in the background, so that a warehouse that hangs holds up no other job.
 
-        A warehouse that hangs must hold up nobody else. What the record calls a new try is begun, whatever hangs here.
+        One try of each kind runs per job, unless the job's record calls for a new one (``anew``).
         """
         job = state.job.id
         key = (job, "publish" if abort is None else "abort")
         waits = self._background(key, state.job.warehouse, partial(self._try, state, abort), anew=anew)
         if waits and abort is None and not anew:
-            self._say_that_it_goes_on(job)
+            self._record_progress(job)
 
     def _try(self, state: JobState, abort: Reason | None, alive: Callable[[], None]) -> None:
         job = state.job.id
-        said = self._clock()
+        recorded_at = self._clock()
 
         def answered() -> None:
-            nonlocal said
+            nonlocal recorded_at
             alive()
-            if abort is None and self._clock() - said >= SIGN_EVERY:
-                said = self._clock()
-                self._say_that_it_goes_on(job)
+            if abort is None and self._clock() - recorded_at >= SIGN_EVERY:
+                recorded_at = self._clock()
+                self._record_progress(job)
 
         result = self._result(state, abort, answered)
         reach(Point.AFTER_PUBLISH, job)
         try:
-            # What came of it is known to us alone; dropped, it would be found out only by publishing once more.
+            # Only this process knows the result; lost, it would be found out only by publishing once more.
             for tries in range(1, MAX_BUSY):
-                if self._tell(job, result):
+                if self._record(job, result):
                     break
                 self._sleep(random_wait(BUSY_WAIT, tries))
         except redis.RedisError as error:
             log.warning("job %s was published, which could not be recorded; it will be found out: %s", job, error)
 
-    def _say_that_it_goes_on(self, job: str) -> None:
-        """One that is not heard is no harm: the next follows, and a try that nobody hears of is only tried again."""
+    def _record_progress(self, job: str) -> None:
+        """Record that a try goes on. A record that fails does no harm: the next one follows."""
         try:
-            self._tell(job, GOES_ON)
+            self._record(job, GOES_ON)
         except redis.RedisError as error:
             log.warning("job %s is being published, which could not be recorded: %s", job, error)
 
@@ -143,6 +142,6 @@ class Publisher:
                 return self._warehouses.publish(state, answered)
             return self._warehouses.abort(state, abort, answered)
         except Exception as error:
-            # Whatever a warehouse's client may raise: this job is tried again later, and must not stop the others.
+            # A warehouse's client may raise anything: this job is tried again later, and must not stop the others.
             log.exception("job %s could not be published", state.job.id)
             return _trouble("the package could not be published yet", error)

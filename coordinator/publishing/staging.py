@@ -1,8 +1,8 @@
-"""Staging: what may be removed of the folders in which a job's attempts wrote. Pure.
+"""Says which folders of a job's attempts may be removed. Pure.
 
-``_staging/<job>/<group>/<epoch>-<nonce>-<claimant>/`` is one attempt's folder, and ``….log`` beside it is its log. In
-case of doubt a file stays: one that is kept for nothing costs disk, one that is removed too early costs data.
+``_staging/<job>/<group>/<epoch>-<nonce>-<claimant>/`` is the folder of one attempt, and ``….log`` beside it is its log.
 """
+# In case of doubt a file stays: one that is kept for nothing costs disk, one that is removed too early costs data.
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ def named_by(entry: Entry) -> set[str]:
 
 
 class Kept:
-    """Paths that must stay, with all above and below them."""
+    """Paths that must stay, with everything above and below them."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = set(paths)
         self._above = {above for path in self._paths for above in _line(path)}
 
     def __contains__(self, path: str) -> bool:
-        """Would removing ``path`` touch what must stay?"""
+        """Would the removal of ``path`` remove a path that must stay?"""
         return path in self._above or any(above in self._paths for above in _line(path))
 
 
-def stale(job: str, listing: Listing, kept: Kept) -> list[str]:
-    """Folders of attempts that count for nothing. Logs stay, and whatever is no attempt's folder."""
+def stale_attempts(job: str, listing: Listing, kept: Kept) -> list[str]:
+    """Folders of attempts that count for nothing. Logs stay, and everything that is no attempt's folder."""
     folders = (f"{folder_of(job)}/{group}/{name}" for group, names in listing.items() for name in names)
     return [path for path in folders if _ATTEMPT.fullmatch(path.rpartition("/")[2]) and path not in kept]
 
 
-def remains(job: str, listing: Listing, kept: Kept) -> list[str]:
-    """Everything of ``job`` that need not stay, once its retention is over: whole folders where that is possible."""
+def expired_staging(job: str, listing: Listing, kept: Kept) -> list[str]:
+    """All staging of ``job`` that need not stay once its retention is over, as whole folders where possible."""
     top = folder_of(job)
     if not listing:
         return []

@@ -1,9 +1,7 @@
-"""Vacuum: remove the staging of jobs that have ended, when nobody can need it any more.
+"""The staging collector removes the staging of jobs that have ended, when it can no longer be needed.
 
-A job is looked at twice: once when no worker can hold a lease on it, for the folders of attempts that count for
-nothing; and once when it is forgotten, for all that no entry of the warehouse log names. What may go is decided in
-``staging``. Every look may be repeated, by any coordinator; one that fails is repeated later and removes nothing in
-doubt.
+It looks at a job twice: once when no worker can hold a lease on it, for attempts that count for nothing; and once when
+the job is forgotten, for everything that no entry of the warehouse log names. Every look may be repeated.
 """
 
 from __future__ import annotations
@@ -16,18 +14,18 @@ from functools import partial
 import redis
 
 from unstuck.coordinator.publishing.background import Runs
-from unstuck.coordinator.publishing.staging import Kept, folder_of, named_by, owner, remains, stale
+from unstuck.coordinator.publishing.staging import Kept, expired_staging, folder_of, named_by, owner, stale_attempts
 from unstuck.coordinator.store.jobs import Store
-from unstuck.coordinator.store.staging_index import MARGIN, Staged, Sweepable
+from unstuck.coordinator.store.staging_index import MARGIN, Staged, StagingIndex
 from unstuck.tasks.errors import LogBroken, WarehouseMismatch
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
-BATCH = 20  # jobs taken up by one sweep
-TERM = 600.0  # seconds until a job is looked at again of which nothing was heard: its coordinator died, or had trouble
-WAIT = 3600.0  # seconds between looks at staging that somebody still holds, or that is not to be seen from here
-GIVE_UP = 30 * 86400.0  # seconds after its retention in which a job's staging is tried to be removed
+BATCH = 20  # jobs taken by one sweep
+TERM = 600.0  # seconds until a job is looked at again whose coordinator died, or had trouble
+WAIT = 3600.0  # seconds between looks at staging that a retry holds, or that this host does not see
+GIVE_UP = 30 * 86400.0  # seconds after its retention for which the removal of a job's staging is tried
 CACHED_JOBS = 100_000
 
 
@@ -43,49 +41,49 @@ class _Naming:
     slots: dict[str, set[int]] = field(default_factory=dict)
 
 
-class Vacuum:
-    """Sweeps staging, one warehouse at a time. Several coordinators may do so at once."""
+class StagingCollector:
+    """Collects staging, one warehouse at a time. Several coordinators may do so at once."""
 
-    def __init__(self, index: Sweepable, store: Store, background: Runs) -> None:
-        """``background`` runs what may take long off the caller's thread."""
+    def __init__(self, index: StagingIndex, store: Store, background: Runs) -> None:
+        """``background`` runs long work off the caller's thread."""
         self._index = index
         self._store = store
         self._background = background
         self._named: dict[str, _Naming] = {}
 
     def start(self, now: float) -> None:
-        """Take up what is to be swept at ``now`` (seconds by the clock of Redis). Never raises, never waits for files.
+        """Begin with the jobs that are due at ``now`` (seconds by the clock of Redis). Never raises or waits for files.
 
-        A warehouse that hangs holds up its own jobs alone.
+        A warehouse that hangs holds up only its own jobs.
         """
         try:
             taken = self._index.take(now, BATCH, TERM)
         except redis.RedisError as error:
-            log.warning("the index of staging could not be read, staging is swept later: %s", error)
+            log.warning("the index of staging could not be read, staging is collected later: %s", error)
             return
         for place in {(staged.warehouse, staged.warehouse_id) for staged in taken}:
             batch = [staged for staged in taken if (staged.warehouse, staged.warehouse_id) == place]
-            # Those of a warehouse that is being swept are given out again after their term.
-            self._background(place[0], place[0], partial(self._sweep, batch, now))
+            # Jobs of a warehouse that is being collected are given out again after their term.
+            self._background(place[0], place[0], partial(self._collect, batch, now))
 
-    def _sweep(self, batch: Sequence[Staged], now: float, further: Callable[[], None]) -> None:
+    def _collect(self, batch: Sequence[Staged], now: float, progressed: Callable[[], None]) -> None:
         for staged in batch:
             self._look_or_leave(staged, now)
-            further()
+            progressed()
 
     def _look_or_leave(self, staged: Staged, now: float) -> None:
         try:
             self._look(staged, now)
         except WarehouseMismatch as error:
             self._trouble(staged, now, error, WAIT)
-        except Exception as error:  # noqa: BLE001 - whatever a warehouse's client raises: this job is looked at later
+        except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything: this job is looked at later
             self._trouble(staged, now, error, TERM)
 
     def _trouble(self, staged: Staged, now: float, error: Exception, wait: float) -> None:
-        """Say so, and when it is tried again; in the end give up: a warehouse that is gone is not asked for ever."""
+        """Log the error and try again later; give up in the end, since a warehouse may be gone for ever."""
         over = now > staged.forget_at + GIVE_UP
         log.warning(
-            "the staging of job %s (%s in %s) could not be swept: %s: %s. %s",
+            "the staging of job %s (%s in %s) could not be collected: %s: %s. %s",
             *(staged.job, folder_of(staged.job), staged.warehouse, type(error).__name__, error),
             "It is left as it is, for people to remove" if over else f"It is tried again in {wait / 60:.0f} minutes",
         )
@@ -98,7 +96,7 @@ class Vacuum:
             log.warning("the staging of job %s is looked at again after its term: %s", staged.job, away)
 
     def _look(self, staged: Staged, now: float) -> None:
-        """Raises: OSError, UnstuckError, redis.RedisError: it is not known what may go; what was removed could go."""
+        """Raises: OSError, UnstuckError, redis.RedisError: the rest is kept; only unneeded folders were removed."""
         job = staged.job
         warehouse = Warehouse(staged.warehouse)
         warehouse.check_id(staged.warehouse_id)
@@ -109,12 +107,14 @@ class Vacuum:
             self._index.later(job, now + WAIT)
             return
         if state is None and not forgotten:
-            self._index.later(job, staged.forget_at + MARGIN)  # who counted is not known any more: all of it stays
+            self._index.later(
+                job, staged.forget_at + MARGIN
+            )  # the record that says which attempts count is gone, so all of them stay
             return
         counting = {record.staging for record in state.groups.values()} - {""} if state is not None else set()
         held = counting | retries.folders
         listing = _listing(warehouse.storage, job)
-        which = remains if forgotten else stale
+        which = expired_staging if forgotten else stale_attempts
         removed = which(job, listing, Kept(held))
         if removed:  # only then is the log worth reading
             named = self._folders_named(warehouse, staged)
@@ -141,7 +141,7 @@ class Vacuum:
         known = self._named.get(staged.warehouse_id)
         if known is None or len(known.slots) > CACHED_JOBS:
             known = _Naming(staged.base, staged.base)
-        # Before the log is asked: a look that hung may have been overtaken by another beside it.
+        # Read before the log: another look may overtake one that hangs.
         stood = max(known.upto, staged.base)
         head = warehouse.head()
         if head < stood:
@@ -159,7 +159,7 @@ class Vacuum:
             known.slots.setdefault(job, set()).update(slots)
         known.after, known.upto = first, head
         self._named[staged.warehouse_id] = known
-        mine = tuple(known.slots.get(staged.job, ()))  # which another look may add to
+        mine = tuple(known.slots.get(staged.job, ()))  # a copy: another look may add to it
         return {folder for n in mine for folder in _entry_folders(warehouse, n)}
 
 
@@ -180,4 +180,4 @@ def _names(files: Files, folder: str) -> list[str]:
     try:
         return files.names(folder)
     except NotADirectoryError:
-        return []  # a file of somebody else's
+        return []  # a file that this project did not write

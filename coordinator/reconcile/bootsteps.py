@@ -1,7 +1,7 @@
-"""The report consumer as a step of the coordinator's Celery worker: one thread, supervised; and the ears beside it.
+"""Runs the report consumer and the stall detector inside the coordinator's Celery worker, and keeps its log quiet.
 
-If the thread dies, or Celery hears nothing any more, the process ends with it, and as a failure, for some supervisors
-restart only those: a coordinator that looks alive and consumes nothing is the worst kind.
+If the consumer's thread dies, or Celery has stalled, the process ends with an error code, because some supervisors
+restart a process only then.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -57,15 +58,16 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
             consumer.run()
         except BaseException as error:
             end_as_failure()
-            said = "the report consumer died; this coordinator ends so that its supervisor restarts it"
-            aside(partial(log.critical, said, exc_info=error))
+            text = "the report consumer died; this coordinator ends so that its supervisor restarts it"
+            aside(partial(log.critical, text, exc_info=error))
             raise
 
 
-class CoordinatorEars(Ears):
-    """The ears of a coordinator: what comes through Celery, submits, commands and the sweeps of beat, must be heard.
+class CoordinatorStallDetector(Ears):
+    """Ends a coordinator whose Celery has stalled.
 
-    Its own sweep goes on without Celery, so jobs are decided; but whoever submits through Celery would wait for ever.
+    Its own sweep goes on without Celery, so jobs are decided; but a submit or a command through Celery would wait for
+    ever.
     """
 
     parting = (
@@ -83,8 +85,28 @@ class CoordinatorEars(Ears):
 def end_as_failure() -> None:
     """End this coordinator, so that its supervisor starts another. From any thread."""
     # Celery's warm shutdown waits for running tasks; a sweep that hangs must not keep the process alive.
-    doom = threading.Timer(2 * GRACE, os._exit, (EXIT_CODE,))
-    doom.daemon = True
-    doom.start()
-    # Not by SIGTERM, for that ends with 0.
+    last_resort = threading.Timer(2 * GRACE, os._exit, (EXIT_CODE,))
+    last_resort.daemon = True
+    last_resort.start()
+    # A SIGTERM would end the process with code 0.
     state.should_stop = EXIT_CODE
+
+
+class TaskLogFilter(logging.Filter):
+    """Drops Celery's INFO lines about one periodic task; its warnings and errors pass."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__()
+        self._task = task
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno > logging.INFO:
+            return True
+        values = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
+        return self._task not in [value for value in values if isinstance(value, str)]
+
+
+def hide_from_log(task: str) -> None:
+    """Keep a task that runs every second out of the INFO log of workers and beat."""
+    for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
+        logging.getLogger(name).addFilter(TaskLogFilter(task))

@@ -1,9 +1,7 @@
-"""The report consumer: reads reports, gives them to the reconciler job by job, and forgets none.
+"""The report consumer reads reports, gives them to the reconciler job by job, and loses none.
 
 A report stays pending until the commit that applied it acks it. A busy job's reports are tried again after
-milliseconds; those of a coordinator that died are claimed by another. One that cannot be applied however often it is
-tried is parked, and holds up nobody. Runs as one supervised thread (``bootstep``); it never forks, and an error of the
-stream itself that is not the store being away ends it, visibly.
+milliseconds, a dead coordinator's are claimed, and a report that can never be applied becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.reconcile.heartbeat import EVERY, Presence
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
-from unstuck.coordinator.store.reports import Entry, Inbox
+from unstuck.coordinator.store.reports import Entry, ReportStream
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.report import NewerSchema, Report
@@ -30,21 +28,21 @@ from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
 BATCH = 500
-POISON_AFTER = 5  # deliveries of a report that raised again: it is parked
-KILLER_AFTER = 20  # deliveries of a report that nobody finished nor raised over: its coordinators died or hung under it
+POISON_AFTER = 5  # deliveries of a report that raises each time: it becomes a dead letter
+KILLER_AFTER = 20  # deliveries of a report whose coordinators died or hung each time
 
 
 @dataclass(slots=True)
 class _Busy:
-    """A job to be tried again soon: somebody held its lock, or there is more to decide. Its reports are pending."""
+    """A job to be tried again soon: its lock was held, or there is more to decide. Its reports are pending."""
 
     entries: list[Entry] = field(default_factory=list)
     tries: int = 0
     next_at: float = 0.0
 
 
-class AllHang(Exception):
-    """This process can publish no more, whatever a warehouse that hung answers now."""
+class PublishersExhausted(Exception):
+    """So many publishers of this process hang that only another process can publish."""
 
 
 class Consumer:
@@ -52,14 +50,14 @@ class Consumer:
 
     def __init__(
         self,
-        inbox: Inbox,
+        stream: ReportStream,
         reconciler: Reconciler,
         sweep: Sweep,
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
         presence: Presence | None = None,
     ) -> None:
-        self._inbox = inbox
+        self._stream = stream
         self._reconciler = reconciler
         self._sweep = sweep
         self._settings = settings
@@ -80,7 +78,7 @@ class Consumer:
         while not self.stopping.is_set():
             try:
                 if not opened:
-                    self._inbox.open()
+                    self._stream.open()
                     opened = True
                 self.step()
                 away = 0
@@ -98,33 +96,32 @@ class Consumer:
             self._presence.leave()
 
     def step(self) -> None:
-        """One round: new reports, reports of the dead, busy jobs, the sweep nobody did."""
-        self.apply(self._inbox.read(BATCH, self._patience()), self._show)
+        """One round: new reports, reports of dead coordinators, busy jobs, an overdue sweep."""
+        self.apply(self._stream.read(BATCH, self._read_timeout()), self._heartbeat)
         now = self._clock()
         if now >= self._next_claim:
             self._next_claim = now + self._settings.report_idle / 5
             held = {entry.id for busy in self._busy.values() for entry in busy.entries}
-            idle = self._inbox.claim_idle(self._settings.report_idle, BATCH)
-            self.apply(self._without_killers([entry for entry in idle if entry.id not in held]), self._show)
-        self.again(now, self._show)
+            idle = self._stream.claim_idle(self._settings.report_idle, BATCH)
+            self.apply(self._without_killers([entry for entry in idle if entry.id not in held]), self._heartbeat)
+        self.again(now, self._heartbeat)
         if now >= self._next_look:
             self._next_look = now + self._settings.sweep_every / 2
-            self._sweep.run_if_overdue(self._show)
+            self._sweep.run_if_overdue(self._heartbeat)
         if now >= self._next_trim:
             self._next_trim = now + 30.0
             if self._reconciler.exhausted:
-                raise AllHang("too many publishers hang in a warehouse; another process may find it well")
-            self._inbox.trim()
-            self._inbox.readmit()
+                raise PublishersExhausted("too many publishers hang in a warehouse; another process may find it well")
+            self._stream.trim()
+            self._stream.readmit()
             if self._presence is not None:
                 self._presence.forget_silent()
-        self._show()
+        self._heartbeat()
 
-    def _show(self) -> None:
-        """Note for people that this coordinator is at work, about once a second.
+    def _heartbeat(self) -> None:
+        """Record the heartbeat of this coordinator, about once a second.
 
-        After each job that was met and at the end of a round: one that hangs is seen to be silent, and one that works
-        for minutes in one round, when there was an outage, is not.
+        It is called after each job, so that a coordinator that works for minutes in one round is not taken for silent.
         """
         now = self._clock()
         if self._presence is not None and now >= self._next_note:
@@ -132,7 +129,7 @@ class Consumer:
             self._presence.note(_ago(self._read_at, now), _ago(self._sweep.ended_at, now))
 
     def again(self, now: float, after_each: Callable[[], None] = lambda: None) -> bool:
-        """Try the jobs once more whose time has come, and call ``after_each`` job. Returns whether there were any."""
+        """Try the busy jobs whose time has come, and call ``after_each`` job. Returns whether there were any."""
         come = [job for job, busy in self._busy.items() if busy.next_at <= now]
         for job in come:
             busy = self._busy.pop(job)
@@ -141,17 +138,17 @@ class Consumer:
         return bool(come)
 
     def apply(self, entries: Iterable[Entry], after_each: Callable[[], None] = lambda: None) -> None:
-        """Sort entries by job, park what nobody can apply, and hand the rest over; call ``after_each`` job."""
+        """Sort entries by job, make dead letters of unreadable ones, and apply the rest; call ``after_each`` job."""
         by_job: dict[str, list[Entry]] = {}
         for entry in entries:
             try:
                 job = _job_of(entry)
             except NewerSchema as error:
-                self._inbox.leave_for_newer([entry], error.version)
+                self._stream.leave_for_newer([entry], error.version)
                 log.warning("report %s left for a newer coordinator: %s", entry.id, error)
             except Malformed as error:
-                self._inbox.park([entry], f"UNREADABLE: {error}", "UNREADABLE")
-                log.error("report %s parked, it cannot be read: %s", entry.id, error)
+                self._stream.dead_letter([entry], f"UNREADABLE: {error}", "UNREADABLE")
+                log.error("report %s is a dead letter now, it cannot be read: %s", entry.id, error)
             else:
                 by_job.setdefault(job, []).append(entry)
                 if not _only_wakes(entry):
@@ -167,38 +164,38 @@ class Consumer:
             after_each()
 
     def _try(self, job: str, entries: list[Entry], tries: int) -> None:
-        """Hand over the reports of one job. An error is that job's own: those behind it are applied all the same.
+        """Apply the reports of one job. An error concerns that job alone: the jobs behind it go on.
 
-        What raised stays pending and is delivered again, here or elsewhere; after ``POISON_AFTER`` deliveries it is
-        parked.
+        Reports that raise stay pending and are delivered again, here or elsewhere; after ``POISON_AFTER`` deliveries
+        they become dead letters.
         """
         try:
-            self._hand_over(job, entries, tries)
+            self._apply_to(job, entries, tries)
         except Exception as error:
             if unavailable(error) or _no_group(error):
                 raise
             log.exception("%d reports of job %s could not be applied; they are delivered again", len(entries), job)
             poison = [entry for entry in entries if entry.deliveries >= POISON_AFTER]
-            self._set_aside(poison, f"applying it raised {type(error).__name__}: {str(error)[:300]}")
+            self._dead_letter(poison, f"applying it raised {type(error).__name__}: {str(error)[:300]}")
 
     def _without_killers(self, entries: list[Entry]) -> list[Entry]:
-        """Those that are worth another try: whatever ended each coordinator that had it is not tried for ever."""
-        self._set_aside(
+        """The entries worth another try: a report that ended each coordinator that read it is not tried for ever."""
+        self._dead_letter(
             [entry for entry in entries if entry.deliveries > KILLER_AFTER],
             "no coordinator that took it finished it, nor said why not",
         )
         return [entry for entry in entries if entry.deliveries <= KILLER_AFTER]
 
-    def _set_aside(self, entries: list[Entry], why: str) -> None:
-        """Park reports that cannot be applied. Wake-ups say nothing that is worth keeping: the job stays due."""
-        self._inbox.ack([entry for entry in entries if _only_wakes(entry)])
+    def _dead_letter(self, entries: list[Entry], why: str) -> None:
+        """Make dead letters of reports that cannot be applied. Wake-ups are only acked: the job stays due."""
+        self._stream.ack([entry for entry in entries if _only_wakes(entry)])
         for entry in entries:
             if not _only_wakes(entry):
                 text = f"POISON: after {entry.deliveries} deliveries, {why}"
-                self._inbox.park([entry], text, "POISON")
-                log.error("report %s parked, %s", entry.id, text)
+                self._stream.dead_letter([entry], text, "POISON")
+                log.error("report %s is a dead letter now, %s", entry.id, text)
 
-    def _hand_over(self, job: str, entries: list[Entry], tries: int) -> None:
+    def _apply_to(self, job: str, entries: list[Entry], tries: int) -> None:
         reports = [Delivered(entry.id, Report.from_fields(entry.fields)) for entry in entries if not _only_wakes(entry)]
         result = self._reconciler.reconcile(job, reports, due=len(reports) < len(entries))
         if result is PassResult.BUSY:
@@ -206,17 +203,17 @@ class Consumer:
             self._busy[job] = _Busy(entries, tries, self._clock() + random_wait(BUSY_WAIT, tries))
             return
         woke = [entry for entry in entries if _only_wakes(entry)]
-        self._inbox.ack(woke)
+        self._stream.ack(woke)
         if result is PassResult.MORE:
             self._busy[job] = _Busy(next_at=self._clock())
         if result is PassResult.MISSING:
             unknown = [entry for entry in entries if not _only_wakes(entry)]
             if unknown:
-                self._inbox.park(unknown, f"UNKNOWN_JOB: no job {job} is in the store", "UNKNOWN_JOB")
-                log.error("%d reports parked: no job %s is in the store", len(unknown), job)
+                self._stream.dead_letter(unknown, f"UNKNOWN_JOB: no job {job} is in the store", "UNKNOWN_JOB")
+                log.error("%d reports are dead letters now: no job %s is in the store", len(unknown), job)
 
-    def _patience(self) -> float:
-        """How long to wait for new reports before something else is to be done, in seconds."""
+    def _read_timeout(self) -> float:
+        """How long to wait for new reports before other work is due, in seconds."""
         now = self._clock()
         until = min([self._next_claim, self._next_look, *(busy.next_at for busy in self._busy.values())])
         return min(max(until - now, 0.001), 1.0)

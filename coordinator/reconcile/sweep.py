@@ -1,4 +1,4 @@
-"""The sweep: decide every job that is due. What makes a lost message cost a moment and never a job."""
+"""The sweep decides every job that is due, so that a lost message delays a job by a moment and never stops it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from unstuck.coordinator.publishing.staging_gc import Vacuum
+from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.store.jobs import Store
 from unstuck.tasks.settings import Settings
@@ -25,14 +25,14 @@ class Sweep:
         reconciler: Reconciler,
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
-        vacuum: Vacuum | None = None,
+        collector: StagingCollector | None = None,
     ) -> None:
-        """``clock``: monotonic seconds. ``vacuum`` sweeps the staging of jobs that have ended; None: nobody does."""
+        """``clock``: monotonic seconds. ``collector`` removes the staging of jobs that have ended; None: it stays."""
         self._clock = clock
         self._store = store
         self._reconciler = reconciler
         self._settings = settings
-        self._vacuum = vacuum
+        self._collector = collector
         self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
@@ -58,7 +58,7 @@ class Sweep:
         ticked = self._clock()
         met: set[str] = set()
         more: list[str] = []  # jobs with so much to decide that the others come first
-        # All that is due now, in batches: what was decided is due later, and what was met once is not waited for.
+        # All jobs that are due now, in batches. A decided job is due later; a job that was met once is not met again.
         while batch := [job for job in self._store.due(now, BATCH + len(met)) if job not in met] or more:
             more = []
             for job in batch:
@@ -73,13 +73,13 @@ class Sweep:
                     more.append(job)
             met.update(batch)
         self._store.forget_ended(now)
-        if self._vacuum is not None:
-            self._vacuum.start(now)
+        if self._collector is not None:
+            self._collector.start(now)
         self.ended_at = self._clock()
         return decided
 
     def _reconcile(self, job: str) -> PassResult | None:
-        """Decide one job. An error is that job's own: those that are due behind it are decided all the same."""
+        """Decide one job. An error concerns that job alone: the jobs that are due behind it are decided."""
         try:
             return self._reconciler.reconcile(job)
         except Exception as error:
@@ -89,7 +89,7 @@ class Sweep:
             return None
 
     def run_if_overdue(self, after_each: Callable[[], None] = lambda: None) -> int | None:
-        """Sweep, as `run`, if nobody has for two periods: beat makes the sweep punctual, nothing depends on beat."""
+        """Sweep, as `run`, if no process has swept for two periods: nothing depends on beat."""
         if 0 <= self._store.silence() <= 2 * self._settings.sweep_every:
             return None
         return self.run(after_each)

@@ -1,4 +1,4 @@
-"""Puts a coordinator together from settings: the one place where its parts meet."""
+"""Assembles a coordinator from settings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import redis
 
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.publisher import Warehouses
-from unstuck.coordinator.publishing.staging_gc import Vacuum
+from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.dispatcher import Dispatcher
 from unstuck.coordinator.reconcile.heartbeat import Presence
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.jobs import Store
-from unstuck.coordinator.store.reports import Inbox
-from unstuck.coordinator.store.staging_index import Sweepable
+from unstuck.coordinator.store.reports import ReportStream
+from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.failpoint_arming import arm_this_process
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings
@@ -29,8 +29,8 @@ from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.probe import Lookout
 
 PUBLISHERS = 8  # jobs that one coordinator publishes at a time, in each warehouse
-VACUUM_TERM = 3600.0  # seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again
-VACUUMS = 3  # threads of one coordinator that may hang in the sweep of one warehouse
+COLLECTOR_TERM = 3600.0  # seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again
+COLLECTORS = 3  # threads of one coordinator that may hang in the sweep of one warehouse
 
 
 def mint() -> str:
@@ -46,7 +46,7 @@ class Parts:
     store: Store
     reconciler: Reconciler
     sweep: Sweep
-    inbox: Inbox
+    stream: ReportStream
     consumer: Consumer
 
 
@@ -57,14 +57,14 @@ def assemble(settings: Settings) -> Parts:
     store = Store.of(settings, client)
     reconciler = Reconciler(store, Dispatcher(fleet), Warehouses(), settings, mint, background=Background(PUBLISHERS))
     keys = Keys(settings.prefix)
-    sweeping = Background(1, "vacuum", term=VACUUM_TERM, beside=VACUUMS)
-    vacuum = Vacuum(Sweepable(client, keys), store, sweeping)
-    sweep = Sweep(store, reconciler, settings, vacuum=vacuum)
+    collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
+    collector = StagingCollector(StagingIndex(client, keys), store, collecting)
+    sweep = Sweep(store, reconciler, settings, collector=collector)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
-    inbox = Inbox(client, keys, name)
+    stream = ReportStream(client, keys, name)
     presence = Presence(client, keys, name, Lookout(settings))
-    consumer = Consumer(inbox, reconciler, sweep, settings, presence=presence)
-    return Parts(client, store, reconciler, sweep, inbox, consumer)
+    consumer = Consumer(stream, reconciler, sweep, settings, presence=presence)
+    return Parts(client, store, reconciler, sweep, stream, consumer)
 
 
 _assembling = threading.Lock()

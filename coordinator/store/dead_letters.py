@@ -1,7 +1,6 @@
-"""Parked reports: looked at, put back onto the report stream, or dropped, because a person said so.
+"""Dead letters: reports that could not be applied. A person looks at them, replays them or drops them.
 
-Nothing here applies a report: a coordinator does, as it does any other. Who did what stands in the job's event log,
-where there is such a job, and for a day beside the dead stream.
+A replay puts the report back onto the report stream, for a coordinator to apply. The job's event log says who did it.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from typing import cast
 
 import redis
 
-from unstuck.coordinator.store.reports import DeadReport, Fields, dead_report
+from unstuck.coordinator.store.reports import DeadLetter, Fields
 from unstuck.tasks.errors import Malformed, UnstuckError
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.report import Report
 from unstuck.tasks.protocol.token import Token
 
-REMEMBERED = 86400  # seconds for which it is known what became of a parked report
+REMEMBERED = 86400  # seconds for which the answer to a replay or a drop is remembered
 
 
 class NoSuchReport(UnstuckError):
-    """No report with this id is parked (it never was, or it was replayed or dropped long ago)."""
+    """No dead letter has this id (it never had, or it was replayed or dropped long ago)."""
 
     code = "NO_SUCH_REPORT"
 
 
-class Treatment(StrEnum):
-    """What came of a request."""
+class DeadLetterAnswer(StrEnum):
+    """How a replay or a drop ended."""
 
     REPLAYED = "REPLAYED"
     DROPPED = "DROPPED"
@@ -40,16 +39,16 @@ class Treatment(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Treated:
-    """What came of a request about one parked report, in a word and in a sentence."""
+class DeadLetterResult:
+    """How a request about one dead letter ended, in a word and in a sentence."""
 
     id: str
-    word: Treatment
+    word: DeadLetterAnswer
     text: str
 
 
-class Parked:
-    """The dead stream of one Redis. ``client`` must decode responses."""
+class DeadLetters:
+    """The dead letters in one Redis. ``client`` must decode responses."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
@@ -57,12 +56,12 @@ class Parked:
         self._replay = Script(client, keys, __package__, "replay")
         self._drop = Script(client, keys, __package__, "drop")
 
-    def all(self) -> list[DeadReport]:
-        """Every parked report, the oldest first."""
-        return [dead_report(*entry) for entry in self._entries("-", "+")]
+    def all(self) -> list[DeadLetter]:
+        """Every dead letter, the oldest first."""
+        return [DeadLetter.of(*entry) for entry in self._entries("-", "+")]
 
-    def get(self, report: str) -> DeadReport:
-        """One parked report, by its id on the dead stream.
+    def get(self, report: str) -> DeadLetter:
+        """One dead letter, by its id on the dead stream.
 
         Raises: NoSuchReport: also where ``report`` is no id.
         """
@@ -71,14 +70,16 @@ class Parked:
             raise NoSuchReport(_gone(report))
         return found
 
-    def replay(self, report: str, by: str) -> Treated:
+    def replay(self, report: str, by: str) -> DeadLetterResult:
         """Put a report back for the coordinators to apply. Durable and idempotent: it goes back once.
 
-        Refused where it would be parked again at once: it cannot be read, or its job is not in the store.
+        Refused where the report would be a dead letter again at once: it cannot be read, or its job is unknown.
         """
         found = self._find(report)
         if found is not None and (why := unreadable(found)):
-            return Treated(report, Treatment.REFUSED, f"report {report} stays parked, since it cannot be read: {why}")
+            return DeadLetterResult(
+                report, DeadLetterAnswer.REFUSED, f"report {report} stays parked, since it cannot be read: {why}"
+            )
         job = _job_of(found) if found is not None else ""
         word, *said = self._replay(job, report=report, by=by, treated=self._keys.parked(report), kept=REMEMBERED)
         if word == "UNKNOWN_JOB":
@@ -86,28 +87,28 @@ class Parked:
                 f"report {report} stays parked: no job {job} is in the store, so it would be parked again at once. "
                 f"Replay it when the job is there, or drop it: unstuck dead drop {report}"
             )
-            return Treated(report, Treatment.REFUSED, text)
+            return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         return _treated(report, word, said, f"is on its way to a coordinator again; `unstuck events {job}` shows it")
 
-    def drop(self, report: str, by: str) -> Treated:
+    def drop(self, report: str, by: str) -> DeadLetterResult:
         """Remove a report for good. Idempotent."""
         found = self._find(report)
         job = _job_of(found) if found is not None else ""
         word, *said = self._drop(job, report=report, by=by, treated=self._keys.parked(report), kept=REMEMBERED)
         return _treated(report, word, said, "is gone for good")
 
-    def _find(self, report: str) -> DeadReport | None:
+    def _find(self, report: str) -> DeadLetter | None:
         if not _is_id(report):
             return None
         found = self._entries(report, report)
-        return dead_report(*found[0]) if found else None
+        return DeadLetter.of(*found[0]) if found else None
 
     def _entries(self, low: str, high: str) -> list[tuple[str, Fields]]:
         return cast(list[tuple[str, Fields]], self._redis.xrange(self._keys.dead, low, high))
 
 
-def unreadable(report: DeadReport) -> str:
-    """Why no coordinator of this release can read a parked report; empty if it can."""
+def unreadable(report: DeadLetter) -> str:
+    """Why no coordinator of this release can read a dead letter; empty if it can."""
     try:
         Report.from_fields(report.fields)
     except Malformed as error:
@@ -115,23 +116,23 @@ def unreadable(report: DeadReport) -> str:
     return ""
 
 
-def _job_of(report: DeadReport) -> str:
-    """The job that a parked report names; empty if it names none."""
+def _job_of(report: DeadLetter) -> str:
+    """The job that a dead letter names; empty if it names none."""
     try:
         return Token.parse(report.fields.get("token", "")).job
     except Malformed:
         return ""
 
 
-def _treated(report: str, word: str, said: list[str], done: str) -> Treated:
-    treatment = Treatment(word)
-    if treatment is Treatment.GONE:
-        return Treated(report, treatment, _gone(report))
-    if treatment is Treatment.ALREADY:
+def _treated(report: str, word: str, said: list[str], done: str) -> DeadLetterResult:
+    treatment = DeadLetterAnswer(word)
+    if treatment is DeadLetterAnswer.GONE:
+        return DeadLetterResult(report, treatment, _gone(report))
+    if treatment is DeadLetterAnswer.ALREADY:
         became = json.loads(said[0])
         text = f"report {report} was {became['what']} before, by {became['by']}; nothing changed"
-        return Treated(report, treatment, text)
-    return Treated(report, treatment, f"report {report} {done}")
+        return DeadLetterResult(report, treatment, text)
+    return DeadLetterResult(report, treatment, f"report {report} {done}")
 
 
 def _gone(report: str) -> str:

@@ -1,7 +1,7 @@
-"""The store: the only module of the coordinator that speaks to Redis about jobs. One named call per transition.
+"""Stores jobs in Redis, with one named call for each transition.
 
 Every write is one Lua script (``coordinator/store/lua``) that validates before it writes and may be repeated, since
-redis-py repeats a command whose reply was lost. The keys are listed in ``tasks.protocol.keys``.
+redis-py repeats a command whose reply was lost. ``tasks.protocol.keys`` lists the keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unstuck.coordinator.model.loading import Damaged, bare_state, state_of
 from unstuck.coordinator.model.records import Attempt, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import TERMINAL, Status
-from unstuck.coordinator.store.staging_index import to_sweep
+from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
@@ -31,15 +31,15 @@ HALTED_LOOK = 60.0  # seconds between looks at a job that waits for a person
 
 class CommitAnswer(StrEnum):
     APPLIED = "APPLIED"
-    CONFLICT = "CONFLICT"  # somebody committed since we loaded
-    GUARDED = "GUARDED"  # what was concluded from absence is no longer so
+    CONFLICT = "CONFLICT"  # another commit came after the load
+    GUARDED = "GUARDED"  # a conclusion from absence no longer holds
     MISSING = "MISSING"
 
 
 class EndAnswer(StrEnum):
     RELEASED = "RELEASED"
-    AGAIN = "AGAIN"  # somebody met the lock busy: decide once more
-    LOST = "LOST"  # the lock was not ours any more
+    AGAIN = "AGAIN"  # another pass met the lock busy: decide once more
+    LOST = "LOST"  # the lock belongs to another pass by now
 
 
 class BeginAnswer(StrEnum):
@@ -133,9 +133,9 @@ class Store:
         return Begun(kind, float(answer[1]), str(answer[2]), float(answer[3]), float(answer[4]))
 
     def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
-        """Let go of the lock, unless somebody met it busy meanwhile.
+        """Release the lock, unless another pass met it busy meanwhile.
 
-        With ``anyway`` it is let go of even then, and the job is due at once instead.
+        With ``anyway`` it is released even then, and the job is due at once instead.
         """
         return EndAnswer(self._end(job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)))
 
@@ -145,9 +145,9 @@ class Store:
         """The state of a job; None if there is no such job.
 
         Args:
-            cached: a state from before; used again if nothing was committed since.
+            cached: an earlier state; used again if no commit came after it.
             changed: groups whose attempts are read afresh; None for all that are active.
-            bare: the job alone, as if no group had begun: its record is all that can be needed.
+            bare: the job alone, as if no group had begun.
 
         Raises: NewerJob; Damaged, unless ``bare``.
         """
@@ -182,7 +182,7 @@ class Store:
                 state.attempts[name] = Attempt.from_json(text)
 
     def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
-        """Write everything a decision changed, all or nothing, if nobody has committed since the load."""
+        """Write everything that a decision changed, all or nothing, if no other commit came after the load."""
         old, new = decision.old, decision.job
         change = {
             "id": commit_id,
@@ -207,7 +207,7 @@ class Store:
             "expire": self._retention,
             "wake": bool(decision.orders) or (new.terminal and new.status is not Status.FINISHED),
             "lease_ttl": self._lease_ttl,
-            "staged": to_sweep(new, self._let_go) if new.terminal else None,
+            "staged": staging_record(new, self._let_go) if new.terminal else None,
         }
         reach(Point.BEFORE_COMMIT, old.id)
         answer = self._commit(
@@ -232,7 +232,7 @@ class Store:
         plans: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> CommitAnswer:
-        """Write what a user asked for. The only way the intent is ever written.
+        """Write a command of a user. The only way in which the intent is ever written.
 
         Args:
             commanded: the record after the command; ``old`` is what it was judged by.
@@ -255,7 +255,7 @@ class Store:
         return CommitAnswer(answer)
 
     def job(self, job: str) -> JobRecord | None:
-        """The record of a job alone; of a damaged one, what can be read of it.
+        """The record of a job alone; of a damaged record, the part that can be read.
 
         Raises: NewerJob.
         """
@@ -265,8 +265,8 @@ class Store:
     def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
         """Stop deciding a job that cannot be decided: it is shown as PAUSED with ``reason`` until a person acts.
 
-        Nothing happens to a job that has ended, or that somebody else commits at this very moment: a coordinator that
-        was frozen before this call must not undo what others decided.
+        Nothing happens to a job that has ended, or that is committed at this moment: a coordinator that was frozen
+        before this call must not undo the decision of another.
         """
         keys = self._keys.of(job)
         with self._redis.pipeline(transaction=True) as pipe:

@@ -1,8 +1,7 @@
-"""The inbox: the stream on which workers report, read at least once through a consumer group.
+"""The report stream: workers report on it, and coordinators read it at least once through a consumer group.
 
-What cannot be applied is parked where people see it, never acked away: a report of an unknown job, one that cannot be
-read. One that a newer release wrote waits on a stream of its own, for as long as it takes, until a coordinator that can
-read it puts it back.
+A report that cannot be applied becomes a dead letter, with the reason, and is never just acked. A report of a newer
+release waits on a stream of its own until a coordinator that can read it puts it back.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 
 Fields = dict[str, str]
-CONSUMER_SILENCE = 3600.0  # seconds; one that is alive asks at least once a second
-DEAD_KEPT = 10_000  # parked reports, about; what waits for a newer coordinator has no bound
+CONSUMER_SILENCE = 3600.0  # seconds; a consumer that is alive reads at least once a second
+DEAD_KEPT = 10_000  # dead letters, about; reports that wait for a newer coordinator have no bound
 READMITTED_AT_ONCE = 500  # reports that come back in one step
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One stream entry as it came. ``deliveries``: how often some consumer was handed it, this time included."""
+    """One stream entry. ``deliveries``: how often a consumer was given it, this time included."""
 
     id: str
     fields: Fields
@@ -38,13 +37,13 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadReport:
-    """A parked report: why it was parked, and what it said.
+class DeadLetter:
+    """A report that could not be applied: its fields, and the reason.
 
     Attributes:
         entry: its id on the report stream, which says when the worker sent it.
-        deliveries: how often a coordinator was handed it before it was parked; 0 if that was not recorded.
-        raw: what stands on the dead stream, as it stands.
+        deliveries: how often a coordinator was given it before; 0 if that was not recorded.
+        raw: the entry of the dead stream, unchanged.
     """
 
     id: str
@@ -54,22 +53,30 @@ class DeadReport:
     deliveries: int = 0
     raw: Fields = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, entry_id: str, raw: Fields) -> DeadLetter:
+        """One entry of the dead stream. An entry that this project did not write is shown as far as it can be."""
+        try:
+            fields = {str(name): str(value) for name, value in json.loads(raw.get("report", "{}")).items()}
+        except (ValueError, AttributeError):
+            fields = {}
+        times = raw.get("deliveries", "")
+        deliveries = int(times) if times.isdecimal() else 0
+        return cls(entry_id, raw.get("reason", ""), fields, raw.get("from", ""), deliveries, dict(raw))
 
-class Inbox:
+
+class ReportStream:
     """The report stream, as one consumer sees it. ``client`` must decode responses and wait longer than ``block``."""
 
     def __init__(self, client: redis.Redis, keys: Keys, consumer: str) -> None:
         self._redis = client
         self._keys = keys
         self._consumer = consumer
-        self._park = Script(client, keys, __package__, "park")
+        self._divert = Script(client, keys, __package__, "divert")
         self._readmit = Script(client, keys, __package__, "readmit")
 
     def open(self) -> None:
-        """Make the stream and its consumer group if they are not there (also after a store came back empty).
-
-        Then put back what waited for a release that reads what this one reads.
-        """
+        """Make the stream and its consumer group if they are missing; put back reports that this release can read."""
         try:
             self._redis.xgroup_create(self._keys.reports, REPORT_GROUP, id="0", mkstream=True)
         except redis.ResponseError as error:
@@ -120,7 +127,8 @@ class Inbox:
         Raises:
             redis.RedisError: the store is away, or refuses writes.
         """
-        # A store whose memory is full gives reports out, and counts that, though none can be applied. It refuses this.
+        # A store whose memory is full would give reports out, and count that, though none can be applied. It refuses
+        # this write first.
         self._redis.xgroup_createconsumer(self._keys.reports, REPORT_GROUP, self._consumer)
         answer = cast(
             Any,
@@ -134,22 +142,22 @@ class Inbox:
             self._keys.reports, REPORT_GROUP, answer[1][0][0], answer[1][-1][0], count, self._consumer
         )
         times = {one["message_id"]: int(one["times_delivered"]) for one in pending}
-        # Several of ours may lie between the first and the last: one that is not counted here counts as new.
+        # Other entries of this consumer may lie between the first and the last; an entry without a count is new.
         return [Entry(entry_id, fields or {}, times.get(entry_id, 1)) for entry_id, fields in answer[1]]
 
-    def park(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
-        """Set reports aside with the reason, and ack them, in one step."""
-        return self._aside(self._keys.dead, entries, reason, counter, DEAD_KEPT)
+    def dead_letter(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
+        """Make reports dead letters with this reason, and ack them, in one step."""
+        return self._move(self._keys.dead, entries, reason, counter, DEAD_KEPT)
 
     def leave_for_newer(self, entries: Sequence[Entry], version: int) -> int:
         """Move reports of a newer schema to the stream of that version."""
         reason = f"schema version {version} is newer than this coordinator reads"
-        return self._aside(self._waiting_for(version), entries, reason, "NEWER", 0)
+        return self._move(self._waiting_for(version), entries, reason, "NEWER", 0)
 
-    def _aside(self, target: str, entries: Sequence[Entry], reason: str, counter: str, kept: int) -> int:
+    def _move(self, target: str, entries: Sequence[Entry], reason: str, counter: str, kept: int) -> int:
         payload = json.dumps([{"id": entry.id, "fields": entry.fields} for entry in entries])
         return int(
-            self._park(
+            self._divert(
                 target=target,
                 consumer_group=REPORT_GROUP,
                 counter=counter,
@@ -165,7 +173,7 @@ class Inbox:
             self._redis.xack(self._keys.reports, REPORT_GROUP, *(entry.id for entry in entries))
 
     def trim(self) -> int:
-        """Drop what every consumer has acked: by the oldest pending id, never by length. Returns how many."""
+        """Drop entries that every consumer has acked: by the oldest pending id, never by length. Returns how many."""
         self._forget_consumers()
         groups = self._redis.xinfo_groups(self._keys.reports)
         bounds = []
@@ -183,23 +191,10 @@ class Inbox:
             if consumer["pending"] == 0 and consumer["idle"] > CONSUMER_SILENCE * 1000:
                 self._redis.xgroup_delconsumer(self._keys.reports, REPORT_GROUP, consumer["name"])
 
-    def dead(self, limit: int = 100) -> list[DeadReport]:
-        """Parked reports, the newest first."""
+    def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
+        """Dead letters, the newest first."""
         entries = cast(list[tuple[str, Fields]], self._redis.xrevrange(self._keys.dead, count=limit))
-        return [dead_report(entry_id, fields) for entry_id, fields in entries]
-
-
-def dead_report(entry_id: str, raw: Fields) -> DeadReport:
-    """One entry of the dead stream. What was not written by us is shown as far as it can be."""
-    try:
-        fields = json.loads(raw.get("report", "{}"))
-        fields = {str(name): str(value) for name, value in fields.items()}
-    except (ValueError, AttributeError):
-        fields = {}
-    times = raw.get("deliveries", "")
-    return DeadReport(
-        entry_id, raw.get("reason", ""), fields, raw.get("from", ""), int(times) if times.isdecimal() else 0, dict(raw)
-    )
+        return [DeadLetter.of(entry_id, fields) for entry_id, fields in entries]
 
 
 def _id_order(entry_id: str) -> tuple[int, int]:

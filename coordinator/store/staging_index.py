@@ -1,7 +1,7 @@
-"""The index of staging that is to be swept: which jobs have ended, where their files lie, when to look next.
+"""The staging index: the jobs that have ended, where their files lie, and when the staging collector looks next.
 
-A job comes in with the commit that ends it, and leaves when nothing of it is left that may ever be removed. What is
-kept here outlives the job's record, since the last look comes after the record has expired.
+The commit that ends a job adds it, and it leaves when nothing of it may ever be removed any more. The index outlives
+the job's record, because the last look comes after the record has expired.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unstuck.coordinator.model.status import TERMINAL
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 
-MARGIN = 60.0  # seconds on top of what is certain: clocks, slow scripts, a kill that takes its time
+MARGIN = 60.0  # seconds on top, for clocks, slow scripts and slow kills
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """What retries hold of other jobs' staging.
+    """The staging of other jobs that retries hold.
 
     Attributes:
         of: jobs with a retry, or a retry of a retry, that has not ended: it may adopt any of their folders.
@@ -50,15 +50,15 @@ class Retries:
     folders: frozenset[str]
 
 
-def to_sweep(job: JobRecord, let_go: float) -> dict[str, Any] | None:
-    """What the commit that ends ``job`` puts into the index; None if it has no warehouse to sweep."""
+def staging_record(job: JobRecord, let_go: float) -> dict[str, Any] | None:
+    """The entry that the commit that ends ``job`` adds to the index; None if the job has no warehouse."""
     if not job.warehouse or not job.warehouse_id:
         return None
     known = {"warehouse": job.warehouse, "warehouse_id": job.warehouse_id, "base": job.base or 0}
     return {"after": let_go + MARGIN, **known}
 
 
-class Sweepable:
+class StagingIndex:
     """The index in one Redis. ``client`` must decode responses. Every call may raise redis.RedisError."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
@@ -76,14 +76,14 @@ class Sweepable:
         self._redis.zadd(self._keys.sweepable, {job: at}, xx=True)
 
     def done(self, job: str) -> None:
-        """Nothing of ``job`` is ever to be removed any more."""
+        """Drop ``job``: nothing of it may ever be removed any more."""
         with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrem(self._keys.sweepable, job)
             pipe.hdel(self._keys.staged, job)
             pipe.execute()
 
     def retries(self) -> Retries:
-        """What all retries that are not forgotten hold."""
+        """The staging that all retries hold that are not forgotten."""
         known = cast(dict[str, str], self._redis.hgetall(self._keys.retries))
         going: set[str] = set()
         folders: set[str] = set()
@@ -91,7 +91,7 @@ class Sweepable:
             keys = self._keys.of(retry)
             status = self._redis.hget(keys.job, "status")
             records = [GroupRecord.readable(text) for text in cast(list[str], self._redis.hvals(keys.groups))]
-            # What a damaged record holds nobody knows, so all that it could have adopted stays.
+            # A damaged record does not say what it holds, so everything that it could have adopted stays.
             if (status is not None and status not in TERMINAL) or None in records:
                 going.update(_line(retry, known))
             folders.update(record.staging for record in records if record is not None and record.staging)

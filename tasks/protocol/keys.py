@@ -24,7 +24,7 @@ key                                   type    what it holds
 ``P:reports``                         stream  reports of workers; consumer group ``coordinators``
 ``P:reports:vN``                      stream  reports of a newer schema, until a newer coordinator puts them back
 ``P:dead``                            stream  reports nobody can apply, with the reason and the raw fields
-``P:dead:ENTRY``                      string  what became of a parked report that was replayed or dropped
+``P:dead:ENTRY``                      string  what became of a dead letter that was replayed or dropped
 ``P:alive``                           hash    ``at``: last tick of the sweep; ``grace_until``: no takeover before
 ``P:counters``                        hash    how many reports were APPLIED, DUPLICATE, STALE, …
 ``P:resent:QUEUE``                    string  hints sent again in this dispatch_timeout, by all coordinators

@@ -9,7 +9,7 @@ import redis
 
 from tests.cli.conftest import ByHand, Cli
 from tests.cli.test_wait import Terminal
-from unstuck.coordinator.store.reports import DeadReport, Inbox
+from unstuck.coordinator.store.reports import DeadLetter, ReportStream
 from unstuck.tasks.protocol.keys import Keys
 
 KEYS = Keys()
@@ -17,17 +17,20 @@ KEYS = Keys()
 
 def park(client: redis.Redis, job: str, **fields: str) -> str:
     """A parked report of ``job``, without the ``fields`` that are empty; its id on the dead stream."""
-    inbox = Inbox(client, KEYS, "tester")
-    inbox.open()
+    stream = ReportStream(client, KEYS, "tester")
+    stream.open()
     said = {"v": "1", "id": "e", "token": f"{job}/a/1/n/c", "kind": "succeeded", "at": "1388534400", **fields}
     said = {name: value for name, value in said.items() if value}
     client.xadd(KEYS.reports, said)  # type: ignore[arg-type]
-    assert inbox.park([entry for entry in inbox.read(10, 1.0) if entry.fields == said], "UNKNOWN_JOB: it", "X") == 1
+    assert (
+        stream.dead_letter([entry for entry in stream.read(10, 1.0) if entry.fields == said], "UNKNOWN_JOB: it", "X")
+        == 1
+    )
     return parked(client)[0].id
 
 
-def parked(client: redis.Redis) -> list[DeadReport]:
-    return Inbox(client, KEYS, "tester").dead()
+def parked(client: redis.Redis) -> list[DeadLetter]:
+    return ReportStream(client, KEYS, "tester").dead_letters()
 
 
 def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(cli: Cli, client: redis.Redis) -> None:

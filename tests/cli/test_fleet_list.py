@@ -105,7 +105,7 @@ def test_a_coordinator_at_work_is_never_called_silent(head: Head, round_of: str)
     """After an outage one round takes minutes. Here each job takes twenty seconds, by the clock of its thread."""
     clock = [0.0]
     consumer = Consumer(
-        head.inbox, head.reconciler, head.sweep, head.settings, lambda: clock[0], presence=head.presence
+        head.stream, head.reconciler, head.sweep, head.settings, lambda: clock[0], presence=head.presence
     )
     for name in ("a", "b", "c"):
         head.submit(group("only"), name=name)

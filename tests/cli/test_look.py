@@ -14,7 +14,7 @@ import redis
 
 from tests.cli.conftest import ByHand, Cli
 from tests.support.servers import wait_until
-from unstuck.coordinator.store.reports import Inbox
+from unstuck.coordinator.store.reports import ReportStream
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
@@ -403,10 +403,10 @@ def test_a_warehouse_without_datasets_is_said_and_named(cli: Cli, tmp_path: Path
 def test_dead_reports_are_listed_with_their_reason_and_what_they_said(cli: Cli, client: redis.Redis) -> None:
     assert cli.json("dead", "list") == []
     keys = Keys()
-    inbox = Inbox(client, keys, "tester")
-    inbox.open()
+    stream = ReportStream(client, keys, "tester")
+    stream.open()
     client.xadd(keys.reports, {"v": "1", "kind": "succeeded", "token": "gone/a/1/n/c"})
-    assert inbox.park(inbox.read(1, 1.0), "no such job: gone", "UNKNOWN_JOB") == 1
+    assert stream.dead_letter(stream.read(1, 1.0), "no such job: gone", "UNKNOWN_JOB") == 1
     (report,) = cli.json("dead", "list")
     assert (report["reason"], report["report"]["token"]) == ("no such job: gone", "gone/a/1/n/c")
     assert "no such job: gone" in cli("dead", "list").stdout

@@ -18,7 +18,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background import AtOnce, Runs
 from unstuck.coordinator.publishing.publisher import Warehouses
-from unstuck.coordinator.publishing.staging_gc import Vacuum
+from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.dispatcher import Dispatcher
 from unstuck.coordinator.reconcile.heartbeat import Presence
@@ -26,8 +26,8 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.jobs import Store
-from unstuck.coordinator.store.reports import Inbox
-from unstuck.coordinator.store.staging_index import Sweepable
+from unstuck.coordinator.store.reports import ReportStream
+from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer, Lease
@@ -82,13 +82,13 @@ class Head:
         self.reconciler = Reconciler(
             *(self.store, self.dispatcher, self.warehouses, self.settings, mint), background=background
         )
-        self.vacuum = Vacuum(Sweepable(self.redis, self.keys), self.store, background or AtOnce())
-        self.sweep = Sweep(self.store, self.reconciler, self.settings, vacuum=self.vacuum)
+        self.collector = StagingCollector(StagingIndex(self.redis, self.keys), self.store, background or AtOnce())
+        self.sweep = Sweep(self.store, self.reconciler, self.settings, collector=self.collector)
         name = f"host:1:{mint()}"
-        self.inbox = Inbox(self.redis, self.keys, name)
-        self.inbox.open()
+        self.stream = ReportStream(self.redis, self.keys, name)
+        self.stream.open()
         self.presence = Presence(self.redis, self.keys, name)
-        self.consumer = Consumer(self.inbox, self.reconciler, self.sweep, self.settings, presence=self.presence)
+        self.consumer = Consumer(self.stream, self.reconciler, self.sweep, self.settings, presence=self.presence)
         self.client = Client(self.settings, redis_client=self.redis)
         self.lease = Lease(self.redis, self.keys, self.settings.lease_ttl)
 
@@ -119,8 +119,8 @@ class Head:
         ]
 
     def read(self) -> None:
-        """Apply every report that is in the stream, and all that they lead to, without sweeping."""
-        while entries := self.inbox.read(500, 0.001):
+        """Apply every report that is in the stream, and all that they lead to, without collecting."""
+        while entries := self.stream.read(500, 0.001):
             self.consumer.apply(entries)
         while self.consumer.again(time.monotonic()):
             pass

@@ -25,8 +25,8 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.cli.selection import SHOWN, let_decide
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.store.dead_letters import NoSuchReport, Treated, Treatment, unreadable
-from unstuck.coordinator.store.reports import DeadReport
+from unstuck.coordinator.store.dead_letters import DeadLetterAnswer, DeadLetterResult, NoSuchReport, unreadable
+from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.tasks.protocol.failure import shorten
 
 MOST = 200  # characters of one value in a table; `dead show` and --json have it whole
@@ -50,7 +50,7 @@ def list_dead(
 ) -> None:
     """List parked reports, the newest first, with the reason for each."""
     with connected() as connection:
-        parked = connection.inbox.dead(limit)
+        parked = connection.stream.dead_letters(limit)
     if as_json:
         emit([report_json(one) for one in parked])
         return
@@ -66,7 +66,7 @@ def show_dead(
 ) -> None:
     """Show one parked report: why and when it was parked, and, at the end, what it says, word for word."""
     with connected() as connection:
-        one = connection.client.parked.get(report)
+        one = connection.client.dead_letters.get(report)
     if as_json:
         emit({**report_json(one), "unreadable": unreadable(one) or None, "raw": one.raw})
         return
@@ -106,7 +106,7 @@ def _treat(
     yes: bool,
     as_json: bool,
     word: str,
-    treatment: Callable[[Client], Callable[[str], Treated]],
+    treatment: Callable[[Client], Callable[[str], DeadLetterResult]],
 ) -> None:
     """Do it to each, and say what came of it. One that is refused, or not there, never stops the others.
 
@@ -126,39 +126,39 @@ def _treat(
     if as_json:
         emit([{"id": one.id, "answer": str(one.word), "text": one.text} for one in treated])
     for one in () if as_json else treated:
-        bad = one.word in (Treatment.REFUSED, Treatment.GONE)
+        bad = one.word in (DeadLetterAnswer.REFUSED, DeadLetterAnswer.GONE)
         if bad or not everything:
             (stderr if bad else stdout).print(printable(one.text), soft_wrap=True)
     if everything:
-        counted = ((sum(one.word is answer for one in treated), str(answer).lower()) for answer in Treatment)
+        counted = ((sum(one.word is answer for one in treated), str(answer).lower()) for answer in DeadLetterAnswer)
         told = ", ".join(f"{count:,} {name}" for count, name in counted if count) or "no report is parked"
         voice(as_json).print(f"{word}: {told}", soft_wrap=True)
     words = {one.word for one in treated}
-    if Treatment.REFUSED in words:
+    if DeadLetterAnswer.REFUSED in words:
         raise typer.Exit(ExitCode.REFUSED)
-    if Treatment.GONE in words:
+    if DeadLetterAnswer.GONE in words:
         raise typer.Exit(ExitCode.NO_SUCH_JOB)
 
 
-def _known(client: Client, ids: Sequence[str]) -> list[DeadReport]:
+def _known(client: Client, ids: Sequence[str]) -> list[DeadLetter]:
     """Those of ``ids`` that are parked."""
     found = []
     for one in ids:
         try:
-            found.append(client.parked.get(one))
+            found.append(client.dead_letters.get(one))
         except NoSuchReport:
             continue  # said of it in its turn
     return found
 
 
-def _chosen(client: Client, word: str, yes: bool) -> list[DeadReport]:
+def _chosen(client: Client, word: str, yes: bool) -> list[DeadLetter]:
     """All that are parked, once a person has agreed."""
-    parked = client.parked.all()
+    parked = client.dead_letters.all()
     _agree(word, parked, yes)
     return parked
 
 
-def _agree(word: str, parked: Sequence[DeadReport], yes: bool) -> None:
+def _agree(word: str, parked: Sequence[DeadLetter], yes: bool) -> None:
     """Show which are meant and let a person decide. Raises: BadRequest, typer.Exit."""
     if not parked:
         return
@@ -169,7 +169,7 @@ def _agree(word: str, parked: Sequence[DeadReport], yes: bool) -> None:
     let_decide(f"{word}: {count}, as listed?", f"{word} would be done to {count}", yes)
 
 
-def _listing(parked: Sequence[DeadReport]) -> Any:
+def _listing(parked: Sequence[DeadLetter]) -> Any:
     listing = table("ID", "WHEN", "KIND", "TOKEN", "DELIVERIES", "REASON", right=("DELIVERIES",))
     for one in parked:
         listing.add_row(
@@ -184,7 +184,7 @@ def _cut(text: str) -> str:
     return one_line(shorten(text, MOST))
 
 
-def report_json(one: DeadReport) -> dict[str, Any]:
+def report_json(one: DeadLetter) -> dict[str, Any]:
     """A parked report as ``list`` and ``show`` give it. ``deliveries`` is null where that was not recorded."""
     return {
         "id": one.id,

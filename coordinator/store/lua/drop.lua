@@ -1,4 +1,4 @@
--- drop: a parked report is removed for good, because a person said so.
+-- drop: a dead letter is removed for good, because a person said so.
 --
 -- keys: dead treated events
 -- args: report by kept

@@ -37,7 +37,7 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.jobs import Store
-from unstuck.coordinator.store.reports import Inbox
+from unstuck.coordinator.store.reports import ReportStream
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, ReportKind
@@ -243,8 +243,8 @@ def consume_reports(url: str, warehouse: str) -> None:
     client = connect(url)
     store = Store.of(settings, client)
     reconciler = Reconciler(store, Silent(app), Warehouses(), settings, mint)
-    inbox = Inbox(client, KEYS, f"host:{os.getpid()}:{mint()[:4]}")
-    Consumer(inbox, reconciler, Sweep(store, reconciler, settings), settings).run()
+    stream = ReportStream(client, KEYS, f"host:{os.getpid()}:{mint()[:4]}")
+    Consumer(stream, reconciler, Sweep(store, reconciler, settings), settings).run()
 
 
 def consume_queue(url: str) -> None:

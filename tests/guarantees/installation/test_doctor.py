@@ -288,10 +288,10 @@ def test_reports_that_a_coordinator_took_and_never_finished_are_named(
 ) -> None:
     job = head.submit(group("a"))
     head.redis.delete(head.keys.reports)
-    head.inbox.open()
+    head.stream.open()
     long_ago = f"{(head.redis.time()[0] - 300) * 1000}-0"
     head.redis.xadd(head.keys.reports, {"kind": "due", "job": job}, id=long_ago)
-    head.inbox.read(10, 0.01)
+    head.stream.read(10, 0.01)
     assert "1 report read and not finished, the oldest for 5m" in told()["REPORTS"]["text"]
 
 

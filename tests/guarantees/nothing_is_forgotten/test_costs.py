@@ -19,7 +19,7 @@ from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lossy  # 
 from tests.support.coordinator import SUCCEEDED, Head, group, join
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.plan import _plan_of
-from unstuck.coordinator.store import reports as inbox
+from unstuck.coordinator.store import reports
 
 
 class Lines:
@@ -115,7 +115,7 @@ def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(make_head: Callabl
         each = []
         for hint in head.hints()[:40]:
             head.work(hint)
-            entries = head.inbox.read(500, 0.001)
+            entries = head.stream.read(500, 0.001)
             with Lines() as lines:
                 head.consumer.apply(entries)
             each.append(lines.count)
@@ -143,7 +143,7 @@ def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_head: Callable[.
         for hint in hints:
             head.finish(hint.held_by("runner1"), replace(SUCCEEDED, forks={f"{hint.group}.c": [1]}))
         lines = Lines()
-        while entries := head.inbox.read(500, 0.001):
+        while entries := head.stream.read(500, 0.001):
             with lines:
                 head.consumer.apply(entries)
                 while head.consumer.again(time.monotonic()):
@@ -273,10 +273,10 @@ def test_consumers_that_are_gone_leave_the_group(
     make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every start of a coordinator makes a consumer with a name of its own."""
-    monkeypatch.setattr(inbox, "CONSUMER_SILENCE", -1.0)
+    monkeypatch.setattr(reports, "CONSUMER_SILENCE", -1.0)
     first = make_head()
     for _ in range(20):
-        make_head().inbox.read(1, 0.001)
+        make_head().stream.read(1, 0.001)
     assert len(first.redis.xinfo_consumers(first.keys.reports, "coordinators")) == 20
-    first.inbox.trim()
+    first.stream.trim()
     assert len(first.redis.xinfo_consumers(first.keys.reports, "coordinators")) == 0

@@ -11,8 +11,8 @@ from tests.support.coordinator import Head, group
 from tests.support.servers import wait_until
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.reconcile.consumer import KILLER_AFTER, POISON_AFTER
-from unstuck.coordinator.store.dead_letters import NoSuchReport, Treatment
-from unstuck.coordinator.store.reports import DeadReport
+from unstuck.coordinator.store.dead_letters import DeadLetterAnswer, NoSuchReport
+from unstuck.coordinator.store.reports import DeadLetter
 
 REPORT = {"v": "1", "id": "e1", "kind": "succeeded", "at": "1388534400"}
 
@@ -24,10 +24,10 @@ def poisoned(head: Head) -> str:
     return job
 
 
-def park_one(head: Head, token: str, **fields: str) -> DeadReport:
+def park_one(head: Head, token: str, **fields: str) -> DeadLetter:
     head.redis.xadd(head.keys.reports, {**REPORT, "token": token, **fields})  # type: ignore[arg-type]
     head.read()
-    return head.inbox.dead()[0]
+    return head.stream.dead_letters()[0]
 
 
 # -- poison ---------------------------------------------------------------------------------------------------
@@ -42,11 +42,11 @@ def test_a_report_that_raises_every_time_is_parked_and_those_behind_it_are_appli
     good = head.submit(group("only"), name="behind")
 
     assert head.drive(good) is Status.FINISHED
-    assert head.inbox.dead() == [], "not parked at the first try: what ails it may pass"
+    assert head.stream.dead_letters() == [], "not parked at the first try: what ails it may pass"
 
-    def parked() -> list[DeadReport]:
+    def parked() -> list[DeadLetter]:
         head.consumer.step()
-        return head.inbox.dead()
+        return head.stream.dead_letters()
 
     (dead,) = wait_until(parked, 20, "the poison to be parked")
     assert dead.reason.startswith("POISON: ")
@@ -64,7 +64,7 @@ def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_rea
     dead.read()
     (hint,) = dead.hints()
     dead.work(hint)
-    entries = [entry.id for entry in dead.inbox.read(10, 0.01)]
+    entries = [entry.id for entry in dead.stream.read(10, 0.01)]
     heir = make_head(report_idle=60.0)
     reports, idle = (heir.keys.reports, "coordinators"), 61_000
     heir.redis.xclaim(*reports, "the dead one", 0, entries, idle=idle)  # as if it had died a minute ago
@@ -80,15 +80,15 @@ def test_a_report_under_which_every_coordinator_died_is_parked_untried(make_head
     job = doomed.submit(group("only"))
     doomed.read()
     doomed.redis.xadd(doomed.keys.reports, {**REPORT, "token": f"{job}/only/1/n/c"})  # type: ignore[arg-type]
-    (entry,) = doomed.inbox.read(1, 0.01)
+    (entry,) = doomed.stream.read(1, 0.01)
     for _ in range(KILLER_AFTER):
-        assert doomed.inbox.claim_idle(0, 10) != []
+        assert doomed.stream.claim_idle(0, 10) != []
 
     heir = make_head(report_idle=0.001)
 
-    def parked() -> list[DeadReport]:
+    def parked() -> list[DeadLetter]:
         heir.consumer.step()
-        return heir.inbox.dead()
+        return heir.stream.dead_letters()
 
     (dead,) = wait_until(parked, 10, "the report to be parked")
     assert (dead.entry, dead.deliveries) == (entry.id, KILLER_AFTER + 2)
@@ -104,7 +104,7 @@ def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_pois
     head.read()
     (hint,) = head.hints()
     head.work(hint)
-    assert head.inbox.read(10, 0.01) != [], "a coordinator had it, and died"
+    assert head.stream.read(10, 0.01) != [], "a coordinator had it, and died"
     full = int(head.redis.config_get("maxmemory")["maxmemory"])
     head.redis.config_set("maxmemory", 1)
     try:
@@ -121,7 +121,7 @@ def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_pois
         return head.status(job) is Status.FINISHED
 
     wait_until(applied, 20, "the report to be applied")
-    assert head.inbox.dead() == []
+    assert head.stream.dead_letters() == []
 
 
 def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(head: Head) -> None:
@@ -150,19 +150,19 @@ def test_a_parked_report_of_a_job_that_came_back_is_applied_by_a_replay(head: He
     head.redis.rename(key, "elsewhere")
     head.finish(hint.held_by("runner1"))
     head.read()
-    (dead,) = head.inbox.dead()
+    (dead,) = head.stream.dead_letters()
 
     refused = head.client.replay_report(dead.id, by="ann@desk")
-    assert refused.word is Treatment.REFUSED
+    assert refused.word is DeadLetterAnswer.REFUSED
     assert f"no job {job} is in the store" in refused.text
-    assert head.client.parked.get(dead.id) == dead, "a refusal changes nothing"
+    assert head.client.dead_letters.get(dead.id) == dead, "a refusal changes nothing"
 
     head.redis.rename("elsewhere", key)
-    assert head.client.replay_report(dead.id, by="ann@desk").word is Treatment.REPLAYED
+    assert head.client.replay_report(dead.id, by="ann@desk").word is DeadLetterAnswer.REPLAYED
     before = head.client.queries.counters()
     head.read()
 
-    assert head.inbox.dead() == []
+    assert head.stream.dead_letters() == []
     after = head.client.queries.counters()
     assert after.get("APPLIED", 0) == before.get("APPLIED", 0) + 1
     (event,) = [event for _, event in head.client.queries.events(job) if event["kind"] == "REPORT_REPLAYED"]
@@ -176,13 +176,13 @@ def test_a_replay_whose_reply_was_lost_is_one_report(head: Head) -> None:
     dead = park_one(head, "20130101T000000-ghost/only/1/n/c")
     head.redis.hset(head.keys.of("20130101T000000-ghost").job, mapping=head.redis.hgetall(head.keys.of(job).job))
 
-    assert head.client.replay_report(dead.id, by="ann@desk").word is Treatment.REPLAYED
+    assert head.client.replay_report(dead.id, by="ann@desk").word is DeadLetterAnswer.REPLAYED
     again = head.client.replay_report(dead.id, by="bob@desk")
 
-    assert again.word is Treatment.ALREADY
+    assert again.word is DeadLetterAnswer.ALREADY
     assert "replayed before, by ann@desk" in again.text
-    assert len(head.inbox.read(10, 0.01)) == 1
-    assert head.client.drop_report(dead.id).word is Treatment.ALREADY
+    assert len(head.stream.read(10, 0.01)) == 1
+    assert head.client.drop_report(dead.id).word is DeadLetterAnswer.ALREADY
 
 
 @pytest.mark.parametrize(
@@ -198,10 +198,10 @@ def test_what_cannot_be_read_is_not_replayed_and_says_why(head: Head, fields: di
 
     refused = head.client.replay_report(dead.id)
 
-    assert refused.word is Treatment.REFUSED
+    assert refused.word is DeadLetterAnswer.REFUSED
     assert why in refused.text
-    assert head.inbox.dead() == [dead]
-    assert head.inbox.read(10, 0.01) == []
+    assert head.stream.dead_letters() == [dead]
+    assert head.stream.read(10, 0.01) == []
 
 
 def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(head: Head) -> None:
@@ -209,13 +209,13 @@ def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(head: Head) -> No
     dead = park_one(head, "rubbish")
     bad = park_one(head, f"{job}/only/1/n/c", kind="exploded")
 
-    assert head.client.drop_report(dead.id).word is Treatment.DROPPED
-    assert head.client.drop_report(bad.id, by="ann@desk").word is Treatment.DROPPED
-    assert head.inbox.dead() == []
+    assert head.client.drop_report(dead.id).word is DeadLetterAnswer.DROPPED
+    assert head.client.drop_report(bad.id, by="ann@desk").word is DeadLetterAnswer.DROPPED
+    assert head.stream.dead_letters() == []
     (event,) = [event for _, event in head.client.queries.events(job) if event["kind"] == "REPORT_DROPPED"]
     assert (event["by"], bad.id in event["text"]) == ("ann@desk", True)
-    assert head.client.drop_report("1-0").word is Treatment.GONE
+    assert head.client.drop_report("1-0").word is DeadLetterAnswer.GONE
     with pytest.raises(NoSuchReport, match="unstuck dead list"):
-        head.client.parked.get(dead.id)
+        head.client.dead_letters.get(dead.id)
     with pytest.raises(NoSuchReport, match="1388534400000-0"):
-        head.client.parked.get("the last one")
+        head.client.dead_letters.get("the last one")

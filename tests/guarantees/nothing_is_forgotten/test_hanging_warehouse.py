@@ -27,8 +27,8 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.publishing import publisher
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.publishing.breaker import Patience, WarehouseSilent
-from unstuck.coordinator.reconcile.consumer import AllHang
+from unstuck.coordinator.publishing.breaker import CircuitBreaker, WarehouseSilent
+from unstuck.coordinator.reconcile.consumer import PublishersExhausted
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
@@ -190,7 +190,7 @@ def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(make_head: 
         head.consumer.step()
         wait_until(lambda: head.reconciler.exhausted, 20, "their term to be over")
         head.consumer._next_trim = 0.0
-        with pytest.raises(AllHang):
+        with pytest.raises(PublishersExhausted):
             head.consumer.step()
 
 
@@ -233,14 +233,14 @@ def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_an
             client.retry(job)
         assert [one.id for one in client.jobs()] == [job]
     wait_until(
-        lambda: "warehouse-question" not in [one.name for one in threading.enumerate()], 10, "all to be answered"
+        lambda: "warehouse-call" not in [one.name for one in threading.enumerate()], 10, "all to be answered"
     )
     assert client.submit(SPEC).new
 
 
 def impatient(head: Head) -> Client:
     """A client that waits for a warehouse for a moment, and knows of none that hang."""
-    return Client(head.settings, redis_client=head.redis, patience=Patience(0.2))
+    return Client(head.settings, redis_client=head.redis, breaker=CircuitBreaker(0.2))
 
 
 def _hangs(place: Path) -> AbstractContextManager[None]:
@@ -296,7 +296,7 @@ def _slow_to_list(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) 
 
 def test_a_log_that_takes_long_to_list_is_waited_for(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     job, client = canceled(head), impatient(head)
-    _slow_to_list(monkeypatch, lambda: time.sleep(0.5))  # more than its patience with a read
+    _slow_to_list(monkeypatch, lambda: time.sleep(0.5))  # more than its breaker with a read
     assert client.submit(SPEC).new
     assert client.retry(job).new
 

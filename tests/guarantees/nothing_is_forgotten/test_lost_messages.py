@@ -164,12 +164,12 @@ def test_a_report_of_an_unknown_job_is_parked_and_those_behind_it_are_applied(he
     head.read()
 
     assert head.status(job) is Status.FINISHED
-    (dead,) = head.inbox.dead()
+    (dead,) = head.stream.dead_letters()
     assert dead.reason.startswith("UNKNOWN_JOB")
     assert dead.fields["token"] == ghost
     assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0, "parked is acked: no loop"
     head.read()
-    assert len(head.inbox.dead()) == 1
+    assert len(head.stream.dead_letters()) == 1
 
 
 def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(head: Head) -> None:
@@ -183,7 +183,7 @@ def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(head:
 
     assert head.finish(hint.held_by("runner1")) == "UNKNOWN_JOB"
     head.read()
-    assert [dead.reason.split(":")[0] for dead in head.inbox.dead()] == ["UNKNOWN_JOB"]
+    assert [dead.reason.split(":")[0] for dead in head.stream.dead_letters()] == ["UNKNOWN_JOB"]
 
 
 def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_coordinator(head: Head) -> None:
@@ -207,14 +207,14 @@ def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_
     head.read()
 
     assert head.status(job) is Status.FINISHED, "what stood behind them was applied"
-    assert len(head.inbox.dead()) == 7
-    assert all(dead.reason.startswith("UNREADABLE") for dead in head.inbox.dead())
+    assert len(head.stream.dead_letters()) == 7
+    assert all(dead.reason.startswith("UNREADABLE") for dead in head.stream.dead_letters())
     (left,) = head.redis.xrange(head.keys.name("reports", "v7"))
     assert "only a newer coordinator knows" in left[1]["report"]
     counted = head.client.queries.counters()
     assert (counted["UNREADABLE"], counted["NEWER"]) == (7, 1), "each was counted, none acked away"
     assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0
-    head.inbox.trim()
+    head.stream.trim()
     assert len(head.redis.xrange(head.keys.name("reports", "v7"))) == 1, "and it waits for as long as it takes"
 
 
@@ -241,7 +241,7 @@ def test_a_report_that_calls_itself_a_version_that_no_release_has_is_parked_and_
         head.redis.xadd(head.keys.reports, {"v": version, "id": "e", "kind": "succeeded", "at": 1})
     head.read()
     assert head.redis.keys(head.keys.name("reports", "v*")) == []
-    reasons = [dead.reason for dead in head.inbox.dead()]
+    reasons = [dead.reason for dead in head.stream.dead_letters()]
     assert len(reasons) == len(strange)
     assert all(reason.startswith("UNREADABLE: the schema version in 'v' must be") for reason in reasons)
     assert max(map(len, reasons)) < 300, "a version that is long is not repeated whole"
@@ -278,7 +278,7 @@ def test_reports_that_a_dead_coordinator_had_read_are_applied_by_another(make_he
     dies.read()
     (hint,) = dies.hints()
     dies.work(hint)
-    assert dies.inbox.read(500, 0.1), "read, and never acked"
+    assert dies.stream.read(500, 0.1), "read, and never acked"
 
     def pending() -> int:
         other.consumer.step()
@@ -293,15 +293,15 @@ def test_the_stream_is_trimmed_by_the_oldest_pending_report_never_by_length(head
     head.read()
     for hint in head.hints():
         head.work(hint)
-    pending = head.inbox.read(2, 0.1)  # read and not yet acked
+    pending = head.stream.read(2, 0.1)  # read and not yet acked
     kept = pending[0].id
 
-    head.inbox.trim()
+    head.stream.trim()
 
     assert next(entry_id for entry_id, _ in head.redis.xrange(head.keys.reports)) == kept
     head.consumer.apply(pending)
     head.read()
-    head.inbox.trim()
+    head.stream.trim()
     assert head.status(job) is Status.FINISHED
     assert head.redis.xlen(head.keys.reports) <= 1
 
@@ -324,7 +324,7 @@ def test_a_wake_up_between_load_and_commit_is_never_swallowed(head: Head) -> Non
         return state
 
     head.store.load = finish_b_after_the_load  # type: ignore[method-assign, assignment]
-    entries = head.inbox.read(1, 0.1)
+    entries = head.stream.read(1, 0.1)
     head.consumer.apply(entries)
     head.store.load = load  # type: ignore[method-assign]
     head.redis.xtrim(head.keys.reports, maxlen=0, approximate=False)  # b's report is lost as well

@@ -11,8 +11,8 @@ import redis
 
 from tests.support.coordinator import Head, group
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.store import reports as inbox
-from unstuck.coordinator.store.reports import DEAD_KEPT, Inbox
+from unstuck.coordinator.store import reports
+from unstuck.coordinator.store.reports import DEAD_KEPT, ReportStream
 
 COUNT = 1200
 
@@ -33,8 +33,8 @@ def leave(head: Head, count: int) -> None:
         for number in range(count):
             pipe.xadd(head.keys.reports, {"v": 2, "id": f"event{number}"})
         pipe.execute()
-    while entries := head.inbox.read(500, 0.001):
-        head.inbox.leave_for_newer(entries, 2)
+    while entries := head.stream.read(500, 0.001):
+        head.stream.leave_for_newer(entries, 2)
     assert head.redis.xlen(left(head)) >= count
 
 
@@ -43,8 +43,8 @@ def came_back(head: Head) -> list[str]:
     return [entry.fields["id"] for entry in all_unread(head)]
 
 
-def all_unread(head: Head) -> Iterator[inbox.Entry]:
-    while entries := head.inbox.read(500, 0.001):
+def all_unread(head: Head) -> Iterator[reports.Entry]:
+    while entries := head.stream.read(500, 0.001):
         yield from entries
 
 
@@ -73,7 +73,7 @@ def test_a_coordinator_that_cannot_read_them_leaves_them_where_they_are(make_hea
     older = make_head()
     leave(older, 3)
     make_head()
-    older.inbox.readmit()
+    older.stream.readmit()
     assert older.redis.xlen(left(older)) == 3
     assert came_back(older) == []
 
@@ -82,7 +82,7 @@ def test_what_an_older_one_leaves_beside_a_newer_one_comes_back_without_a_restar
     head: Head, upgraded: Callable[[], None]
 ) -> None:
     upgraded()
-    head.inbox.open()
+    head.stream.open()
     leave(head, 3)
     head.consumer.step()  # the first round of a consumer tidies up
     assert not head.redis.exists(left(head))
@@ -91,8 +91,8 @@ def test_what_an_older_one_leaves_beside_a_newer_one_comes_back_without_a_restar
 def test_two_that_open_at_once_bring_each_report_back_once(head: Head, upgraded: Callable[[], None]) -> None:
     leave(head, COUNT)
     upgraded()
-    inboxes = [Inbox(head.redis, head.keys, f"host:{n}:x") for n in range(2)]
-    threads = [threading.Thread(target=one.open) for one in inboxes]
+    streams = [ReportStream(head.redis, head.keys, f"host:{n}:x") for n in range(2)]
+    threads = [threading.Thread(target=one.open) for one in streams]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -105,8 +105,8 @@ def test_one_that_dies_in_the_middle_is_followed_by_one_that_brings_the_rest(
 ) -> None:
     leave(head, COUNT)
     upgraded()
-    monkeypatch.setattr(inbox, "READMITTED_AT_ONCE", 100)
-    first = Inbox(head.redis, head.keys, "host:1:x")
+    monkeypatch.setattr(reports, "READMITTED_AT_ONCE", 100)
+    first = ReportStream(head.redis, head.keys, "host:1:x")
     whole, steps = first._readmit, iter(range(3))
 
     def dies(**given: Any) -> Any:
@@ -119,7 +119,7 @@ def test_one_that_dies_in_the_middle_is_followed_by_one_that_brings_the_rest(
     with pytest.raises(redis.ConnectionError):
         first.open()
     assert head.redis.xlen(left(head)) == COUNT - 300
-    Inbox(head.redis, head.keys, "host:2:x").open()
+    ReportStream(head.redis, head.keys, "host:2:x").open()
     assert sorted(came_back(head)) == sorted(f"event{n}" for n in range(COUNT))
 
 
@@ -131,11 +131,11 @@ def test_what_is_no_report_is_parked_and_keeps_no_coordinator_from_opening(
     head.redis.xadd(left(head), {"hello": "world"})
     leave(head, 1)
     upgraded()
-    head.inbox.open()
+    head.stream.open()
     assert came_back(head) == ["event0"]
     assert not head.redis.exists(left(head))
-    assert all(dead.reason.startswith("UNREADABLE: it stood in") for dead in head.inbox.dead())
-    assert len(head.inbox.dead()) == 6
+    assert all(dead.reason.startswith("UNREADABLE: it stood in") for dead in head.stream.dead_letters())
+    assert len(head.stream.dead_letters()) == 6
 
 
 def test_no_number_of_them_pushes_an_older_one_out(head: Head) -> None:

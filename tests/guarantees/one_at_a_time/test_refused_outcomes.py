@@ -141,7 +141,7 @@ def test_a_refused_report_delivered_twice_to_two_coordinators_is_one_event(
         head.client.force_stop(job)
         head.read()
     head.finish(zombie)
-    (entry,) = head.inbox.read(10, 0.1)
+    (entry,) = head.stream.read(10, 0.1)
     delivered = Delivered(entry.id, Report.from_fields(entry.fields))
     for reconciler in (head.reconciler, other.reconciler, head.reconciler):
         reconciler.reconcile(job, [delivered])

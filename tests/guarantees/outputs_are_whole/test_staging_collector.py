@@ -16,10 +16,10 @@ from tests.support.coordinator import Head, failed, group
 from tests.support.servers import RedisServer, wait_until
 from tests.support.thread_limit import no_new_threads
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.publishing import staging_gc as vacuum
+from unstuck.coordinator.publishing import staging_gc
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.store.jobs import Submission
-from unstuck.coordinator.store.staging_index import Sweepable
+from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint, Token
 from unstuck.tasks.warehouse.files import Files
@@ -112,9 +112,9 @@ def test_a_job_is_looked_at_when_no_worker_can_hold_a_lease_any_more(make_head: 
     head = make_head(lease_ttl=100, cancel_grace=50, retention=1000)
     job, _ = finished(head)
     ended = head.show(job).job.ended_at
-    assert head.redis.zscore(head.keys.sweepable, job) == pytest.approx(ended + 150 + vacuum.MARGIN, abs=5)
+    assert head.redis.zscore(head.keys.sweepable, job) == pytest.approx(ended + 150 + staging_gc.MARGIN, abs=5)
     look(head, job)
-    assert head.redis.zscore(head.keys.sweepable, job) == pytest.approx(ended + 1000 + vacuum.MARGIN, abs=5)
+    assert head.redis.zscore(head.keys.sweepable, job) == pytest.approx(ended + 1000 + staging_gc.MARGIN, abs=5)
 
 
 def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(head: Head) -> None:
@@ -304,7 +304,7 @@ def test_a_warehouse_that_is_another_one_is_left_alone_and_asked_again(
     assert stands(head, zombie.staging)
     assert "WarehouseMismatch" in caplog.text
     asked_again = float(str(head.redis.zscore(head.keys.sweepable, job)))
-    assert asked_again - head.show(job).at > vacuum.TERM, "not only since nothing was heard of this look"
+    assert asked_again - head.show(job).at > staging_gc.TERM, "not only since nothing was heard of this look"
     mark.write_text(own)
     look(head, job)
     assert not stands(head, zombie.staging)
@@ -343,7 +343,7 @@ def test_a_warehouse_that_raises_costs_its_own_jobs_a_while_and_nobody_else(
 def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
     make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = make_head(background=Background(2, "vacuum"))
+    head = make_head(background=Background(2, "staging-collector"))
     job, zombie = canceled(head)
     thaw, hangs, remove = threading.Event(), threading.Event(), Files.remove_tree
 
@@ -365,7 +365,7 @@ def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
         look(head, job)  # it is being swept: nobody queues up behind it
 
         def one_is_left() -> bool:  # the publisher of the other job goes by the same name
-            return [t.name for t in threading.enumerate()].count("vacuum") == 1
+            return [t.name for t in threading.enumerate()].count("staging-collector") == 1
 
         wait_until(one_is_left, 10, "one that sweeps, and nobody else")
     finally:
@@ -376,7 +376,7 @@ def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
 def test_a_sweep_of_staging_that_gets_no_thread_disturbs_nobody_and_is_begun_later(
     make_head: Callable[..., Head],
 ) -> None:
-    head = make_head(background=Background(1, "vacuum"))
+    head = make_head(background=Background(1, "staging-collector"))
     job, zombie = canceled(head)
     with no_new_threads():
         look(head, job)
@@ -389,14 +389,14 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
     head: Head, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It knows an older head of the log than the one beside it, which does not mean that the log was set back."""
-    sweeping = Background(1, "vacuum", term=0.0, beside=3)
-    head.sweep._vacuum = vacuum.Vacuum(Sweepable(head.redis, head.keys), head.store, sweeping)
+    collecting = Background(1, "staging-collector", term=0.0, beside=3)
+    head.sweep._collector = staging_gc.StagingCollector(StagingIndex(head.redis, head.keys), head.store, collecting)
     (job, zombie), (later, other) = canceled(head), canceled(head)
     thaw, hangs, head_of = threading.Event(), threading.Event(), Warehouse.head
 
     def hang(self: Warehouse) -> int:
         found = head_of(self)
-        if threading.current_thread().name == "vacuum" and not hangs.is_set():
+        if threading.current_thread().name == "staging-collector" and not hangs.is_set():
             hangs.set()
             thaw.wait(30)
         return found
@@ -439,7 +439,7 @@ def test_many_coordinators_sweep_at_once(make_head: Callable[..., Head]) -> None
 
 def test_each_job_is_given_to_one_coordinator_and_again_if_nothing_is_heard(head: Head) -> None:
     job, _ = canceled(head)
-    index = head.vacuum._index
+    index = head.collector._index
     head.redis.zadd(head.keys.sweepable, {job: 1.0}, xx=True)
     assert [staged.job for staged in index.take(10.0, 5, 60.0)] == [job]
     assert index.take(10.0, 5, 60.0) == []

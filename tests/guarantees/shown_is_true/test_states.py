@@ -204,7 +204,7 @@ def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
         group("start"), group("wide", "start", for_each={"n": list(range(6))}), group("end", "wide"), name="any"
     )
     while not head.status(job).terminal:
-        reports = head.inbox.read(500, 0.001)
+        reports = head.stream.read(500, 0.001)
         doubled = [entry for entry in reports for _ in range(rng.choice([0, 1, 1, 2]))]
         rng.shuffle(doubled)
         head.consumer.apply(doubled)

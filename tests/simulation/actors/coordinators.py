@@ -17,7 +17,7 @@ from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.dispatch import DispatcherAtHand, WarehousesAtHand
 from tests.simulation.actors.warehouse import Depot, LogEntry
 from tests.simulation.model.store import ModelStore
-from tests.simulation.model.stream import ReportStream
+from tests.simulation.model.stream import ReportStream as ModelStream
 from tests.simulation.stage.line import Line
 from tests.simulation.stage.stage import Stage, Turn
 from tests.simulation.stage.trouble import Trouble
@@ -33,7 +33,7 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.jobs import Begun, CommitAnswer, EndAnswer, Store
-from unstuck.coordinator.store.reports import Entry, Inbox
+from unstuck.coordinator.store.reports import Entry, ReportStream
 from unstuck.tasks.settings import Settings
 
 T = TypeVar("T")
@@ -159,17 +159,17 @@ def readable(record: JobRecord, knows: Callable[[int], bool]) -> None:
         raise NewerJob(f"its schema is {record.schema}, which this release cannot read")
 
 
-class InboxAtHand:
+class StreamAtHand:
     """The report stream as one consumer sees it."""
 
-    def __init__(self, line: Line, stream: ReportStream, name: str, knows: Callable[[int], bool]) -> None:
+    def __init__(self, line: Line, stream: ModelStream, name: str, knows: Callable[[int], bool]) -> None:
         self._line, self._stream, self._name, self._knows = line, stream, name, knows
 
     def _call(self, what: str, effect: Callable[[], T]) -> T:
         return self._line.call(what, effect)
 
     def open(self) -> None:
-        self._call("open the inbox", lambda: None)
+        self._call("open the report stream", lambda: None)
 
     def read(self, count: int, block: float) -> list[Entry]:
         actor, stage = Turn.current(), self._line.stage
@@ -188,7 +188,7 @@ class InboxAtHand:
     def leave_for_newer(self, entries: Sequence[Entry], version: int) -> int:
         return self._call("leave for newer", lambda: self._stream.leave(entries))
 
-    def park(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
+    def dead_letter(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
         return self._call("park", lambda: self._stream.park(entries, reason))
 
     def ack(self, entries: Sequence[Entry]) -> None:
@@ -245,7 +245,7 @@ class Office:
         stage: Stage,
         trouble: Trouble,
         core: ModelStore,
-        stream: ReportStream,
+        stream: ModelStream,
         broker: Broker,
         depot: Depot,
         settings: Settings,
@@ -282,8 +282,10 @@ class Office:
             clock=lambda: self._stage.now,
         )
         sweep = Sweep(cast(Store, store), reconciler, self._settings)
-        inbox = InboxAtHand(line, self._stream, f"{self.name}.{self._lives}", self._knows)
-        consumer = Consumer(cast(Inbox, inbox), reconciler, sweep, self._settings, clock=lambda: self._stage.now)
+        reports = StreamAtHand(line, self._stream, f"{self.name}.{self._lives}", self._knows)
+        consumer = Consumer(
+            cast(ReportStream, reports), reconciler, sweep, self._settings, clock=lambda: self._stage.now
+        )
         consumer.stopping = cast(Any, _Stopping())
         self._threads = [Turn(self._stage, self.name, consumer.run, delay)]
         if self._beaten:

@@ -32,7 +32,7 @@ from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.requests import NoSuchGroup
 from unstuck.coordinator.model.records import NewerJob
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.publishing.breaker import Patience
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.store.jobs import Store, Submission
 from unstuck.coordinator.views.jobs import Queries
@@ -98,11 +98,11 @@ class _WarehouseAtHand:
         return self._line.call("head of the log", self._depot.head, lost=OSError, of_store=False)
 
 
-class _AtOnce(Patience):
+class _AtOnce(CircuitBreaker):
     """Asks the warehouse on the stack of whoever asks: here nobody waits, and no thread may take turns."""
 
-    def ask(self, place: str, what: str, question: Callable[[], T], limit: float | None = None) -> T:
-        return question()
+    def call(self, place: str, what: str, function: Callable[[], T], limit: float | None = None) -> T:
+        return function()
 
 
 class _ClientAtHand(Client):
@@ -118,7 +118,7 @@ class _ClientAtHand(Client):
         knows: Callable[[int], bool],
         retries: Retries,
     ) -> None:
-        self.settings, self._patience = settings, _AtOnce()
+        self.settings, self._breaker = settings, _AtOnce()
         store = _ClientStore(line, core, broker, dict, knows)
         store.retries = retries
         self._store = cast(Store, store)

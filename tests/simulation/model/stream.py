@@ -27,7 +27,7 @@ class ReportStream:
         self.seq = 0
         self._waiting: list[tuple[float, Entry]] = []
         self.pending: dict[str, _Pending] = {}
-        self.parked: list[tuple[Entry, str]] = []
+        self.dead_letters: list[tuple[Entry, str]] = []
         self.left: list[Entry] = []  # for a newer coordinator
         self.counters: dict[str, int] = {}
         self.added: Callable[[float], None] = lambda at: None
@@ -48,11 +48,11 @@ class ReportStream:
 
     def remember(self) -> Callable[[], None]:
         """A snapshot; answers how to go back to it. Ids are times: none comes twice."""
-        waiting, parked, counters = list(self._waiting), list(self.parked), dict(self.counters)
+        waiting, parked, counters = list(self._waiting), list(self.dead_letters), dict(self.counters)
         pending = {entry: replace(item) for entry, item in self.pending.items()}
 
         def restore() -> None:
-            self._waiting, self.parked, self.counters, self.pending = waiting, parked, counters, pending
+            self._waiting, self.dead_letters, self.counters, self.pending = waiting, parked, counters, pending
             self.added(self._stage.now)
 
         return restore
@@ -90,7 +90,7 @@ class ReportStream:
         parked = 0
         for entry in entries:
             if self.pending.pop(entry.id, None) is not None:
-                self.parked.append((entry, reason))
+                self.dead_letters.append((entry, reason))
                 parked += 1
         return parked
 

@@ -124,26 +124,26 @@ def _retries_all() -> Patches:
 
 def _not_found_is_success() -> Patches:
     """SeaTunnel: a report meets a master that has not reloaded its job; "not found" is taken for success."""
-    hand_over = Consumer._hand_over
+    hand_over = Consumer._apply_to
 
     def from_memory(self: Consumer, job: str, entries: list[Entry], tries: int) -> None:
         if job in self._reconciler.cache.states:
             hand_over(self, job, entries, tries)
         else:
-            self._inbox.ack(entries)
+            self._stream.ack(entries)
 
-    return [(Consumer, "_hand_over", from_memory)]
+    return [(Consumer, "_apply_to", from_memory)]
 
 
 def _acked_when_busy() -> Patches:
-    hand_over = Consumer._hand_over
+    hand_over = Consumer._apply_to
 
     def forgetful(self: Consumer, job: str, entries: list[Entry], tries: int) -> None:
         hand_over(self, job, entries, tries)
         if job in self._busy:
-            self._inbox.ack(self._busy.pop(job).entries)
+            self._stream.ack(self._busy.pop(job).entries)
 
-    return [(Consumer, "_hand_over", forgetful)]
+    return [(Consumer, "_apply_to", forgetful)]
 
 
 def _joins_by_counter() -> Patches:

@@ -1,4 +1,4 @@
-"""Patience with a warehouse: answers and errors pass, what hangs is left behind, and nobody queues up behind it."""
+"""The circuit breaker: answers and errors pass, a call that hangs is left behind, and later calls are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.servers import wait_until
-from unstuck.coordinator.publishing.breaker import ENOUGH, EVERY, MOST, Patience, WarehouseSilent
+from unstuck.coordinator.publishing.breaker import MOST_HANGING, OPENS_AT, TRY_EVERY, CircuitBreaker, WarehouseSilent
 
 
 class Mount:
@@ -16,12 +16,12 @@ class Mount:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.patience = Patience(0.05, lambda: self.now)
+        self.breaker = CircuitBreaker(0.05, lambda: self.now)
         self.asked = 0
         self.thawed = threading.Event()
 
     def ask(self, place: str = "/mnt/w") -> str:
-        return self.patience.ask(place, "job a is not stored", self._answer)
+        return self.breaker.call(place, "job a is not stored", self._answer)
 
     def _answer(self) -> str:
         self.asked += 1
@@ -49,7 +49,7 @@ def test_what_a_warehouse_answers_is_answered_be_it_an_error(mount: Mount) -> No
         raise PermissionError(13, "Permission denied", "/mnt/w/_warehouse_id")
 
     with pytest.raises(PermissionError, match="_warehouse_id"):
-        mount.patience.ask("/mnt/w", "job a is not stored", broken)
+        mount.breaker.call("/mnt/w", "job a is not stored", broken)
 
 
 def test_a_warehouse_that_hangs_is_said_to_with_what_comes_of_it_and_what_to_do(mount: Mount) -> None:
@@ -59,32 +59,32 @@ def test_a_warehouse_that_hangs_is_said_to_with_what_comes_of_it_and_what_to_do(
 
 
 def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries(mount: Mount) -> None:
-    for _ in range(ENOUGH + 1):  # the last is the first to try after that
+    for _ in range(OPENS_AT + 1):  # the last is the first to try after that
         assert "has not answered" in mount.hangs()
     for _ in range(5):
-        assert f"does not answer: {ENOUGH + 1} questions" in mount.hangs()
-    assert mount.asked == ENOUGH + 1
-    mount.now += EVERY
+        assert f"does not answer: {OPENS_AT + 1} calls" in mount.hangs()
+    assert mount.asked == OPENS_AT + 1
+    mount.now += TRY_EVERY
     assert "has not answered" in mount.hangs()
     assert "does not answer" in mount.hangs()
-    assert mount.patience.ask("/mnt/other", "job b is not stored", lambda: "id2") == "id2", "another is asked as ever"
+    assert mount.breaker.call("/mnt/other", "job b is not stored", lambda: "id2") == "id2", "another is asked as ever"
 
 
 def test_a_warehouse_that_answers_again_is_asked_as_ever(mount: Mount) -> None:
-    for _ in range(ENOUGH + 2):
+    for _ in range(OPENS_AT + 2):
         mount.hangs()
     mount.thawed.set()
-    wait_until(lambda: _questions() == 0, 10, "what hung to come back")
+    wait_until(lambda: _calls() == 0, 10, "what hung to come back")
     assert [mount.ask() for _ in range(3)] == ["id1"] * 3
 
 
 def test_however_long_it_hangs_so_many_threads_are_left_behind_and_no_more(mount: Mount) -> None:
-    mount.patience = Patience(0.001, lambda: mount.now)
-    for _ in range(MOST + 10):
+    mount.breaker = CircuitBreaker(0.001, lambda: mount.now)
+    for _ in range(MOST_HANGING + 10):
         mount.hangs()
-        mount.now += EVERY
-    assert mount.asked == MOST == _questions()
+        mount.now += TRY_EVERY
+    assert mount.asked == MOST_HANGING == _calls()
 
 
-def _questions() -> int:
-    return sum(thread.name == "warehouse-question" for thread in threading.enumerate())
+def _calls() -> int:
+    return sum(thread.name == "warehouse-call" for thread in threading.enumerate())
