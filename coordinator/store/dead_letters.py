@@ -5,7 +5,6 @@ A replay puts the report back onto the report stream, for a coordinator to apply
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
@@ -53,8 +52,7 @@ class DeadLetters:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
         self._keys = keys
-        self._replay = Script(client, keys, __package__, "replay")
-        self._drop = Script(client, keys, __package__, "drop")
+        self._script = Script(client, keys, __package__, "resolve")
 
     def all(self) -> list[DeadLetter]:
         """Every dead letter, the oldest first."""
@@ -75,27 +73,36 @@ class DeadLetters:
 
         Refused where the report would be a dead letter again at once: it cannot be read, or its job is unknown.
         """
-        found = self._find(report)
-        if found is not None and (why := unreadable(found)):
+        letter = self._find(report)
+        if letter is not None and (why := unreadable(letter)):
+            text = f"report {report} stays parked, since it cannot be read: {why}"
+            return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
+        return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by)
+
+    def drop(self, report: str, by: str) -> DeadLetterResult:
+        """Remove a report for good. Idempotent."""
+        return self._resolve(report, self._find(report), DeadLetterAnswer.DROPPED, by)
+
+    def _resolve(self, report: str, letter: DeadLetter | None, what: DeadLetterAnswer, by: str) -> DeadLetterResult:
+        job = _job_of(letter) if letter is not None else ""
+        resolved = self._keys.dead_letter(report)
+        word, *before = self._script(job, letter=report, what=what.lower(), by=by, resolved=resolved, kept=REMEMBERED)
+        if word == "GONE":
+            return DeadLetterResult(report, DeadLetterAnswer.GONE, _gone(report))
+        if word == "ALREADY":
             return DeadLetterResult(
-                report, DeadLetterAnswer.REFUSED, f"report {report} stays parked, since it cannot be read: {why}"
+                report, DeadLetterAnswer.ALREADY, f"report {report} was {before[0]}; nothing changed"
             )
-        job = _job_of(found) if found is not None else ""
-        word, *said = self._replay(job, report=report, by=by, treated=self._keys.parked(report), kept=REMEMBERED)
         if word == "UNKNOWN_JOB":
             text = (
                 f"report {report} stays parked: no job {job} is in the store, so it would be parked again at once. "
                 f"Replay it when the job is there, or drop it: unstuck dead drop {report}"
             )
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
-        return _treated(report, word, said, f"is on its way to a coordinator again; `unstuck events {job}` shows it")
-
-    def drop(self, report: str, by: str) -> DeadLetterResult:
-        """Remove a report for good. Idempotent."""
-        found = self._find(report)
-        job = _job_of(found) if found is not None else ""
-        word, *said = self._drop(job, report=report, by=by, treated=self._keys.parked(report), kept=REMEMBERED)
-        return _treated(report, word, said, "is gone for good")
+        done = f"is on its way to a coordinator again; `unstuck events {job}` shows it"
+        if what is DeadLetterAnswer.DROPPED:
+            done = "is gone for good"
+        return DeadLetterResult(report, what, f"report {report} {done}")
 
     def _find(self, report: str) -> DeadLetter | None:
         if not _is_id(report):
@@ -122,17 +129,6 @@ def _job_of(report: DeadLetter) -> str:
         return Token.parse(report.fields.get("token", "")).job
     except Malformed:
         return ""
-
-
-def _treated(report: str, word: str, said: list[str], done: str) -> DeadLetterResult:
-    treatment = DeadLetterAnswer(word)
-    if treatment is DeadLetterAnswer.GONE:
-        return DeadLetterResult(report, treatment, _gone(report))
-    if treatment is DeadLetterAnswer.ALREADY:
-        became = json.loads(said[0])
-        text = f"report {report} was {became['what']} before, by {became['by']}; nothing changed"
-        return DeadLetterResult(report, treatment, text)
-    return DeadLetterResult(report, treatment, f"report {report} {done}")
 
 
 def _gone(report: str) -> str:

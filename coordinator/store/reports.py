@@ -91,16 +91,8 @@ class ReportStream:
         """
         back = 0
         for version in range(2, report.SCHEMA_VERSION + 1):
-            waiting = self._waiting_for(version)
-            moved = [1]
-            while any(moved):
-                moved = self._readmit(
-                    waiting=waiting,
-                    most=READMITTED_AT_ONCE,
-                    dead_kept=DEAD_KEPT,
-                    reason=f"UNREADABLE: it stood in {waiting} and holds no report",
-                )
-                back += int(moved[0])
+            while moved := self._readmit(waiting=self._waiting_for(version), most=READMITTED_AT_ONCE):
+                back += int(moved)
         if back:
             log.info("%d reports that had waited for this release are read now", back)
         return back

@@ -128,7 +128,7 @@ class Keys:
     def dead(self) -> str:
         return self.name("dead")
 
-    def parked(self, entry: str) -> str:
+    def dead_letter(self, entry: str) -> str:
         return self.name("dead", entry)
 
     @property

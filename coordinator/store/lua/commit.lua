@@ -7,7 +7,8 @@
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
 --          attempts: {}, drop: [], forget: [], thaw: [], uncollect: [], orders: {}, events: [], due, due_seen,
---          acks: [], counts: {}, refused: {}, summary, submitted_at, expire, wake, lease_ttl, staged: {after, …}} (JSON)
+--          acks: [], counts: {}, refused: {}, summary, submitted_at, expire, wake, lease_ttl,
+--          staged: {after, …}} (JSON)
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
 -- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has hints to send.

@@ -58,3 +58,20 @@ local function set_due(change, time)
         redis.call('ZADD', keys.due, 'LT', change.due, args.job)
     end
 end
+
+-- The fields of a stream entry, by name.
+local function fields_of(entry)
+    local fields = {}
+    for index = 1, #entry[2], 2 do fields[entry[2][index]] = entry[2][index + 1] end
+    return fields
+end
+
+-- Appends a report with these fields to the report stream.
+local function report(fields)
+    local list = {}
+    for name, value in pairs(fields) do
+        list[#list + 1] = tostring(name)
+        list[#list + 1] = tostring(value)
+    end
+    redis.call('XADD', keys.reports, '*', unpack(list))
+end

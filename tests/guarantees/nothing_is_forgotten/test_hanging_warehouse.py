@@ -232,9 +232,7 @@ def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_an
         with pytest.raises(WarehouseSilent, match=f"job {job} is not retried: the warehouse {place} has not answered"):
             client.retry(job)
         assert [one.id for one in client.jobs()] == [job]
-    wait_until(
-        lambda: "warehouse-call" not in [one.name for one in threading.enumerate()], 10, "all to be answered"
-    )
+    wait_until(lambda: "warehouse-call" not in [one.name for one in threading.enumerate()], 10, "all to be answered")
     assert client.submit(SPEC).new
 
 
