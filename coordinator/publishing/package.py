@@ -211,7 +211,7 @@ _Package = tuple[dict[str, StagedOutput], list[str]]
 
 
 def _package(files: Files, request: PublishRequest) -> _Package:
-    """As ``_collect``; what is missing is missing in the job's own warehouse. Raises: also WarehouseMismatch."""
+    """As ``_collect``; a missing file is missing in the job's own warehouse. Raises: also WarehouseMismatch."""
     try:
         return _collect(files, request)
     except PublishFailed:

@@ -136,7 +136,7 @@ class StagingCollector:
         """The folders of the job that the log names, in the job's own entry or in one of a job that adopted them.
 
         Raises:
-            LogBroken: an entry is missing, or the log ends before the job began: then nobody can say what is named.
+            LogBroken: an entry is missing, or the log ends before the job began: what it names is unknown.
         """
         known = self._named.get(staged.warehouse_id)
         if known is None or len(known.slots) > CACHED_JOBS:

@@ -17,7 +17,7 @@ BATCH = 200
 
 
 class Sweep:
-    """Ticks, then decides what is due. Two at once do no harm: the lock on each job saves the double work."""
+    """Ticks, then decides the jobs that are due. Two sweeps at once do no harm: a job's lock saves the double work."""
 
     def __init__(
         self,

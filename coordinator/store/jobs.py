@@ -337,7 +337,7 @@ class Store:
     def submitted(self, key: str, fingerprint: str) -> str | None:
         """The id of the job that `submit` would answer with under ``key``; None if it would store a new one.
 
-        Only `submit` decides: by then somebody else may have stored one.
+        Only `submit` decides: by then another caller may have stored one.
 
         Raises:
             KeyTaken: the key belongs to a job with another spec.

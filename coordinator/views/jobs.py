@@ -1,4 +1,4 @@
-"""Queries: how jobs stand, read-only. The command line, apps and tests all read these same views."""
+"""Reads jobs for people. The command line, apps and tests all read these views; nothing here writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from unstuck.tasks.protocol.token import split_member
 class GroupView:
     """One group, or one member of a fork, as people see it.
 
-    ``progress`` is what the runner last said (``Attempt.told``).
+    ``progress`` is the last progress of the runner (``Attempt.told``).
     """
 
     id: str
@@ -83,12 +83,12 @@ class JobView:
         return sum(group.total for group in self.groups)
 
     def why_line(self, subject: str, at: float | None = None) -> str:
-        """What the job or group ``subject`` waits for in one line, as of ``at``; empty if that is not known."""
+        """The reason why the job or group ``subject`` waits, in one line, as of ``at``; empty if it is not known."""
         found = self.why.get(subject)
         return "" if found is None else found.line(self.at if at is None else at)
 
     def why_fork(self, fork: ForkView, at: float | None = None) -> str:
-        """What a planned group waits for in one line: a fork may leave it to a member."""
+        """The reason why a planned group waits, in one line; of a fork, the reason of its first member that waits."""
         return self.why_line(fork.name, at) or next(filter(None, (self.why_line(m.id, at) for m in fork.members)), "")
 
 
@@ -113,8 +113,8 @@ class ListedJob:
         return sum(n for state, n in self.groups.items() if state in DONE)
 
 
-EARLIER = 500  # jobs, of any name, among which one is looked for that ran before
-SAME_NAME = 20  # of these, how many are looked into
+EARLIER = 500  # jobs, of any name, that are searched for earlier jobs of one name
+SAME_NAME = 20  # of these, how many are read
 
 
 class Queries:
@@ -133,7 +133,7 @@ class Queries:
         return view_of(state, at, due)
 
     def state(self, job: str) -> tuple[JobState, float, float | None] | None:
-        """The state of a job as deciding sees it, the time of Redis, and when the job is due.
+        """The state of a job as a decision sees it, the time of Redis, and when the job is due.
 
         Also of a damaged job; see ``JobState.damage``.
         """
@@ -199,7 +199,7 @@ class Queries:
         return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
 
     def idle(self, at: float) -> Idle:
-        """For how long, by ``at``, the time of Redis, no coordinator has looked at anything."""
+        """For how long, at ``at`` (the time of Redis), no coordinator has looked at any job."""
         looked, period = cast(list[str | None], self._redis.hmget(self._keys.alive, ["at", "period"]))
         seconds = max(0.0, at - float(looked)) if looked else 0.0
         return Idle(seconds, float(period)) if period else Idle(seconds)

@@ -1,4 +1,4 @@
-"""Queues as people see them: where messages lie though somebody is idle, and whose runners are all at work."""
+"""Names the queues whose messages wait although a runner is idle, and the queues whose runners are all at work."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.coordinator.views.fleet import FleetView, RunnerView
 from unstuck.tasks.duration import format_duration
 
-DEAF = 60.0  # seconds for which a message may lie before idle runners, where UNSTUCK_DEAF_AFTER says none
+DEAF = 60.0  # seconds for which a message may wait beside idle runners, unless UNSTUCK_DEAF_AFTER says otherwise
 SHOWN = 6  # names in one sentence
 
 
 def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:
-    """Queues whose oldest message has lain for more than ``deaf_after`` seconds before somebody who should take it.
+    """Queues whose oldest message has waited for more than ``deaf_after`` seconds although a listener should take it.
 
-    That is a runner which has had nothing to do for as long: a fleet whose runners are all at work leaves messages
-    lying for hours, and is well. Of ``control`` any coordinator, for they only ever work for moments.
+    Such a listener is a runner that has been idle for as long: where all runners are at work, messages wait for hours,
+    and the fleet is well. On ``control`` it is any coordinator, because coordinators only ever work for moments.
 
-    Returns: queue → what lies there for how long, before whom, in words.
+    Returns: queue → a sentence: how long its messages have waited, and which listeners are idle.
     """
     term = deaf_after or DEAF
     found = {}
@@ -42,7 +42,7 @@ def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:
 
 
 def all_at_work(view: FleetView) -> dict[str, str]:
-    """Queues whose listeners are all at work: queue → what they are at, in words."""
+    """Queues whose listeners are all at work: queue → a sentence about their work."""
     busy: dict[str, list[RunnerView]] = {}
     for queue in {queue for one in view.runners for queue in one.queues}:
         listening = [one for one in view.runners if not one.silent and queue in one.queues]
