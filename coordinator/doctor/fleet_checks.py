@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from unstuck.coordinator.doctor.finding import Finding, ago, count_of, ok, problem, warning
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
-from unstuck.coordinator.views.fleet import CoordinatorView, FleetView, QueueView, RunnerView, RunsOn
+from unstuck.coordinator.views.fleet import FleetView, QueueView
 from unstuck.coordinator.views.queues import DEAF, left_lying, some
+from unstuck.tasks.identity import RunsOn
 
 
 def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DEAF) -> list[Finding]:
@@ -69,8 +70,10 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DE
 
 def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
     """Does everybody run one release, on one Python (its first two numbers)? ``here``: this machine, where we run."""
-    fleet: list[CoordinatorView | RunnerView] = [*view.coordinators, *view.runners]
-    known = [("this machine", here), *((f"{one.host}:{one.pid}", one.runs_on) for one in fleet if not one.silent)]
+    known = [
+        ("this machine", here),
+        *((f"{one.host}:{one.pid}", one.runs_on) for one in [*view.coordinators, *view.runners] if not one.silent),
+    ]
     releases: dict[str, list[str]] = {}
     pythons: dict[str, list[str]] = {}
     for who, on in known:

@@ -25,7 +25,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.celery_app import app as fleet
 from unstuck.tasks.transport.redis_client import connect
-from unstuck.tasks.warehouse.probe import Lookout
+from unstuck.tasks.warehouse.probe import WarehouseProbe
 
 PUBLISHERS = 8  # jobs that one coordinator publishes at a time, in each warehouse
 VACUUM_TERM = 3600.0  # seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again
@@ -61,7 +61,7 @@ def assemble(settings: Settings) -> Parts:
     sweep = Sweep(store, coordinator, settings, vacuum=vacuum)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     inbox = Inbox(client, keys, name)
-    presence = Presence(client, keys, name, Lookout(settings))
+    presence = Presence(client, keys, name, WarehouseProbe(settings))
     consumer = Consumer(inbox, coordinator, sweep, settings, presence=presence)
     return Parts(client, store, coordinator, sweep, inbox, consumer)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
-from unstuck.coordinator.views.fleet import FleetView, RunnerView
+from unstuck.coordinator.views.fleet import FleetView
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.processes import RunnerStatus
 
 DEAF = 60.0  # seconds for which a message may lie before idle runners, where UNSTUCK_DEAF_AFTER says none
 SHOWN = 6  # names in one sentence
@@ -43,7 +44,7 @@ def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:
 
 def all_at_work(view: FleetView) -> dict[str, str]:
     """Queues whose listeners are all at work: queue → what they are at, in words."""
-    busy: dict[str, list[RunnerView]] = {}
+    busy: dict[str, list[RunnerStatus]] = {}
     for queue in {queue for one in view.runners for queue in one.queues}:
         listening = [one for one in view.runners if not one.silent and queue in one.queues]
         if listening and all(one.job is not None for one in listening):

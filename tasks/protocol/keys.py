@@ -28,11 +28,8 @@ key                                   type    what it holds
 ``P:alive``                           hash    ``at``: last tick of the sweep; ``grace_until``: no takeover before
 ``P:counters``                        hash    how many reports were APPLIED, DUPLICATE, STALE, …
 ``P:resent:QUEUE``                    string  hints sent again in this dispatch_timeout, by all coordinators
-``P:runners``                         hash    runner id → JSON: host, pid, queues, what it runs, when seen
-``P:runners:seen``                    zset    runner id → when its watchdog was last heard
+``P:processes``                       hash    runner or coordinator → JSON: what it is and does, when it said so
 ``P:finish:TOKEN:EVENT``              string  what was answered to a finish, since it may be repeated
-``P:coordinators``                    hash    coordinator id → JSON: host, pid, when it last read and swept
-``P:coordinators:seen``               zset    coordinator id → when it last noted itself
 ``P:deaf``                            zset    host:pid → when that worker or coordinator found itself deaf and ended
 ``P:nothing``                         list    never there: pushing onto it if it is there asks whether writes are taken
 ``P:celery:QUEUE``                    list    a queue of Celery's; with ``P:celery:unacked`` … all that kombu keeps
@@ -143,23 +140,11 @@ class Keys:
         return self.name("resent", queue)
 
     @property
-    def runners(self) -> str:
-        return self.name("runners")
-
-    @property
-    def runners_seen(self) -> str:
-        return self.name("runners", "seen")
+    def processes(self) -> str:
+        return self.name("processes")
 
     def finish(self, token: str, event: str) -> str:
         return self.name("finish", token, event)
-
-    @property
-    def coordinators(self) -> str:
-        return self.name("coordinators")
-
-    @property
-    def coordinators_seen(self) -> str:
-        return self.name("coordinators", "seen")
 
     @property
     def deaf(self) -> str:

@@ -92,7 +92,7 @@ def unreadable(error: Exception) -> str:
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False, include_input=False, include_context=False)
         what = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:5])
-    release = release_here()["release"] or "(not installed)"
+    release = release_here().release or "(not installed)"
     return (
         f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} "
         f"({what}). Most likely another release wrote it: run one release everywhere. The group is tried again, as its "

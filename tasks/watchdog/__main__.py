@@ -42,11 +42,12 @@ from unstuck.tasks.process.shutdown_flag import StopSign, Word
 from unstuck.tasks.process.tree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease, RenewAnswer
+from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.redis_client import connect, persistently
-from unstuck.tasks.warehouse.probe import Lookout
+from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import Wake
 from unstuck.tasks.watchdog.policy import Clock, Order, Sight, Vigil, decide, may_renew, timeout_failure
 
@@ -64,11 +65,12 @@ class Watchdog:
         self._settings = settings
         self._keys = Keys(settings.prefix)
         self._client = connect(settings.redis_url, timeout=max(1.0, min(5.0, settings.lease_ttl / 5)), repeats=1)
+        self._registry = ProcessRegistry(self._client, self._keys)
         self._lease = Lease(self._client, self._keys, settings.lease_ttl)
         self._id = str(hello["runner"])
         self._worker = str(hello["worker"])
         self._worker_pid = int(hello["worker_pid"])
-        self._queues = list(hello["queues"])
+        self._queues = tuple(hello["queues"])
         self._runner = psutil.Process(int(hello["pid"]))
         self._parent = self._runner.parent()  # the main process of the worker
         self._tree = Tree(self._runner)
@@ -80,7 +82,7 @@ class Watchdog:
         self._claimed = float(hello.get("claimed", 0.0))  # its last claim, by the clock of this host
         self._taken = float(hello.get("taken", 0.0))  # when it last took a hint, whatever came of it
         self._idle = time.time()  # since when it may have nothing to do: as far as this watchdog knows
-        self._lookout = Lookout(settings)
+        self._probe = WarehouseProbe(settings)
         self._release = release_here()  # of its runner, too: both are started by one Python
         self._log: str | None = None
         self._progress = ""
@@ -102,7 +104,7 @@ class Watchdog:
                 if not self._attend():
                     return
         finally:
-            self._unregister()
+            self._registry.leave(self._id)
 
     def _listen(self, pidfd: int | None) -> None:
         """Wait for a line, the runner's death, or the next moment that matters."""
@@ -184,7 +186,7 @@ class Watchdog:
             if runner is not Seen.GONE:
                 self._tree.remember()
             if self._renew(runner) and self._counts(runner):
-                self._register()
+                self._registry.note(self._status)
         orphaned = self._orphaned(runner)
         if self._token is None:
             if runner is Seen.GONE or orphaned:
@@ -260,54 +262,35 @@ class Watchdog:
             return False
         return True
 
-    def _register(self) -> None:
-        """Show people what this runner is at. Never more than a view: nothing is decided from it."""
-        try:
-            seconds, micros = self._client.time()
-            now = seconds + micros / 1e6
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.hset(self._keys.runners, self._id, json.dumps(self._described(now)))
-                pipe.zadd(self._keys.runners_seen, {self._id: now})
-                pipe.execute()
-        except redis.RedisError as error:
-            log.warning("%s could not be shown in the fleet: %s", self._worker, error)
+    def _status(self, now: float) -> RunnerStatus:
+        """This runner, its times by the clock of Redis, which says that it is ``now``."""
+        token, here = self._token, time.time()
 
-    def _described(self, now: float) -> dict[str, Any]:
-        """The line of this runner, its times by the clock of the store, which says that it is ``now``."""
-        claimed = now - max(0.0, time.time() - self._claimed) if self._claimed else None
-        taken = now - max(0.0, time.time() - self._taken) if self._taken else None
-        line: dict[str, Any] = {
-            "id": self._id,
-            "host": self._worker.rpartition(":")[0],
-            "pid": self._runner.pid,
-            "worker_pid": self._worker_pid,
-            "queues": self._queues,
-            "taken_at": taken,
-            "claimed_at": claimed,
-            "job": None,
-            "idle_since": now - max(0.0, time.time() - max(self._idle, self._taken)) if self._free else None,
-            **self._lookout.seen(now),
-            **self._release,
-        }
-        if self._token is not None:
-            token = self._token
-            line |= {"job": token.job, "group": token.group, "epoch": token.epoch, "since": claimed}
-            line["step"] = json.loads(self._progress).get("label") if self._progress else None
-        return line
+        def of_redis(at: float) -> float | None:
+            return now - max(0.0, here - at) if at else None
+
+        return RunnerStatus(
+            id=self._id,
+            host=self._worker.rpartition(":")[0],
+            pid=self._runner.pid,
+            queues=self._queues,
+            seen=now,
+            warehouse=self._probe.seen(now),
+            runs_on=self._release,
+            worker_pid=self._worker_pid,
+            taken_at=of_redis(self._taken),
+            claimed_at=of_redis(self._claimed),
+            job=token.job if token else None,
+            group=token.group if token else None,
+            attempt=token.epoch if token else None,
+            step=json.loads(self._progress).get("label") if token and self._progress else None,
+            idle_since=of_redis(max(self._idle, self._taken)) if self._free else None,
+        )
 
     @property
     def _free(self) -> bool:
         """It runs nothing, and its worker was not told to stop: it should take what is offered."""
         return self._token is None and self._word is Word.WORK
-
-    def _unregister(self) -> None:
-        try:
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.hdel(self._keys.runners, self._id)
-                pipe.zrem(self._keys.runners_seen, self._id)
-                pipe.execute()
-        except redis.RedisError as error:
-            log.warning("%s could not be taken out of the fleet list: %s", self._worker, error)
 
     # -- the runner --------------------------------------------------------------------------------------------
 
