@@ -11,7 +11,7 @@ from celery import Task
 
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import Command
-from unstuck.coordinator.reconcile.bootsteps import CoordinatorEars, ReportConsumer
+from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, ReportConsumer
 from unstuck.coordinator.reconcile.quiet import hush
 from unstuck.coordinator.reconcile.wiring import parts
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
@@ -42,7 +42,7 @@ app.conf.update(
 )
 app.steps["consumer"].add(ReportConsumer)
 app.steps["consumer"].add(Acknowledging)
-app.steps["consumer"].add(CoordinatorEars)
+app.steps["consumer"].add(CoordinatorStallDetector)
 hush("unstuck.sweep")
 refuse_other_pools(
     app,

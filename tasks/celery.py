@@ -18,7 +18,7 @@ from unstuck.tasks.settings import leave, settings
 from unstuck.tasks.transport.acknowledging import Acknowledging
 from unstuck.tasks.transport.celery_app import app, refuse_other_pools
 from unstuck.tasks.worker.shutdown import sign_of_this_worker
-from unstuck.tasks.worker.stall import WorkerEars
+from unstuck.tasks.worker.stall import WorkerStallDetector
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def run(hint: str) -> str:
     return run_attempt(this_runner(), hint)
 
 
-app.steps["consumer"].add(WorkerEars)
+app.steps["consumer"].add(WorkerStallDetector)
 
 
 # Signals are global to a process, and a coordinator's own worker imports this module too: every receiver below

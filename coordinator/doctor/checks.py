@@ -236,9 +236,9 @@ def of_settings(settings: Settings) -> list[Finding]:
         )
         wait = f"Let its supervisor wait {stops:g}s before it kills (TimeoutStopSec and the like), or shorten one."
         broken.append(warning("SETTINGS", text, wait))
-    if not s.deaf_after:
-        text = "UNSTUCK_DEAF_AFTER is 0: a process that Celery has left deaf stays so until somebody restarts it"
-        broken.append(warning("SETTINGS", text, "Set UNSTUCK_DEAF_AFTER to a minute or more, for all of them."))
+    if not s.stalled_after:
+        text = "UNSTUCK_STALLED_AFTER is 0: a process in which Celery has stalled stays so until somebody restarts it"
+        broken.append(warning("SETTINGS", text, "Set UNSTUCK_STALLED_AFTER to a minute or more, for all of them."))
     return broken or [ok("SETTINGS", "the terms fit each other, as this process is set")]
 
 

@@ -1,4 +1,4 @@
-"""The report consumer as a step of the coordinator's Celery worker: one thread, supervised; and the ears beside it.
+"""The report consumer as a step of the coordinator's Celery worker: one supervised thread; and its stall detector.
 
 If the thread dies, or Celery hears nothing any more, the process ends with it, and as a failure, for some supervisors
 restart only those: a coordinator that looks alive and consumes nothing is the worst kind.
@@ -18,7 +18,7 @@ from celery.worker import state
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.wiring import parts
 from unstuck.tasks.process.deadlines import aside
-from unstuck.tasks.transport.stall_detector import Ears
+from unstuck.tasks.transport.stall_detector import StallDetector
 
 log = logging.getLogger(__name__)
 EXIT_CODE = 70  # EX_SOFTWARE
@@ -62,15 +62,15 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
             raise
 
 
-class CoordinatorEars(Ears):
-    """The ears of a coordinator: what comes through Celery, submits, commands and the sweeps of beat, must be heard.
+class CoordinatorStallDetector(StallDetector):
+    """The stall detector of a coordinator, which takes submits, commands and the sweeps of beat from Celery.
 
     Its own sweep goes on without Celery, so jobs are decided; but whoever submits through Celery would wait for ever.
     """
 
     parting = (
-        "though messages wait there and it has threads to spare (UNSTUCK_DEAF_AFTER). It ends, so that its supervisor "
-        "restarts it; what waits there is heard by that one, or by another coordinator"
+        "though messages wait there and it has threads to spare (UNSTUCK_STALLED_AFTER). It ends, so that its "
+        "supervisor restarts it; what waits there is heard by that one, or by another coordinator"
     )
 
     def at_work(self) -> bool:

@@ -41,7 +41,7 @@ class QueueView:
 
 
 @dataclass(frozen=True, slots=True)
-class DeafView:
+class StalledView:
     """A worker or coordinator (``host:pid``) that found at ``at`` that it received nothing more, and ended itself."""
 
     worker: str
@@ -54,7 +54,7 @@ class FleetView:
 
     Attributes:
         swept_at: the last tick of any sweep.
-        deaf: workers and coordinators that went deaf within the last day, the last one first.
+        stalled: workers and coordinators that stalled within the last day, the last one first.
     """
 
     at: float
@@ -62,7 +62,7 @@ class FleetView:
     runners: tuple[RunnerStatus, ...]
     coordinators: tuple[CoordinatorStatus, ...]
     queues: tuple[QueueView, ...]
-    deaf: tuple[DeafView, ...] = ()
+    stalled: tuple[StalledView, ...] = ()
 
 
 def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float, *, wanted: bool = True) -> FleetView:
@@ -77,8 +77,8 @@ def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float, *, wanted: 
     pipe = client.pipeline(transaction=True)
     pipe.time()
     pipe.hget(keys.alive, "at")
-    pipe.zrevrange(keys.deaf, 0, -1, withscores=True)
-    (seconds, micros), swept, deaf = pipe.execute()
+    pipe.zrevrange(keys.stalled, 0, -1, withscores=True)
+    (seconds, micros), swept, stalled = pipe.execute()
     now = seconds + micros / 1e6
     runners = [replace(one, silent=now - one.seen > runner_silence) for one in known if isinstance(one, RunnerStatus)]
     coordinators = [
@@ -90,7 +90,7 @@ def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float, *, wanted: 
         tuple(sorted(runners, key=lambda one: (one.silent, one.host, one.worker_pid, one.pid))),
         tuple(sorted(coordinators, key=lambda one: (one.silent, one.host, one.pid))),
         _queues(client, keys, runners, coordinators, _wanted(client, keys) if wanted else set()),
-        tuple(DeafView(worker, float(at)) for worker, at in deaf),
+        tuple(StalledView(worker, float(at)) for worker, at in stalled),
     )
 
 

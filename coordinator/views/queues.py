@@ -7,19 +7,19 @@ from unstuck.coordinator.views.fleet import FleetView
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.processes import RunnerStatus
 
-DEAF = 60.0  # seconds for which a message may lie before idle runners, where UNSTUCK_DEAF_AFTER says none
+STALLED_AFTER = 60.0  # seconds for which a message may lie before idle runners, where UNSTUCK_STALLED_AFTER says none
 SHOWN = 6  # names in one sentence
 
 
-def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:
-    """Queues whose oldest message has lain for more than ``deaf_after`` seconds before somebody who should take it.
+def left_lying(view: FleetView, stalled_after: float) -> dict[str, str]:
+    """Queues whose oldest message has lain for more than ``stalled_after`` seconds before somebody who should take it.
 
     That is a runner which has had nothing to do for as long: a fleet whose runners are all at work leaves messages
     lying for hours, and is well. Of ``control`` any coordinator, for they only ever work for moments.
 
     Returns: queue → what lies there for how long, before whom, in words.
     """
-    term = deaf_after or DEAF
+    term = stalled_after or STALLED_AFTER
     found = {}
     for queue in view.queues:
         if queue.oldest_since is None or view.at - queue.oldest_since <= term:

@@ -30,7 +30,7 @@ key                                   type    what it holds
 ``P:resent:QUEUE``                    string  hints sent again in this dispatch_timeout, by all coordinators
 ``P:processes``                       hash    runner or coordinator → JSON: what it is and does, when it said so
 ``P:finish:TOKEN:EVENT``              string  what was answered to a finish, since it may be repeated
-``P:deaf``                            zset    host:pid → when that worker or coordinator found itself deaf and ended
+``P:stalled``                         zset    host:pid → when that worker or coordinator found that it had stalled
 ``P:nothing``                         list    never there: pushing onto it if it is there asks whether writes are taken
 ``P:celery:QUEUE``                    list    a queue of Celery's; with ``P:celery:unacked`` … all that kombu keeps
 ``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
@@ -147,8 +147,8 @@ class Keys:
         return self.name("finish", token, event)
 
     @property
-    def deaf(self) -> str:
-        return self.name("deaf")
+    def stalled(self) -> str:
+        return self.name("stalled")
 
     @property
     def broker(self) -> str:

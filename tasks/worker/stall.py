@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from unstuck.tasks.process.shutdown_flag import Word
-from unstuck.tasks.transport.stall_detector import Ears
+from unstuck.tasks.transport.stall_detector import StallDetector
 from unstuck.tasks.worker.shutdown import this_worker
 
 
-class WorkerEars(Ears):
+class WorkerStallDetector(StallDetector):
     """The stall detector of a worker."""
 
     parting = (
-        "though messages wait there and it has an idle runner (UNSTUCK_DEAF_AFTER). It hands back what it runs and "
+        "though messages wait there and it has an idle runner (UNSTUCK_STALLED_AFTER). It hands back what it runs and "
         "ends, so that its supervisor restarts it; no job is lost by that"
     )
 

@@ -173,10 +173,10 @@ def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(cli: Cli, client: 
     assert (fleet["runners"], fleet["coordinators"], fleet["queues"]) == ([], [], [])
 
 
-def test_a_worker_that_went_deaf_is_named_although_it_is_gone(cli: Cli, head: Head) -> None:
+def test_a_worker_that_stalled_is_named_although_it_is_gone(cli: Cli, head: Head) -> None:
     head.note_runner("here", host="host-2", pid=22)
-    head.redis.zadd(head.keys.deaf, {"host-1:11": now(head) - 7210, "host-1:12": now(head) - 130})
+    head.redis.zadd(head.keys.stalled, {"host-1:11": now(head) - 7210, "host-1:12": now(head) - 130})
     said = " ".join(cli("fleet").stderr.split())
-    assert "worker or coordinator host-1:12 had gone deaf and ended itself 2m" in said
+    assert "worker or coordinator host-1:12 stalled and ended itself 2m" in said
     assert "(2 such ends within a day)" in said
-    assert [one["worker"] for one in cli.json("fleet")["deaf"]] == ["host-1:12", "host-1:11"]
+    assert [one["worker"] for one in cli.json("fleet")["stalled"]] == ["host-1:12", "host-1:11"]

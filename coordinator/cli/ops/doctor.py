@@ -151,7 +151,7 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
             seen.jobs = records.places
             found.extend(checks.of_records(records, settings))
             seen.fleet = connection.client.fleet()
-            found.extend(fleet_checks.of_fleet(seen.fleet, place, records.open, settings.deaf_after))
+            found.extend(fleet_checks.of_fleet(seen.fleet, place, records.open, settings.stalled_after))
             found.extend(fleet_checks.of_versions(seen.fleet, release_here()))
     except Unreachable as error:
         found.append(_unreachable(error))

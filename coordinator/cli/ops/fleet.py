@@ -52,11 +52,11 @@ def advice(view: FleetView, place: str) -> list[str]:
     for queue in view.queues:
         if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
             told.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
-    if view.deaf:
-        last = view.deaf[0]
+    if view.stalled:
+        last = view.stalled[0]
         told.append(
-            f"The worker or coordinator {last.worker} had gone deaf and ended itself {_ago(last.at, view.at)}"
-            + (f" ({len(view.deaf)} such ends within a day)" if len(view.deaf) > 1 else "")
+            f"The worker or coordinator {last.worker} stalled and ended itself {_ago(last.at, view.at)}"
+            + (f" ({len(view.stalled)} such ends within a day)" if len(view.stalled) > 1 else "")
             + ". Its supervisor should have started another; its log says more."
         )
     return told
@@ -125,5 +125,5 @@ def fleet_json(view: FleetView) -> dict[str, Any]:
         "runners": [{**told(one), "since": iso(one.since)} for one in view.runners],
         "coordinators": [told(one) for one in view.coordinators],
         "queues": [{**asdict(queue), "oldest_since": iso(queue.oldest_since)} for queue in view.queues],
-        "deaf": [{"worker": one.worker, "at": iso(one.at)} for one in view.deaf],
+        "stalled": [{"worker": one.worker, "at": iso(one.at)} for one in view.stalled],
     }

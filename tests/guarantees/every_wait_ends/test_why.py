@@ -38,7 +38,7 @@ def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(hea
 
 
 def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(make_head: Callable[..., Head]) -> None:
-    head = make_head(deaf_after=0.3)
+    head = make_head(stalled_after=0.3)
     job = head.submit(group("a"))
     head.read()
     head.note_runner("r", heard=-60, idle_since=1.0)

@@ -263,7 +263,7 @@ def test_submits_that_no_coordinator_hears_are_named(head: Head, redis_server: R
     head.redis.lpush(head.keys.queue("control"), "a submit, as Celery writes it")
     head.presence.note(None, 0.0)
     assert examine(redis_server.url, tmp_path)[1]["QUEUES"]["level"] == "ok", "it came just now"
-    code, findings, _ = examine(redis_server.url, tmp_path, UNSTUCK_DEAF_AFTER="100ms")
+    code, findings, _ = examine(redis_server.url, tmp_path, UNSTUCK_STALLED_AFTER="100ms")
     found = findings["QUEUES"]
     assert (code, found["level"]) == (1, "problem")
     assert "1 message on queue control" in found["text"]

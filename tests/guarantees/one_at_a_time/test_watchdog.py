@@ -426,7 +426,7 @@ def described(store: redis.Redis, worker: fleet.FleetWorker) -> RunnerStatus | N
 def test_a_hint_that_came_to_nothing_is_seen_as_taken(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:
-    """A worker that is offered nothing but what others have claimed is not deaf, and does not look so."""
+    """A worker that is offered nothing but what others have claimed has not stalled, and does not look so."""
     ready_again(worker, store, offer)
     wait_until(lambda: described(store, worker), 10, "the runner to be shown")
     stale = offer("my_pid", send=False)

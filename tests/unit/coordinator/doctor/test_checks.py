@@ -17,7 +17,7 @@ from unstuck.coordinator.doctor.finding import Finding, Level
 from unstuck.coordinator.doctor.host_facts import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
 from unstuck.coordinator.doctor.redis_facts import JobPlace, Records, Server
 from unstuck.coordinator.doctor.tested import TESTED, TESTED_JAVA, TESTED_SERVER
-from unstuck.coordinator.views.fleet import DeafView, FleetView, QueueView
+from unstuck.coordinator.views.fleet import FleetView, QueueView, StalledView
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus, WarehouseSeen
 from unstuck.tasks.settings import Settings
@@ -210,7 +210,7 @@ def test_terms_that_do_not_fit_each_other_are_named_with_their_values(change: di
     [
         ({"drain_grace": 120.0}, "UNSTUCK_DRAIN_GRACE 120s", "wait 140s"),
         ({"cancel_grace": 30.0}, "UNSTUCK_CANCEL_GRACE 30s", "wait 60s"),
-        ({"deaf_after": 0.0}, "UNSTUCK_DEAF_AFTER is 0", "a minute"),
+        ({"stalled_after": 0.0}, "UNSTUCK_STALLED_AFTER is 0", "a minute"),
     ],
 )
 def test_terms_that_ask_something_of_people_are_warned_of(change: dict[str, float], named: str, cure: str) -> None:
@@ -220,10 +220,12 @@ def test_terms_that_ask_something_of_people_are_warned_of(change: dict[str, floa
     assert cure in found.cure
 
 
-def test_workers_that_went_deaf_are_named_although_they_are_gone() -> None:
-    deaf = (DeafView("h2:9", 940.0), DeafView("h3:1", 400.0))
-    (found,) = [one for one in fleet_health.of_fleet(replace(FLEET, deaf=deaf), "here", 1) if one.level is not Level.OK]
-    assert (found.code, found.level) == ("DEAF", Level.WARNING)
+def test_workers_that_stalled_are_named_although_they_are_gone() -> None:
+    stalled = (StalledView("h2:9", 940.0), StalledView("h3:1", 400.0))
+    (found,) = [
+        one for one in fleet_health.of_fleet(replace(FLEET, stalled=stalled), "here", 1) if one.level is not Level.OK
+    ]
+    assert (found.code, found.level) == ("STALLED", Level.WARNING)
     assert "h2:9 (1m00s ago), h3:1 (10m00s ago)" in found.text
 
 
