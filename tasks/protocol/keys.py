@@ -33,7 +33,7 @@ key                                   type    what it holds
 ``P:stalled``                         zset    host:pid → when that worker or coordinator found that it had stalled
 ``P:nothing``                         list    never there: pushing onto it if it is there asks whether writes are taken
 ``P:celery:QUEUE``                    list    a queue of Celery's; with ``P:celery:unacked`` … all that kombu keeps
-``P:cancel:JOB``                      pub/sub instant wake of runners; the renewal makes it sure
+``P:cancel:JOB``                      pub/sub tells watchdogs at once of an order; the next renewal brings it too
 ====================================  ======  ===========================================================
 
 All keys of a job share the hash tag ``{JOB}``. The scripts also touch the due index and the report stream, which
