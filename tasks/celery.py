@@ -16,8 +16,8 @@ from celery import signals
 from unstuck.tasks.host import lacking
 from unstuck.tasks.process.shutdown_flag import Word
 from unstuck.tasks.settings import leave, settings
-from unstuck.tasks.transport.acknowledging import Acknowledging
 from unstuck.tasks.transport.celery_app import app, refuse_other_pools
+from unstuck.tasks.transport.kombu_fixes import Acknowledging
 from unstuck.tasks.transport.stall_detector import StallDetector
 from unstuck.tasks.worker.shutdown import sign_of_this_worker, this_worker
 
