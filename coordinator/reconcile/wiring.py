@@ -20,7 +20,7 @@ from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import Inbox
 from unstuck.coordinator.store.staging_index import Sweepable
-from unstuck.tasks.failpoint_arming import arm_this_process
+from unstuck.tasks.failpoints import arm_this_process
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.celery_app import app as fleet

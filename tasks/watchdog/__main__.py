@@ -20,8 +20,7 @@ from typing import Any
 import psutil
 import redis
 
-from unstuck.tasks.failpoint_arming import arm_this_process
-from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.failpoints import Point, arm_this_process, reach
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.deadlines import AsideHandler, aside
 from unstuck.tasks.process.shutdown_flag import StopSign, Word
