@@ -20,7 +20,7 @@ from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Hint
-from unstuck.tasks.warehouse.probe import PATIENCE
+from unstuck.tasks.warehouse.probe import ANSWERS_WITHIN
 
 LEASE_TTL = 3.0
 
@@ -447,10 +447,14 @@ def test_a_hint_that_came_to_nothing_is_seen_as_taken(
 
 
 def test_a_runner_tells_which_warehouse_it_sees(worker: fleet.FleetWorker, store: redis.Redis) -> None:
-    line = wait_until(lambda: (x := described(store, worker)) and "warehouse_id" in x and x, 10, "its first look")
-    assert Path(line["warehouse"]) == worker.log.parent / "mount"
-    assert line["warehouse_id"] == "", "there is none at that path, and none was made"
-    assert not Path(line["warehouse"]).exists()
+    def looked() -> RunnerStatus | None:
+        one = described(store, worker)
+        return one if one and one.warehouse.id is not None else None
+
+    seen = wait_until(looked, 10, "its first look").warehouse
+    assert Path(seen.uri or "") == worker.log.parent / "mount"
+    assert seen.id == "", "there is none at that path, and none was made"
+    assert not Path(seen.uri or "").exists()
 
 
 def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
@@ -464,9 +468,10 @@ def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
     ) as hung:
 
         def told() -> bool:
-            return "no answer for" in described(store, hung).get("warehouse_trouble", "")
+            one = described(store, hung)
+            return one is not None and "no answer for" in one.warehouse.trouble
 
-        wait_until(told, PATIENCE + 20, "the look to be given up")
+        wait_until(told, ANSWERS_WITHIN + 20, "the look to be given up")
         step = {"python": "fleet_steps:my_pid", "params": {}}
         spec = {"name": "g", "spark": False, "queue": "hung", "steps": [step]}
         hint = fleet.offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec)
