@@ -15,8 +15,8 @@ from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, Re
 from unstuck.coordinator.reconcile.wiring import parts
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.tasks.settings import settings
-from unstuck.tasks.transport.acknowledging import Acknowledging
 from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools
+from unstuck.tasks.transport.kombu_fixes import Acknowledging
 
 _settings = settings()
 app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings)

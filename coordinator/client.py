@@ -289,7 +289,7 @@ class Client:
         state, now, due = self._state(job)
         took, idle = self.queries.took(state), self.queries.idle(now)
         fleet = self.fleet(wanted=False)
-        lying, busy = left_lying(fleet, self.settings.deaf_after), all_at_work(fleet)
+        lying, busy = left_lying(fleet, self.settings.stalled_after), all_at_work(fleet)
         return explain(state, self._environment(now, state), due, SHOWN, took, idle, lying, busy)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:

@@ -14,11 +14,12 @@ from typing import Any
 from celery import signals
 
 from unstuck.tasks.host import lacking
+from unstuck.tasks.process.shutdown_flag import Word
 from unstuck.tasks.settings import leave, settings
-from unstuck.tasks.transport.acknowledging import Acknowledging
 from unstuck.tasks.transport.celery_app import app, refuse_other_pools
-from unstuck.tasks.worker.shutdown import sign_of_this_worker
-from unstuck.tasks.worker.stall import WorkerEars
+from unstuck.tasks.transport.kombu_fixes import Acknowledging
+from unstuck.tasks.transport.stall_detector import StallDetector
+from unstuck.tasks.worker.shutdown import sign_of_this_worker, this_worker
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,32 @@ def run(hint: str) -> str:
     return run_attempt(this_runner(), hint)
 
 
-app.steps["consumer"].add(WorkerEars)
+class WorkerStallDetector(StallDetector):
+    """The stall detector of a worker."""
+
+    parting = (
+        "though messages wait there and it has an idle runner (UNSTUCK_STALLED_AFTER). It hands back what it runs and "
+        "ends, so that its supervisor restarts it; no job is lost by that"
+    )
+
+    def at_work(self) -> bool:
+        worker = this_worker()
+        return worker is not None and worker.sign.word is Word.WORK
+
+    def give_up(self) -> None:
+        worker = this_worker()
+        if worker is not None:
+            worker.give_up()
+
+    def free(self, consumer: Any) -> bool:
+        """Also true if a runner says so: a main process whose loop hangs believes its runners at work for ever."""
+        if super().free(consumer):
+            return True
+        worker = this_worker()
+        return worker is not None and worker.idle_slots is not None and worker.idle_slots.available
+
+
+app.steps["consumer"].add(WorkerStallDetector)
 
 
 # Signals are global to a process, and a coordinator's own worker imports this module too: every receiver below

@@ -1,15 +1,24 @@
-"""Release: which release of Unstuck, on which Python, this process runs. People see by it that a fleet is mixed."""
+"""Says which release of Unstuck, on which Python, this process runs; people see by it that a fleet is mixed."""
 
 from __future__ import annotations
 
 import platform
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 
-def release_here() -> dict[str, str]:
-    """``release``: such as ``0.1.0``; empty in a checkout that is not installed. ``python``: such as ``3.11.7``."""
+@dataclass(frozen=True, slots=True)
+class RunsOn:
+    """A release of Unstuck, such as ``0.1.0``, and a Python, such as ``3.11.7``; each is empty if it is not known."""
+
+    release: str = ""
+    python: str = ""
+
+
+def release_here() -> RunsOn:
+    """Of this process; without a release in a checkout that is not installed."""
     try:
         release = version("unstuck")
     except PackageNotFoundError:
         release = ""
-    return {"release": release, "python": platform.python_version()}
+    return RunsOn(release, platform.python_version())

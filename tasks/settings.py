@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     )
     cancel_grace: Seconds = 10.0
     drain_grace: Seconds = Field(default=20.0, description="how long attempts may go on once their worker is to stop")
-    deaf_after: Seconds = Field(
+    stalled_after: Seconds = Field(
         default=60.0, description="who takes nothing from queues that are not empty ends itself; 0: never"
     )
     cancel_deadline: Seconds = 60.0

@@ -13,10 +13,11 @@ from unstuck.coordinator.doctor.redis_facts import JobPlace, Records, Server
 from unstuck.coordinator.doctor.tested import TESTED_JAVA, TESTED_SERVER
 from unstuck.coordinator.explain.explanation import longest_gap
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
-from unstuck.coordinator.views.fleet import CoordinatorView, FleetView, RunnerView, SeenThere
+from unstuck.coordinator.views.fleet import FleetView
 from unstuck.coordinator.views.queues import some
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import WarehouseSeen
 from unstuck.tasks.settings import LAST_STEPS, Settings
 
 OLDEST_REDIS = (7, 0)
@@ -235,9 +236,9 @@ def of_settings(settings: Settings) -> list[Finding]:
         )
         wait = f"Let its supervisor wait {stops:g}s before it kills (TimeoutStopSec and the like), or shorten one."
         broken.append(warning("SETTINGS", text, wait))
-    if not s.deaf_after:
-        text = "UNSTUCK_DEAF_AFTER is 0: a process that Celery has left deaf stays so until somebody restarts it"
-        broken.append(warning("SETTINGS", text, "Set UNSTUCK_DEAF_AFTER to a minute or more, for all of them."))
+    if not s.stalled_after:
+        text = "UNSTUCK_STALLED_AFTER is 0: a process in which Celery has stalled stays so until somebody restarts it"
+        broken.append(warning("SETTINGS", text, "Set UNSTUCK_STALLED_AFTER to a minute or more, for all of them."))
     return broken or [ok("SETTINGS", "the terms fit each other, as this process is set")]
 
 
@@ -305,7 +306,7 @@ def of_place_and_jobs(seen: PlaceSeen, jobs: tuple[JobPlace, ...]) -> list[Findi
 def of_place_and_fleet(seen: PlaceSeen, view: FleetView) -> list[Finding]:
     """Is the warehouse here the one that runners and coordinators see? Each looks from its own host, now and then."""
     code = "WAREHOUSE_SHARED"
-    fleet: list[CoordinatorView | RunnerView] = [*view.coordinators, *view.runners]
+    fleet = [*view.coordinators, *view.runners]
     there = [(f"{one.host}:{one.pid}", one.warehouse) for one in fleet if not one.silent]
     same = [
         (who, what)
@@ -337,7 +338,7 @@ def of_place_and_fleet(seen: PlaceSeen, view: FleetView) -> list[Finding]:
     return [ok(code, text + (why if silent else ""))]
 
 
-def _before(seen: PlaceSeen, what: SeenThere) -> bool:
+def _before(seen: PlaceSeen, what: WarehouseSeen) -> bool:
     """Did that process look before the warehouse was made, or about then? That it saw none says nothing.
 
     Every process of a new fleet has looked before the first submit makes the warehouse. It looks again within seconds.

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from unstuck.coordinator.doctor.finding import Finding, ago, count_of, ok, problem, warning
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
-from unstuck.coordinator.views.fleet import CoordinatorView, FleetView, QueueView, RunnerView, RunsOn
-from unstuck.coordinator.views.queues import DEAF, left_lying, some
+from unstuck.coordinator.views.fleet import FleetView, QueueView
+from unstuck.coordinator.views.queues import STALLED_AFTER, left_lying, some
+from unstuck.tasks.identity import RunsOn
 
 
-def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DEAF) -> list[Finding]:
+def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float = STALLED_AFTER) -> list[Finding]:
     """Who is there, and when each last consumed something; and which queue nobody empties.
 
     Args:
-        deaf_after: UNSTUCK_DEAF_AFTER, in seconds; 0: as said there, nobody ends itself for it; `DEAF` holds here.
+        stalled_after: UNSTUCK_STALLED_AFTER, in seconds; 0: ``views.queues.STALLED_AFTER`` holds.
     """
     heads = [one for one in view.coordinators if not one.silent]
     hands = [one for one in view.runners if not one.silent]
@@ -42,11 +43,11 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DE
     if silent:
         cure = "If they were stopped, nothing: they are forgotten after an hour. Else look at their hosts."
         found.append(warning("SILENT", f"not heard of any more: {some(silent)}", cure))
-    if view.deaf:
-        told = [f"{one.worker} ({ago(one.at, view.at)})" for one in view.deaf]
-        text = f"had gone deaf, within a day, and ended themselves (UNSTUCK_DEAF_AFTER): {some(told)}"
+    if view.stalled:
+        told = [f"{one.worker} ({ago(one.at, view.at)})" for one in view.stalled]
+        text = f"stalled within a day, and ended themselves (UNSTUCK_STALLED_AFTER): {some(told)}"
         cure = "See that a supervisor started them again. If it comes back, look at the network between them and Redis."
-        found.append(warning("DEAF", text, cure))
+        found.append(warning("STALLED", text, cure))
     idle = [queue for queue in view.queues if queue.length and not queue.listeners]
     for queue in idle:
         start = (
@@ -56,7 +57,7 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DE
         )
         text = f"{count_of(queue.length, 'message')} on queue {queue.name}, and nobody listens to it"
         found.append(problem("QUEUES", text, f"Start a process for it: {start}"))
-    standing = left_lying(view, deaf_after)
+    standing = left_lying(view, stalled_after)
     for queue in view.queues:
         if queue.name in standing:
             found.append(
@@ -69,8 +70,10 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, deaf_after: float = DE
 
 def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
     """Does everybody run one release, on one Python (its first two numbers)? ``here``: this machine, where we run."""
-    fleet: list[CoordinatorView | RunnerView] = [*view.coordinators, *view.runners]
-    known = [("this machine", here), *((f"{one.host}:{one.pid}", one.runs_on) for one in fleet if not one.silent)]
+    known = [
+        ("this machine", here),
+        *((f"{one.host}:{one.pid}", one.runs_on) for one in [*view.coordinators, *view.runners] if not one.silent),
+    ]
     releases: dict[str, list[str]] = {}
     pythons: dict[str, list[str]] = {}
     for who, on in known:
@@ -93,10 +96,10 @@ def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
 def _cure(queue: QueueView) -> str:
     if queue.name == CONTROL_QUEUE:
         return (
-            "Look at their logs and restart them: Celery has gone deaf in them, or all their threads hang. Submits and "
+            "Look at their logs and restart them: Celery has stalled in them, or all their threads hang. Submits and "
             "commands sent through Celery wait meanwhile, and so does the sweep of beat."
         )
     return (
         "Look at it with `unstuck fleet`, and restart that worker: its main process is frozen, or Celery in it has "
-        "gone deaf. Other workers of the queue take what lies there; no job is lost by a restart."
+        "stalled. Other workers of the queue take what lies there; no job is lost by a restart."
     )

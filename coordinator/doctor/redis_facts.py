@@ -133,10 +133,10 @@ def records_of(client: redis.Redis, keys: Keys) -> Records:
     pipe.zcard(keys.due)
     pipe.zrange(keys.due, 0, 0, withscores=True)
     pipe.hmget(keys.alive, ["at", "period"])
-    pipe.exists(f"{keys.name('beat', '')}:lock")
+    pipe.exists(f"{keys.beat}:lock")
     versions = range(SCHEMA_VERSION + 1, NEWEST_SCHEMA + 1)
     for version in versions:
-        pipe.xlen(keys.name("reports", f"v{version}"))
+        pipe.xlen(keys.newer_reports(version))
     (seconds, micros), reports, parked, open_jobs, first, (swept, period), beat, *newer = pipe.execute()
     now = seconds + micros / 1e6
     lag, unread, pending, oldest = _stream(client, keys) if reports else (None, None, 0, None)

@@ -19,7 +19,7 @@ from celery.worker import state
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.wiring import parts
 from unstuck.tasks.process.deadlines import aside
-from unstuck.tasks.transport.stall_detector import Ears
+from unstuck.tasks.transport.stall_detector import StallDetector
 
 log = logging.getLogger(__name__)
 EXIT_CODE = 70  # EX_SOFTWARE
@@ -63,16 +63,16 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
             raise
 
 
-class CoordinatorStallDetector(Ears):
-    """Ends a coordinator whose Celery has stalled.
+class CoordinatorStallDetector(StallDetector):
+    """The stall detector of a coordinator, which takes submits, commands and the sweeps of beat from Celery.
 
     Its own sweep goes on without Celery, so jobs are decided; but a submit or a command through Celery would wait for
     ever.
     """
 
     parting = (
-        "though messages wait there and it has threads to spare (UNSTUCK_DEAF_AFTER). It ends, so that its supervisor "
-        "restarts it; what waits there is heard by that one, or by another coordinator"
+        "though messages wait there and it has threads to spare (UNSTUCK_STALLED_AFTER). It ends, so that its "
+        "supervisor restarts it; what waits there is heard by that one, or by another coordinator"
     )
 
     def at_work(self) -> bool:

@@ -21,12 +21,12 @@ from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.staging_index import StagingIndex
-from unstuck.tasks.failpoint_arming import arm_this_process
+from unstuck.tasks.failpoints import arm_this_process
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.celery_app import app as fleet
 from unstuck.tasks.transport.redis_client import connect
-from unstuck.tasks.warehouse.probe import Lookout
+from unstuck.tasks.warehouse.probe import WarehouseProbe
 
 PUBLISHERS = 8  # jobs that one coordinator publishes at a time, in each warehouse
 COLLECTOR_TERM = 3600.0  # seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again
@@ -62,7 +62,7 @@ def assemble(settings: Settings) -> Parts:
     sweep = Sweep(store, reconciler, settings, collector=collector)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)
-    presence = Presence(client, keys, name, Lookout(settings))
+    presence = Presence(client, keys, name, WarehouseProbe(settings))
     consumer = Consumer(stream, reconciler, sweep, settings, presence=presence)
     return Parts(client, store, reconciler, sweep, stream, consumer)
 

@@ -7,6 +7,7 @@ redis-py repeats a command whose reply was lost. ``tasks.protocol.keys`` lists t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +24,7 @@ from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings
 
 REPORT_GROUP = "coordinators"
@@ -100,6 +102,7 @@ class Store:
     ) -> None:
         self._redis = client
         self._keys = keys
+        self._processes = ProcessRegistry(client, keys)
         self._lock_ms = max(1, round(lock_ttl * 1000))
         self._lease_ttl = lease_ttl
         self._retention = retention
@@ -384,13 +387,8 @@ class Store:
 
     def slots(self, now: float, max_age: float) -> dict[str, int]:
         """Runners heard of within ``max_age`` seconds, per queue they listen on."""
-        seen = cast(list[str], self._redis.zrangebyscore(self._keys.runners_seen, now - max_age, "+inf"))
-        counts: dict[str, int] = {}
-        if seen:
-            for text in cast(list[str | None], self._redis.hmget(self._keys.runners, seen)):
-                for queue in json.loads(text).get("queues", []) if text else []:
-                    counts[queue] = counts.get(queue, 0) + 1
-        return counts
+        heard = [one for one in self._processes.runners() if one.seen >= now - max_age]
+        return dict(Counter(queue for one in heard for queue in one.queues))
 
     def resend_allowance(self, queues: Iterable[str], slots: Mapping[str, int]) -> dict[str, int]:
         """Hints that may still be sent again per queue, in this dispatch_timeout, by all coordinators together.

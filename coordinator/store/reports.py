@@ -98,7 +98,7 @@ class ReportStream:
         return back
 
     def _waiting_for(self, version: int) -> str:
-        return self._keys.name("reports", f"v{version}")
+        return self._keys.newer_reports(version)
 
     def read(self, count: int, block: float) -> list[Entry]:
         """New reports, waiting up to ``block`` seconds for the first."""

@@ -228,14 +228,6 @@ class Queries:
                     took[group_id] = max(0.0, record.since - record.started_at)
         return took
 
-    def runners(self) -> list[dict[str, Any]]:
-        """Runners as their watchdogs last described them, with ``seen`` (seconds since the epoch)."""
-        pipe = self._redis.pipeline(transaction=True)
-        pipe.zrange(self._keys.runners_seen, 0, -1, withscores=True)
-        pipe.hgetall(self._keys.runners)
-        seen, described = pipe.execute()
-        return [{**json.loads(described[runner]), "seen": at} for runner, at in seen if runner in described]
-
     def counters(self) -> dict[str, int]:
         """How many reports were APPLIED, DUPLICATE, STALE, …"""
         return {name: int(n) for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()}

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
-from unstuck.coordinator.views.fleet import FleetView, RunnerView
+from unstuck.coordinator.views.fleet import FleetView
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.processes import RunnerStatus
 
-DEAF = 60.0  # seconds for which a message may wait beside idle runners, unless UNSTUCK_DEAF_AFTER says otherwise
+STALLED_AFTER = 60.0  # seconds for which a message may wait beside idle runners, where UNSTUCK_STALLED_AFTER says none
 SHOWN = 6  # names in one sentence
 
 
-def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:
-    """Queues whose oldest message has waited for more than ``deaf_after`` seconds although a listener should take it.
+def left_lying(view: FleetView, stalled_after: float) -> dict[str, str]:
+    """Queues whose oldest message has waited more than ``stalled_after`` seconds although a listener should take it.
 
     Such a listener is a runner that has been idle for as long: where all runners are at work, messages wait for hours,
     and the fleet is well. On ``control`` it is any coordinator, because coordinators only ever work for moments.
 
     Returns: queue → a sentence: how long its messages have waited, and which listeners are idle.
     """
-    term = deaf_after or DEAF
+    term = stalled_after or STALLED_AFTER
     found = {}
     for queue in view.queues:
         if queue.oldest_since is None or view.at - queue.oldest_since <= term:
@@ -43,7 +44,7 @@ def left_lying(view: FleetView, deaf_after: float) -> dict[str, str]:
 
 def all_at_work(view: FleetView) -> dict[str, str]:
     """Queues whose listeners are all at work: queue → a sentence about their work."""
-    busy: dict[str, list[RunnerView]] = {}
+    busy: dict[str, list[RunnerStatus]] = {}
     for queue in {queue for one in view.runners for queue in one.queues}:
         listening = [one for one in view.runners if not one.silent and queue in one.queues]
         if listening and all(one.job is not None for one in listening):

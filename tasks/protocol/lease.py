@@ -25,7 +25,7 @@ from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Hint, Token, split_member
 from unstuck.tasks.settings import whoami
 
-ANSWER_KEPT = 900  # seconds; whoever finishes goes on trying for less (run.FINISH_FOR, watchdog.LAST_WORD_FOR)
+ANSWER_KEPT = 900  # seconds; whoever finishes goes on trying for less (run.FINISH_FOR, watchdog.REPORT_FOR)
 
 
 class ClaimAnswer(StrEnum):
@@ -91,7 +91,7 @@ def unreadable(error: Exception) -> str:
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False, include_input=False, include_context=False)
         what = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:5])
-    release = release_here()["release"] or "(not installed)"
+    release = release_here().release or "(not installed)"
     return (
         f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} "
         f"({what}). Most likely another release wrote it: run one release everywhere. The group is tried again, as its "

@@ -7,7 +7,6 @@ A script declares them in its header, in lines that begin with ``-- keys:`` and 
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -20,8 +19,8 @@ _DECLARED = re.compile(r"^-- (keys|args): (.+)$", re.MULTILINE)
 _USED = re.compile(r"\b(keys|args)\.(\w+)")
 _FUNCTION = re.compile(r"local function (\w+)")
 _TABLES = {"keys": "KEYS", "args": "ARGV"}
-_OF_JOB = {field.name for field in fields(JobKeys)}
-_FIXED = {name for name, value in vars(Keys).items() if isinstance(value, property)}
+_OF_JOB = set(vars(JobKeys("", "")))
+_FIXED = set(vars(Keys()))
 
 
 class Script:
@@ -40,7 +39,7 @@ class Script:
 
         Args:
             job: the job whose keys are used; it also is the argument ``job``.
-            values: the arguments by name, and the keys that are neither in `JobKeys` nor a property of `Keys`.
+            values: the arguments by name, and the keys that are neither in `JobKeys` nor in `Keys`.
 
         Raises:
             TypeError: a name that the script declares has no value, or the other way round.

@@ -22,7 +22,7 @@ from typing import Any
 import redis
 
 from unstuck.tasks.errors import HostUnfit, NotBegun
-from unstuck.tasks.failpoint_arming import arm_this_process
+from unstuck.tasks.failpoints import arm_this_process
 from unstuck.tasks.host import java_is_gone, lacking, may_run_spark
 from unstuck.tasks.process import hang_alarm as fuse
 from unstuck.tasks.process.deadlines import aside

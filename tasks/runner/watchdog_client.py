@@ -81,7 +81,7 @@ class Leash:
             return self._process.pid
 
     def taken(self) -> None:
-        """This runner has taken a hint, whatever comes of it. For people, who see by it that it is not deaf."""
+        """This runner has taken a hint, whatever comes of it. For people, who see by it that it has not stalled."""
         with self._lock:
             self._hello["taken"] = time.time()
             self._say_if_read({"op": "taken", "at": self._hello["taken"]})

@@ -18,7 +18,7 @@ from kombu import Exchange, Queue
 
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, leave, settings_or_leave
-from unstuck.tasks.transport.broker_connection import BrokerConnection
+from unstuck.tasks.transport.kombu_fixes import BrokerConnection
 from unstuck.tasks.transport.redis_client import broker_url
 
 QUEUES = ("spark", "light")

@@ -1,9 +1,6 @@
-"""Ears: a thread in a worker's main process that notices when this worker has gone deaf, and then ends it.
+"""The stall detector: a thread that ends a Celery process which is connected, has messages waiting and takes none.
 
-Its supervisor starts another. A thread, and not a timer of Celery's own loop: that loop is what may be broken. It has a
-connection of its own to the store, and reads nothing but the lengths of the queues. It must never end a worker that
-is merely busy; what deaf means stands in ``stall_policy``. Workers (``worker.stall``) and coordinators
-(``reconcile.bootsteps``) end in ways of their own.
+A supervisor then starts another. A worker that is busy, that is told to stop, or that cannot ask Redis has not stalled.
 """
 
 from __future__ import annotations
@@ -12,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -23,16 +21,64 @@ from unstuck.tasks.process.deadlines import aside
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings, whoami
 from unstuck.tasks.transport.redis_client import connect, takes_writes
-from unstuck.tasks.transport.stall_policy import LOOKS, Hearing, Look
 
 log = logging.getLogger(__name__)
 
-STORE_WITHIN = 10.0  # seconds for a word to the store, before this process ends
-SHOWN_FOR = 86400.0  # seconds for which people see in the fleet that somebody went deaf
+STORE_WITHIN = 10.0  # seconds for a note in Redis, before this process ends
+SHOWN_FOR = 86400.0  # seconds for which people see in the fleet that a process stalled
+LOOKS = 10  # in the time after which a process counts as stalled; so many do not miss messages by chance
 
 
-class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Begins to listen when Celery has its first consumer, and goes on through every reconnect."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the main process of a worker or a coordinator sees at one moment.
+
+    Attributes:
+        at: monotonic seconds.
+        received: messages that it has received so far.
+        free: it would take another one: it has an idle slot and was not told to stop.
+        waiting: something lies on a queue that it listens to; False also when Redis could not be asked.
+    """
+
+    at: float
+    received: int
+    free: bool
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """What is known so far. ``since``: from when on it has received nothing although it should; None: all is well."""
+
+    last: Look | None = None
+    since: float | None = None
+
+    def after(self, look: Look, *, within: float) -> Silence:
+        """What is known after another look.
+
+        Args:
+            within: seconds in which the next look should have come. After a longer gap this process itself did not run
+                (it was frozen, or its host slept), and could not have received anything.
+        """
+        last = self.last
+        if last is None or look.received != last.received or look.at - last.at > within:
+            return Silence(look)
+        if not (look.free and look.waiting):
+            return Silence(look)
+        return Silence(look, look.at if self.since is None else self.since)
+
+    @property
+    def stalled_for(self) -> float:
+        """Seconds for which it has stalled as far as anybody can tell; 0 if it has not."""
+        return 0.0 if self.since is None or self.last is None else self.last.at - self.since
+
+
+class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Begins to watch when Celery has its first consumer, and goes on through every reconnect.
+
+    A thread, and not a timer of Celery's own loop: that loop is what may be broken. It reads nothing but the lengths of
+    the queues, over a connection of its own. Workers and coordinators end in ways of their own.
+    """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
     parting: str  # what becomes of this process, to end a sentence
@@ -44,9 +90,11 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, consumer: Any) -> None:
         self._count(consumer.task_consumer.channel.qos)
-        if self._thread is not None or not self.at_work() or not settings().deaf_after:
+        if self._thread is not None or not self.at_work() or not settings().stalled_after:
             return
-        self._thread = threading.Thread(target=self._listen, args=(consumer, settings()), name="ears", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch_or_give_up, args=(consumer, settings()), name="stall-detector", daemon=True
+        )
         self._thread.start()
 
     def at_work(self) -> bool:
@@ -74,30 +122,30 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
 
         qos.append = counted
 
-    def _listen(self, consumer: Any, settings: Settings) -> None:
+    def _watch_or_give_up(self, consumer: Any, settings: Settings) -> None:
         """Until this process is told to stop, by us or by anybody. No end of it may go unnoticed."""
         try:
-            self._hark(consumer, settings)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody else would hear that this worker is deaf
-            said = "the ears of %s have failed, so it ends, and its supervisor restarts it: %s: %s"
+            self._watch(consumer, settings)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody else would notice a stall
+            said = "the stall detector of %s has failed, so it ends, and its supervisor restarts it: %s: %s"
             aside(partial(log.critical, said, whoami(), type(error).__name__, error))
             self.give_up()
 
-    def _hark(self, consumer: Any, settings: Settings) -> None:
-        every = settings.deaf_after / LOOKS
+    def _watch(self, consumer: Any, settings: Settings) -> None:
+        every = settings.stalled_after / LOOKS
         client = connect(settings.redis_url, timeout=max(0.2, min(5.0, every)), repeats=0)
-        hearing = Hearing()
+        silence = Silence()
         while self.at_work():
             time.sleep(every)
             queues = list(consumer.app.amqp.queues.consume_from)  # may change: ``celery control cancel_consumer``
             waiting = _waiting(client, Keys(settings.prefix), queues)
             look = Look(time.monotonic(), self._received, self.at_work() and self.free(consumer), waiting)
-            hearing = hearing.after(look, within=3 * every + 1.0)
-            if hearing.deaf_for >= settings.deaf_after:
+            silence = silence.after(look, within=3 * every + 1.0)
+            if silence.stalled_for >= settings.stalled_after:
                 # Aside: what hangs may be the log, with the main thread in it, and then it is never written.
-                said = "%s is deaf: for %.0fs it has received nothing from %s, %s"
-                aside(partial(log.critical, said, whoami(), hearing.deaf_for, ", ".join(queues), self.parting))
-                aside(partial(_leave_word, client, Keys(settings.prefix)), within=STORE_WITHIN)
+                said = "%s has stalled: for %.0fs it has received nothing from %s, %s"
+                aside(partial(log.critical, said, whoami(), silence.stalled_for, ", ".join(queues), self.parting))
+                aside(partial(_note_stall, client, Keys(settings.prefix)), within=STORE_WITHIN)
                 self.give_up()
         client.close()
 
@@ -117,15 +165,15 @@ def _waiting(client: redis.Redis, keys: Keys, queues: Iterable[str]) -> bool:
         return False
 
 
-def _leave_word(client: redis.Redis, keys: Keys) -> None:
+def _note_stall(client: redis.Redis, keys: Keys) -> None:
     """For people: the fleet list shows it for a day. Nothing is decided from it."""
     try:
         seconds, micros = client.time()
         now = seconds + micros / 1e6
         with client.pipeline(transaction=True) as pipe:
-            pipe.zadd(keys.deaf, {whoami(): now})
-            pipe.zremrangebyscore(keys.deaf, "-inf", now - SHOWN_FOR)
-            pipe.expire(keys.deaf, round(SHOWN_FOR))
+            pipe.zadd(keys.stalled, {whoami(): now})
+            pipe.zremrangebyscore(keys.stalled, "-inf", now - SHOWN_FOR)
+            pipe.expire(keys.stalled, round(SHOWN_FOR))
             pipe.execute()
     except redis.RedisError as error:
-        log.warning("that %s went deaf could not be noted in the fleet list: %s", whoami(), error)
+        log.warning("that %s has stalled could not be noted in the fleet list: %s", whoami(), error)

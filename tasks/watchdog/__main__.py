@@ -1,21 +1,7 @@
-"""The watchdog: a small process beside each runner that keeps its lease, hears orders, counts time, and kills.
+"""The watchdog: a process beside each runner that renews its lease, passes orders on, counts its time, and kills it.
 
-It exists because one C call that holds the GIL silences every thread of the runner for as long as it lasts
-(measured: 2.7 s of 2.7 s). It starts by exec, in a session of its own, and imports neither Spark nor Celery. Pipes
-tie it to its runner, one JSON object a line, each with an ``op``:
-
-==================  ==========================================================================================
-runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, claimed, taken (if ever) ·
-                    ``taken`` at · ``hold`` token, log, since · ``log`` path ·
-                    ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text ·
-                    ``remark`` text · ``release``
-watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
-==================  ==========================================================================================
-
-It also sees the stop sign of the worker (``tasks.process.shutdown_flag``), whose grace it counts.
-
-It must never renew for a runner that is gone or stopped, never die of a store that is away, and never outlive its
-runner. What it decides stands in ``tasks.watchdog.policy``; here it looks and acts.
+It is a process of its own because one C call that holds the GIL silences every thread of the runner (measured: 2.7 s of
+2.7 s). It looks and acts; the policy stands in ``tasks.watchdog.policy``.
 """
 
 from __future__ import annotations
@@ -34,45 +20,58 @@ from typing import Any
 import psutil
 import redis
 
-from unstuck.tasks.failpoint_arming import arm_this_process
-from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.failpoints import Point, arm_this_process, reach
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.deadlines import AsideHandler, aside
 from unstuck.tasks.process.shutdown_flag import StopSign, Word
 from unstuck.tasks.process.tree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease, RenewAnswer
+from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.redis_client import connect, persistently
-from unstuck.tasks.warehouse.probe import Lookout
-from unstuck.tasks.watchdog.cancel_channel import Wake
-from unstuck.tasks.watchdog.policy import Clock, Order, Sight, Vigil, decide, may_renew, timeout_failure
+from unstuck.tasks.warehouse.probe import WarehouseProbe
+from unstuck.tasks.watchdog.cancel_channel import CancelChannel
+from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState, decide, may_renew, timeout_failure
 
 log = logging.getLogger("unstuck.tasks.watchdog")
 
 SIGN_EVERY = 0.2  # seconds; how often a raised sign is looked at, for it may be raised higher
-AGAIN = 0.5  # seconds until a renewal is tried again that the store refused at once
-LAST_WORD_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
+RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused at once
+REPORT_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
+
+
+# Pipes tie it to its runner, one JSON object a line, each with an ``op``:
+#
+# runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, claimed, taken (if ever) ·
+#                     ``taken`` at · ``hold`` token, log, since · ``log`` path ·
+#                     ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text ·
+#                     ``remark`` text · ``release``
+# watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
 
 
 class Watchdog:
-    """One runner's watchdog. ``hello`` is the first line that the runner sent."""
+    """One runner's watchdog. It renews for no runner that is gone or stopped, and never outlives its runner.
+
+    ``hello`` is the first line that the runner sent.
+    """
 
     def __init__(self, hello: dict[str, Any], settings: Settings) -> None:
         self._settings = settings
         self._keys = Keys(settings.prefix)
         self._client = connect(settings.redis_url, timeout=max(1.0, min(5.0, settings.lease_ttl / 5)), repeats=1)
+        self._registry = ProcessRegistry(self._client, self._keys)
         self._lease = Lease(self._client, self._keys, settings.lease_ttl)
         self._id = str(hello["runner"])
         self._worker = str(hello["worker"])
         self._worker_pid = int(hello["worker_pid"])
-        self._queues = list(hello["queues"])
+        self._queues = tuple(hello["queues"])
         self._runner = psutil.Process(int(hello["pid"]))
         self._parent = self._runner.parent()  # the main process of the worker
         self._tree = Tree(self._runner)
-        self._wake = Wake(self._client, self._keys)
+        self._channel = CancelChannel(self._client, self._keys)
         self._sign = None if hello.get("sign") is None else StopSign(int(hello["sign"]))
         self._word = Word.WORK
         self._drain_at: float | None = None  # monotonic seconds
@@ -80,12 +79,12 @@ class Watchdog:
         self._claimed = float(hello.get("claimed", 0.0))  # its last claim, by the clock of this host
         self._taken = float(hello.get("taken", 0.0))  # when it last took a hint, whatever came of it
         self._idle = time.time()  # since when it may have nothing to do: as far as this watchdog knows
-        self._lookout = Lookout(settings)
+        self._probe = WarehouseProbe(settings)
         self._release = release_here()  # of its runner, too: both are started by one Python
         self._log: str | None = None
         self._progress = ""
-        self._remark = ""  # what the runner said of itself, for the last words about its attempt
-        self._vigil = Vigil()
+        self._remark = ""  # what the runner said of itself, for the report of its death
+        self._state = WatchState()
         self._answer: RenewAnswer | None = None
         self._next_tick = 0.0
         self._piped = True
@@ -98,28 +97,28 @@ class Watchdog:
         pidfd = _pidfd(self._runner.pid)
         try:
             while True:
-                self._listen(pidfd)
-                if not self._attend():
+                self._wait(pidfd)
+                if not self._step():
                     return
         finally:
-            self._unregister()
+            self._registry.leave(self._id)
 
-    def _listen(self, pidfd: int | None) -> None:
+    def _wait(self, pidfd: int | None) -> None:
         """Wait for a line, the runner's death, or the next moment that matters."""
         now = time.monotonic()
         moments = [self._next_tick]
-        if self._vigil.next_end is not None:
-            moments.append(self._vigil.next_end)
-        if self._vigil.order is not None:
-            moments.append(self._vigil.ordered_at + self._settings.cancel_grace)
-        if self._drain_at is not None and self._token is not None and not self._vigil.drains:
+        if self._state.next_end is not None:
+            moments.append(self._state.next_end)
+        if self._state.order is not None:
+            moments.append(self._state.ordered_at + self._settings.cancel_grace)
+        if self._drain_at is not None and self._token is not None and not self._state.drains:
             moments += [self._drain_at, now + SIGN_EVERY]
         sources: list[Any] = [0] if self._piped else []
         if self._sign is not None and self._word is Word.WORK:
             sources.append(self._sign)  # a raised one can be read for ever
         if pidfd is not None:
             sources.append(pidfd)
-        socket = self._wake.socket()
+        socket = self._channel.socket()
         if socket is not None:
             sources.append(socket)
         ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
@@ -127,7 +126,7 @@ class Watchdog:
             self._sign = None  # whoever could raise it has died, which is for the process table to say
         if 0 in ready:
             self._read()
-        if socket in ready and self._wake.heard():
+        if socket in ready and self._channel.received():
             self._next_tick = 0.0  # the renewal brings the order
 
     def _read(self) -> None:
@@ -138,17 +137,17 @@ class Watchdog:
             return
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
-            self._obey(json.loads(line))
+            self._take(json.loads(line))
 
-    def _obey(self, line: dict[str, Any]) -> None:
+    def _take(self, line: dict[str, Any]) -> None:
         op = line["op"]
         if op == "hold":
             self._token = Token.parse(line["token"])
             self._log = line["log"]
             self._claimed = float(line["since"])
             self._progress, self._remark = "", ""
-            self._vigil = Vigil()
-            self._wake.follow(self._token.job)
+            self._state = WatchState()
+            self._channel.follow(self._token.job)
             self._tick_soon()
         elif op == "taken":
             self._taken = float(line["at"])
@@ -156,26 +155,26 @@ class Watchdog:
             self._log = line["path"]
         elif op == "clock":
             if line["seconds"] is None:
-                self._vigil = self._vigil.without_clock(line["code"])
+                self._state = self._state.without_clock(line["code"])
             else:
                 began = time.monotonic() - float(line["elapsed"])
-                self._vigil = self._vigil.with_clock(Clock(line["code"], float(line["seconds"]), began, line["step"]))
+                self._state = self._state.with_clock(Clock(line["code"], float(line["seconds"]), began, line["step"]))
         elif op == "progress":
             self._progress = line["text"]
         elif op == "remark":
             self._remark = f" ({line['text']})"
         elif op == "release":
-            self._token, self._log, self._progress, self._vigil, self._answer = None, None, "", Vigil(), None
+            self._token, self._log, self._progress, self._state, self._answer = None, None, "", WatchState(), None
             self._idle = time.time()
             self._tick_soon()
 
     def _tick_soon(self) -> None:
-        """Show soon what this runner is at; not at once, so that a short attempt costs the store nothing more."""
+        """Show soon what this runner is at; not at once, so that a short attempt costs Redis no more."""
         self._next_tick = min(self._next_tick, time.monotonic() + 0.25)
 
-    def _attend(self) -> bool:
+    def _step(self) -> bool:
         """Look, renew when it is time, and do what is decided. False: there is nothing left to watch."""
-        self._heed()  # before the runner is looked at: what ended it may be the stop
+        self._look_at_stop()  # before the runner is looked at: what ended it may be the stop
         runner = look(self._runner)
         # Read before the parent reaps the zombie; afterwards nobody can tell.
         death = describe_status(exit_status(self._runner.pid)) + self._remark if runner is Seen.GONE else ""
@@ -183,36 +182,36 @@ class Watchdog:
             self._next_tick = time.monotonic() + self._settings.lease_renew
             if runner is not Seen.GONE:
                 self._tree.remember()
-            if self._renew(runner) and self._counts(runner):
-                self._register()
+            if self._renew(runner) and self._counts_as_living(runner):
+                self._registry.note(self._status)
         orphaned = self._orphaned(runner)
         if self._token is None:
             if runner is Seen.GONE or orphaned:
                 self._tree.kill()  # what it left behind
                 return False
             return True
-        sight = Sight(time.monotonic(), runner, orphaned, self._answer, self._drain_at)
+        observation = Observation(time.monotonic(), runner, orphaned, self._answer, self._drain_at)
         self._answer = None
-        verdict = decide(
-            self._vigil, sight, grace=self._settings.cancel_grace, death=death, who=f"the runner {self._worker}"
+        action = decide(
+            self._state, observation, grace=self._settings.cancel_grace, death=death, who=f"the runner {self._worker}"
         )
-        self._vigil = verdict.vigil
-        if verdict.tell is not None:
-            log.info("%s: %s", self._token, verdict.tell)
+        self._state = action.state
+        if action.tell is not None:
+            log.info("%s: %s", self._token, action.tell)
             # With its token: by the time it is read the runner may hold another attempt, which it must not hit.
-            line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(verdict.tell)}
-            if verdict.tell is Order.TIMEOUT and verdict.vigil.timed_out is not None:
-                line["failure"] = timeout_failure(verdict.vigil.timed_out).to_dict()  # which of the clocks it was
-            self._say(line)
-        if verdict.kill:
-            self._note(verdict.kill)
+            line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(action.tell)}
+            if action.tell is Order.TIMEOUT and action.state.timed_out is not None:
+                line["failure"] = timeout_failure(action.state.timed_out).to_dict()  # which of the clocks it was
+            self._send(line)
+        if action.kill:
+            self._log_for_attempt(action.kill)
             if left := self._tree.kill():
                 log.error("%s: these processes do not end: %s", self._token, [p.pid for p in left])
-        if verdict.finish is not None:
-            _report(self._lease, self._token, verdict.finish)
-        return not verdict.ended
+        if action.finish is not None:
+            _report(self._lease, self._token, action.finish)
+        return not action.kill
 
-    def _heed(self) -> None:
+    def _look_at_stop(self) -> None:
         """Look at the stop sign, and count the grace from when it is first seen."""
         word = Word.WORK if self._sign is None else self._sign.word
         if word <= self._word:
@@ -222,12 +221,10 @@ class Watchdog:
         grace = self._settings.drain_grace if word is Word.STOP else 0.0
         self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
 
-    def _counts(self, runner: Seen) -> bool:
+    def _counts_as_living(self, runner: Seen) -> bool:
         """Is it to be shown as living? Not while it is stopped, nor while it is idle below a worker that is.
 
-        Nobody could give it work then, so it must not count as listening: `why` and the doctor would wait for it for
-        ever. It is shown
-        again with the first look after the thaw; what stops for a moment only is not missed.
+        Nobody could give it work then, and a runner that seems to listen would make `why` and the doctor wait for ever.
         """
         if runner is Seen.STOPPED:
             return False
@@ -241,12 +238,12 @@ class Watchdog:
         except psutil.NoSuchProcess:
             return False
 
-    # -- the store ---------------------------------------------------------------------------------------------
+    # -- Redis ---------------------------------------------------------------------------------------------
 
     def _renew(self, runner: Seen) -> bool:
-        """Keep the lease, if there is one to keep. False: the store is away, and is not to be asked for more just now.
+        """Keep the lease, if there is one to keep. False: Redis is away, and is not to be asked for more just now.
 
-        Every question to a store that hangs takes seconds, in which no clock is looked at.
+        Every question to a Redis that hangs takes seconds, in which no clock is looked at.
         """
         if self._token is None or not may_renew(runner):
             return True
@@ -256,68 +253,49 @@ class Watchdog:
             # The lease runs on; the next tick tries again. Nobody takes over in an outage (docs/protocol.md, rule 7).
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
             # Soon, for a store that comes back may have forgotten the claim, and the hint lies before idle runners.
-            self._next_tick = min(self._next_tick, time.monotonic() + AGAIN)
+            self._next_tick = min(self._next_tick, time.monotonic() + RENEW_AGAIN)
             return False
         return True
 
-    def _register(self) -> None:
-        """Show people what this runner is at. Never more than a view: nothing is decided from it."""
-        try:
-            seconds, micros = self._client.time()
-            now = seconds + micros / 1e6
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.hset(self._keys.runners, self._id, json.dumps(self._described(now)))
-                pipe.zadd(self._keys.runners_seen, {self._id: now})
-                pipe.execute()
-        except redis.RedisError as error:
-            log.warning("%s could not be shown in the fleet: %s", self._worker, error)
+    def _status(self, now: float) -> RunnerStatus:
+        """This runner, its times by the clock of Redis, which says that it is ``now``."""
+        token, here = self._token, time.time()
 
-    def _described(self, now: float) -> dict[str, Any]:
-        """The line of this runner, its times by the clock of the store, which says that it is ``now``."""
-        claimed = now - max(0.0, time.time() - self._claimed) if self._claimed else None
-        taken = now - max(0.0, time.time() - self._taken) if self._taken else None
-        line: dict[str, Any] = {
-            "id": self._id,
-            "host": self._worker.rpartition(":")[0],
-            "pid": self._runner.pid,
-            "worker_pid": self._worker_pid,
-            "queues": self._queues,
-            "taken_at": taken,
-            "claimed_at": claimed,
-            "job": None,
-            "idle_since": now - max(0.0, time.time() - max(self._idle, self._taken)) if self._free else None,
-            **self._lookout.seen(now),
-            **self._release,
-        }
-        if self._token is not None:
-            token = self._token
-            line |= {"job": token.job, "group": token.group, "epoch": token.epoch, "since": claimed}
-            line["step"] = json.loads(self._progress).get("label") if self._progress else None
-        return line
+        def of_redis(at: float) -> float | None:
+            return now - max(0.0, here - at) if at else None
+
+        return RunnerStatus(
+            id=self._id,
+            host=self._worker.rpartition(":")[0],
+            pid=self._runner.pid,
+            queues=self._queues,
+            seen=now,
+            warehouse=self._probe.seen(now),
+            runs_on=self._release,
+            worker_pid=self._worker_pid,
+            taken_at=of_redis(self._taken),
+            claimed_at=of_redis(self._claimed),
+            job=token.job if token else None,
+            group=token.group if token else None,
+            attempt=token.epoch if token else None,
+            step=json.loads(self._progress).get("label") if token and self._progress else None,
+            idle_since=of_redis(max(self._idle, self._taken)) if self._free else None,
+        )
 
     @property
     def _free(self) -> bool:
         """It runs nothing, and its worker was not told to stop: it should take what is offered."""
         return self._token is None and self._word is Word.WORK
 
-    def _unregister(self) -> None:
-        try:
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.hdel(self._keys.runners, self._id)
-                pipe.zrem(self._keys.runners_seen, self._id)
-                pipe.execute()
-        except redis.RedisError as error:
-            log.warning("%s could not be taken out of the fleet list: %s", self._worker, error)
-
     # -- the runner --------------------------------------------------------------------------------------------
 
-    def _say(self, line: dict[str, Any]) -> None:
+    def _send(self, line: dict[str, Any]) -> None:
         try:
             os.write(1, json.dumps(line).encode() + b"\n")
         except BrokenPipeError:
             log.warning("%s does not listen any more", self._worker)
 
-    def _note(self, text: str) -> None:
+    def _log_for_attempt(self, text: str) -> None:
         """``text`` into the attempt's own log, where its people look.
 
         Where the warehouse hangs its logs hang too, and the kill must not wait for that.
@@ -331,11 +309,11 @@ class Watchdog:
 
 
 def _report(lease: Lease, token: Token, outcome: Outcome) -> None:
-    """Report in the dead runner's stead. If the store stays away, the lapsed lease says the same, later."""
+    """Report in the dead runner's stead. If Redis stays away, the lapsed lease says the same, later."""
     event = os.urandom(8).hex()
     reach(Point.BEFORE_LAST_WORD, token.job)
     try:
-        answer = persistently(LAST_WORD_FOR, lease.finish, token, outcome, event)
+        answer = persistently(REPORT_FOR, lease.finish, token, outcome, event)
         log.info("%s: finished as %s for its runner: %s", token, outcome.kind, answer)
     except redis.RedisError as error:
         log.error("%s: %s could not be reported: %s", token, outcome.kind, error)

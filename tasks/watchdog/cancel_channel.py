@@ -1,7 +1,6 @@
-"""Wake: hears at once that a job wants something of its runners. The renewal hears it too, a little later.
+"""The cancel channel: tells a watchdog at once that a job wants something of its runners.
 
-Pub/sub may lose every message; nothing depends on it. An error here ends the listening until the next attempt, and is
-never more than a line in the log.
+Pub/sub may lose every message; the next renewal brings the same order a little later.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from unstuck.tasks.protocol.keys import Keys
 log = logging.getLogger(__name__)
 
 
-class Wake:
-    """Listens for one job at a time, on a connection of its own."""
+class CancelChannel:
+    """Follows one job at a time, on a connection of its own. An error ends that until the next attempt begins."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
@@ -26,7 +25,7 @@ class Wake:
         self._job: str | None = None
 
     def follow(self, job: str | None) -> None:
-        """Listen for ``job``; None: for nothing."""
+        """Follow ``job``; None: none."""
         if job == self._job:
             return
         try:
@@ -41,14 +40,14 @@ class Wake:
             self._lose(error)
 
     def socket(self) -> Any:
-        """What becomes readable when there is something to hear; None while nothing is listened to."""
+        """It becomes readable when there is a message; None while no job is followed."""
         connection = getattr(self._listening, "connection", None)
         return getattr(connection, "_sock", None) if self._job is not None else None
 
-    def heard(self) -> bool:
-        """Take in what has arrived; True if the job wants something, or if the connection was lost.
+    def received(self) -> bool:
+        """Take what has arrived; True if the job wants something, or if the connection was lost.
 
-        Then the store may have been restarted, or rolled back to before this attempt was claimed: it is time to renew.
+        Redis may then have been restarted, or rolled back to before this attempt was claimed: it is time to renew.
         """
         found, held = False, self.socket()
         try:
@@ -63,7 +62,7 @@ class Wake:
         return found
 
     def _lose(self, error: redis.RedisError) -> None:
-        log.warning("orders are heard at renewals only, until the next attempt: %s", error)
+        log.warning("orders come with renewals only, until the next attempt: %s", error)
         if self._listening is not None:
             self._listening.close()
         self._listening, self._job = None, None

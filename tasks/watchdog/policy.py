@@ -1,8 +1,7 @@
-"""What a watchdog decides: from what it sees of its runner and what the store answers, to what it does.
+"""The policy of a watchdog: from an observation of its runner to an action. Pure: no process, no clock, no store.
 
-Pure: no process, no clock, no store. ``tasks.watchdog`` looks, asks ``decide``, and acts. It must never let a
-runner that is told to stop go on for ever, and never say of an attempt what the order given to it contradicts:
-a runner killed because the user canceled was canceled, not lost.
+A runner that is told to stop never goes on for ever. A runner that is killed because the user canceled was canceled,
+not lost.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Vigil:
+class WatchState:
     """What is known of the attempt that the runner holds. Times are monotonic seconds."""
 
     clocks: Mapping[str, Clock] = field(default_factory=dict)  # those that run, by code
@@ -61,10 +60,10 @@ class Vigil:
     ordered_at: float = 0.0
     timed_out: Clock | None = None  # the first that ran out
 
-    def with_clock(self, clock: Clock) -> Vigil:
+    def with_clock(self, clock: Clock) -> WatchState:
         return replace(self, clocks={**self.clocks, clock.code: clock})
 
-    def without_clock(self, code: str) -> Vigil:
+    def without_clock(self, code: str) -> WatchState:
         return replace(self, clocks={name: clock for name, clock in self.clocks.items() if name != code})
 
     @property
@@ -84,7 +83,7 @@ class Vigil:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """What is seen at one moment. ``answer`` is that of a renewal made since the last moment, if one was."""
 
     now: float
@@ -95,14 +94,13 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Action:
     """What to do, in this order: ``tell`` the runner, ``kill`` its tree, ``finish`` the attempt in its stead."""
 
-    vigil: Vigil
+    state: WatchState
     tell: Order | None = None
-    kill: str = ""  # why, as a sentence for people; empty: let it live
+    kill: str = ""  # why, as a sentence for people; empty: let it live. After a kill there is nothing left to watch
     finish: Outcome | None = None
-    ended: bool = False  # the vigil is over, the runner is dead or will be
 
 
 def may_renew(runner: Seen) -> bool:
@@ -110,59 +108,60 @@ def may_renew(runner: Seen) -> bool:
     return runner is Seen.ALIVE
 
 
-def decide(vigil: Vigil, sight: Sight, *, grace: float, death: str = "died", who: str = "the runner") -> Verdict:
-    """The verdict on a runner that holds an attempt.
+def decide(
+    state: WatchState, observation: Observation, *, grace: float, death: str = "died", who: str = "the runner"
+) -> Action:
+    """What to do about a runner that holds an attempt.
 
     Args:
         grace: seconds a runner has to leave after it was told to.
         death: how it died, in words, if it is gone.
         who: the runner as people know it.
     """
-    vigil, tell = _hear(vigil, sight)
-    if sight.runner is Seen.GONE:
+    state, tell = _with_orders(state, observation)
+    if observation.runner is Seen.GONE:
         # Kill all the same: what the runner started outlives it (a JVM that writes, Python workers).
         why = f"{who} {death}"
-        return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
-    if sight.orphaned:
+    elif observation.orphaned:
         why = f"{who} was ended because the Celery worker above it has died"
-        return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
-    if vigil.order is not None and sight.now - vigil.ordered_at >= grace:
-        why = f"{who} was killed: it had not left {grace:g}s after it was told to ({vigil.order})"
-        if vigil.timed_out is not None and vigil.timed_out.leaving:
-            why = f"{who} was killed: {timeout_failure(vigil.timed_out).text}"
-        return Verdict(vigil, None, why, _last_word(vigil, sight, why), ended=True)
-    return Verdict(vigil, tell)
+    elif state.order is None or observation.now - state.ordered_at < grace:
+        return Action(state, tell)
+    elif state.timed_out is not None and state.timed_out.leaving:
+        why = f"{who} was killed: {timeout_failure(state.timed_out).text}"
+    else:
+        why = f"{who} was killed: it had not left {grace:g}s after it was told to ({state.order})"
+    return Action(state, None, why, _outcome_for(state, observation, why))
 
 
-def _hear(vigil: Vigil, sight: Sight) -> tuple[Vigil, Order | None]:
-    """The vigil with a new or stronger order, and that order if there is one. The grace counts from the first."""
-    heard = [_ORDER_OF[sight.answer]] if sight.answer in _ORDER_OF else []
-    if vigil.leaving and Order.STALE in heard:
+def _with_orders(state: WatchState, observation: Observation) -> tuple[WatchState, Order | None]:
+    """``state`` with a new or stronger order, and that order if there is one. The grace counts from the first."""
+    heard = [_ORDER_OF[observation.answer]] if observation.answer in _ORDER_OF else []
+    if state.leaving and Order.STALE in heard:
         heard.remove(Order.STALE)  # the outcome is on the record; leaving the session has its own time, not the grace
-    if sight.drain_at is not None and sight.drain_at <= sight.now:
+    if observation.drain_at is not None and observation.drain_at <= observation.now:
         heard.append(Order.DRAIN)
-    over = [clock for clock in vigil.clocks.values() if clock.ends <= sight.now]
+    over = [clock for clock in state.clocks.values() if clock.ends <= observation.now]
     if over:
         heard.append(Order.TIMEOUT)
-        vigil = replace(vigil, timed_out=vigil.timed_out or min(over, key=lambda clock: clock.ends))
+        state = replace(state, timed_out=state.timed_out or min(over, key=lambda clock: clock.ends))
     order = max(heard, key=lambda o: o.strength, default=None)
-    if order is None or (vigil.order is not None and order.strength <= vigil.order.strength):
-        return vigil, None
-    since = sight.now if vigil.order is None else vigil.ordered_at
-    return replace(vigil, order=order, ordered_at=since), order
+    if order is None or (state.order is not None and order.strength <= state.order.strength):
+        return state, None
+    since = observation.now if state.order is None else state.ordered_at
+    return replace(state, order=order, ordered_at=since), order
 
 
-def _last_word(vigil: Vigil, sight: Sight, why: str) -> Outcome | None:
+def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outcome | None:
     """What to report for a runner that cannot report any more; None when it has, or the attempt is another's by now."""
-    if vigil.order is Order.STALE or vigil.leaving:
+    if state.order is Order.STALE or state.leaving:
         return None
-    if vigil.order is Order.CANCEL:
+    if state.order is Order.CANCEL:
         return Outcome(OutcomeKind.CANCELED)
-    if vigil.order is Order.DRAIN:
+    if state.order is Order.DRAIN:
         return Outcome(OutcomeKind.RELEASED)
-    if vigil.order is Order.TIMEOUT and vigil.timed_out is not None:
-        return Outcome(OutcomeKind.FAILED, failure=timeout_failure(vigil.timed_out))
-    if sight.drain_at is not None:
+    if state.order is Order.TIMEOUT and state.timed_out is not None:
+        return Outcome(OutcomeKind.FAILED, failure=timeout_failure(state.timed_out))
+    if observation.drain_at is not None:
         # Ended with its worker before its time: a supervisor with a shorter grace than ours. No fault of the group.
         return Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", f"{why}, while its worker was told to stop"))
     return Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why))

@@ -1,8 +1,7 @@
-"""Seats: which runners of a worker wait for work, by their own word.
+"""Idle slots: each runner of a worker notes in shared memory whether it waits for a job.
 
-Celery counts a runner as busy until its main loop has read the result. A loop that hangs never reads it, and the
-worker would look busy for ever. So each child notes in memory that it shares with its main process whether it waits
-for a job; no pipe, lock or loop lies between, and whoever reads it needs none.
+Celery counts a runner as busy until its main loop has read the result, so a worker whose loop hangs would look busy for
+ever.
 """
 
 from __future__ import annotations
@@ -14,34 +13,34 @@ import psutil
 
 from unstuck.tasks.process.tree import Seen, look
 
-MOST = 4096  # children of one worker; those beyond are not counted as waiting
+MAX_SLOTS = 4096  # children of one worker; those beyond are not counted as waiting
 _WIDTH = 8  # bytes
 
 
-class Seats:
-    """One number a child: its pid while it waits, that pid negated while it is at work, 0 where nobody sat yet."""
+class IdleSlots:
+    """One number a child: its pid while it waits, that pid negated while it is at work, 0 where no child was yet."""
 
     def __init__(self, children: Callable[[], list[psutil.Process]] | None = None) -> None:
-        """``children``: of the main process, which makes the seats before it forks; given in tests."""
+        """``children``: of the main process, which makes the slots before it forks; given in tests."""
         self._children = children or psutil.Process().children
-        self._pids = memoryview(mmap.mmap(-1, MOST * _WIDTH)).cast("q")
+        self._pids = memoryview(mmap.mmap(-1, MAX_SLOTS * _WIDTH)).cast("q")
 
-    def wait(self, seat: int, pid: int) -> None:
-        """The child ``pid`` waits for a job. Called in the child, as is ``work``."""
-        if seat < MOST:
-            self._pids[seat] = pid
+    def idle(self, slot: int, pid: int) -> None:
+        """The child ``pid`` waits for a job. Called in the child, as is ``busy``."""
+        if slot < MAX_SLOTS:
+            self._pids[slot] = pid
 
-    def work(self, seat: int, pid: int) -> None:
-        """It has got one."""
-        if seat < MOST:
-            self._pids[seat] = -pid
+    def busy(self, slot: int, pid: int) -> None:
+        """The child ``pid`` has got one."""
+        if slot < MAX_SLOTS:
+            self._pids[slot] = -pid
 
     @property
-    def free(self) -> bool:
+    def available(self) -> bool:
         """A child waits, or there is none at all that could be at work. One that still starts up counts as at work.
 
-        One that waits and is stopped is not free: the job that it does not read is in its pipe. False, too, where they
-        cannot be looked at, for want of a descriptor say; that may end.
+        One that waits and is stopped is not available: the job that it does not read is in its pipe. False, too, where
+        they cannot be looked at, for want of a descriptor say; that may end.
         """
         try:
             seen = {child.pid: look(child) for child in self._children()}

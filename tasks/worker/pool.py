@@ -29,7 +29,7 @@ from unstuck.tasks.process.tree import adopt_orphans, end_strays, is_watchdog
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import START_WITHIN
 from unstuck.tasks.worker import shutdown as stopping
-from unstuck.tasks.worker.idle_slots import Seats
+from unstuck.tasks.worker.idle_slots import IdleSlots
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Worker(asynpool.Worker):  # type: ignore[misc]
     def _make_child_methods(self, *args: Any, **kwargs: Any) -> None:
         fuse.lay(START_WITHIN + settings().dispatch_timeout)  # what comes after the start may be a try to claim
         super()._make_child_methods(*args, **kwargs)
-        self.wait_for_job = _or_leave(_seated(self.wait_for_job))
+        self.wait_for_job = _or_leave(_noting_idle(self.wait_for_job))
 
 
 def _or_leave(wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,18 +62,18 @@ def _or_leave(wait: Callable[..., Any]) -> Callable[..., Any]:
     return wait_or_leave
 
 
-def _seated(wait: Callable[..., Any]) -> Callable[..., Any]:
-    worker, seat, pid = stopping.this_worker(), current_process().index, os.getpid()
+def _noting_idle(wait: Callable[..., Any]) -> Callable[..., Any]:
+    worker, slot, pid = stopping.this_worker(), current_process().index, os.getpid()
     assert worker is not None
-    assert worker.seats is not None, "made before the first child is forked"
-    seats = worker.seats
+    assert worker.idle_slots is not None, "made before the first child is forked"
+    slots = worker.idle_slots
 
     def on_the_way() -> None:
         fuse.light()
-        seats.work(seat, pid)
+        slots.busy(slot, pid)
 
-    def wait_seated(*args: Any, **kwargs: Any) -> Any:
-        seats.wait(seat, pid)
+    def wait_idle(*args: Any, **kwargs: Any) -> Any:
+        slots.idle(slot, pid)
         fuse.put_out()
         try:
             job = wait(*args, **kwargs)
@@ -84,7 +84,7 @@ def _seated(wait: Callable[..., Any]) -> Callable[..., Any]:
             on_the_way()
         return job
 
-    return wait_seated
+    return wait_idle
 
 
 class Pool(asynpool.AsynPool):  # type: ignore[misc]
@@ -122,7 +122,7 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     def on_start(self) -> None:
         self._stopping = stopping.begin(self.options["initargs"][1])
         self._stopping.take_signals()  # Celery has set its own by now
-        self._stopping.seats = Seats()
+        self._stopping.idle_slots = IdleSlots()
         adopt_orphans()
         super().on_start()
 

@@ -20,9 +20,8 @@ from unstuck.tasks.process.shutdown_flag import StopSign, Word
 from unstuck.tasks.settings import Settings, settings
 
 if TYPE_CHECKING:
-    from unstuck.tasks.worker.idle_slots import (
-        Seats,  # looks at processes, with a package that a coordinator need not have
-    )
+    # It looks at processes, with a package that a coordinator need not have.
+    from unstuck.tasks.worker.idle_slots import IdleSlots
 
 
 class Stopping:
@@ -31,7 +30,7 @@ class Stopping:
     def __init__(self, sign: StopSign, settings: Settings, name: str) -> None:
         """``name``: of the worker, as people know it."""
         self.sign = sign
-        self.seats: Seats | None = None  # of its runners, once there are any
+        self.idle_slots: IdleSlots | None = None  # of its runners, once there are any
         self._settings = settings
         self._name = name
         self._pid = os.getpid()

@@ -24,6 +24,7 @@ from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.settings import Settings
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts a JVM in half a minute
@@ -66,14 +67,14 @@ def kinds(client: Client, job: str) -> dict[str, list[str]]:
     return found
 
 
-def runner_of(client: Client, job: str, group: str) -> dict[str, Any]:
-    def find() -> dict[str, Any] | None:
-        for runner in client.queries.runners():
-            if runner.get("job") == job and runner.get("group") == group:
+def runner_of(client: Client, job: str, group: str) -> RunnerStatus:
+    def find() -> RunnerStatus | None:
+        for runner in client.fleet().runners:
+            if runner.job == job and runner.group == group:
                 return runner
         return None
 
-    return wait_until(find, 60, f"{group} to run")  # type: ignore[return-value]
+    return wait_until(find, 60, f"{group} to run")
 
 
 def celery_processes(*words: str) -> list[psutil.Process]:
@@ -107,7 +108,7 @@ def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_ag
     """Nobody is left who could report it: the lease tells."""
     group, gate = until_step(tmp_path)
     job = client.submit({"name": "kill-worker", "groups": [group]}).id
-    killed = psutil.Process(runner_of(client, job, "hold")["worker_pid"])
+    killed = psutil.Process(runner_of(client, job, "hold").worker_pid)
     killed.suspend()  # it starts no other child
     children = killed.children(recursive=True)
     for process in children:
@@ -121,7 +122,7 @@ def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_ag
 
     def runs_now() -> set[int]:
         (light,) = [child.pid for child in fleet.children if child.name == "light-1"]
-        return {one["worker_pid"] for one in client.queries.runners() if one.get("job") == job} & {light}
+        return {one.worker_pid for one in client.fleet().runners if one.job == job} & {light}
 
     wait_until(again, 60, "the group to run again")
     wait_until(runs_now, 10, "the fleet list to show it on the worker that was started instead")
@@ -140,26 +141,26 @@ def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(client:
     group, gate = until_step(tmp_path)
     job = client.submit({"name": "freeze", "groups": [group]}).id
     frozen = runner_of(client, job, "hold")
-    os.kill(frozen["pid"], signal.SIGSTOP)
+    os.kill(frozen.pid, signal.SIGSTOP)
     try:
         wait_until(lambda: "BACKOFF" in kinds(client, job)["hold"], 40, "the frozen runner's lease to lapse")
         gate.touch()
         view = client.wait(job, 60)
     finally:
-        if psutil.pid_exists(frozen["pid"]):
-            os.kill(frozen["pid"], signal.SIGCONT)
+        if psutil.pid_exists(frozen.pid):
+            os.kill(frozen.pid, signal.SIGCONT)
     assert view.job.status is Status.FINISHED
     record = view.groups[0].members[0].record
     assert (record.epoch, record.losses, record.failures) == (2, 0, 0)
     assert record.first_error is not None
     assert record.first_error.code == "LEASE_LAPSED"
     commit = view.job.commit
-    wait_until(lambda: _idle_or_gone(client, frozen["id"]), 30, "the thawed runner to let go or end itself")
+    wait_until(lambda: _idle_or_gone(client, frozen.id), 30, "the thawed runner to let go or end itself")
     assert client.show(job).job.commit == commit
 
 
 def _idle_or_gone(client: Client, runner: str) -> bool:
-    return all(not found.get("job") for found in client.queries.runners() if found["id"] == runner)
+    return all(found.job is None for found in client.fleet().runners if found.id == runner)
 
 
 def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_other(
@@ -290,7 +291,7 @@ def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_a
     group, gate = until_step(tmp_path)
     job = client.submit({"name": "frozen", "groups": [group]}).id
     frozen = runner_of(client, job, "hold")
-    os.kill(frozen["pid"], signal.SIGSTOP)
+    os.kill(frozen.pid, signal.SIGSTOP)
     try:
         asked = time.monotonic()
         (client.force_stop if force else client.cancel)(job)
@@ -298,14 +299,14 @@ def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_a
         took = time.monotonic() - asked
     finally:
         gate.touch()
-        if psutil.pid_exists(frozen["pid"]):
-            os.kill(frozen["pid"], signal.SIGCONT)
+        if psutil.pid_exists(frozen.pid):
+            os.kill(frozen.pid, signal.SIGCONT)
     assert view.job.status is Status.CANCELED
     assert took < within, f"{took:.1f}s"
     reason = view.groups[0].members[0].record.reason
     assert reason is not None
     assert reason.code == code
-    wait_until(lambda: _idle_or_gone(client, frozen["id"]), 40, "the thawed runner to let go")
+    wait_until(lambda: _idle_or_gone(client, frozen.id), 40, "the thawed runner to let go")
     assert client.show(job).job.commit == view.job.commit, "and it has changed nothing"
 
 

@@ -191,8 +191,8 @@ def _stopped(process: psutil.Process) -> Iterator[None]:
 
 def runner_of(client: Client, job: str) -> psutil.Process:
     """The process that runs the one group of ``job`` that runs."""
-    (mine,) = wait_until(lambda: [r for r in client.queries.runners() if r.get("job") == job], 30, "it to be shown")
-    return psutil.Process(mine["pid"])
+    (mine,) = wait_until(lambda: [r for r in client.fleet().runners if r.job == job], 30, "it to be shown")
+    return psutil.Process(mine.pid)
 
 
 def watchdog_of(runner: psutil.Process) -> psutil.Process:

@@ -118,7 +118,7 @@ def test_a_step_out_of_memory_in_every_runner_leaves_workers_that_take_work(
         step = {"python": "fleet_steps:no_memory"}
         return {"name": f"m{n}", "spark": False, "retry": {"max": 0}, "steps": [step]}
 
-    runners = len([runner for runner in client.queries.runners() if "light" in runner["queues"]])
+    runners = len([runner for runner in client.fleet().runners if "light" in runner.queues])
     groups = [broke(n) for n in range(2 * max(1, runners))]
     job = client.submit({"name": "memory", "on_failure": "finish_others", "groups": groups}).id
     view = client.wait(job, 60)

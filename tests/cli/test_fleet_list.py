@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,15 +16,9 @@ from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.heartbeat import FORGOTTEN
-
-
-def runner(head: Head, name: str, heard: float = 0.0, **line: Any) -> None:
-    """A runner of ``queue light`` as its watchdog described it ``heard`` seconds ago."""
-    at = now(head) - heard
-    described = {"id": name, "host": "host-9", "pid": 77, "worker_pid": 70, "queues": ["light"], "job": None, **line}
-    head.redis.hset(head.keys.runners, name, json.dumps(described))
-    head.redis.zadd(head.keys.runners_seen, {name: at})
+from unstuck.coordinator.reconcile.heartbeat import Presence
+from unstuck.tasks.protocol.processes import FORGOTTEN, ProcessRegistry
+from unstuck.tasks.transport.redis_client import connect
 
 
 def now(head: Head) -> float:
@@ -32,12 +26,12 @@ def now(head: Head) -> float:
     return seconds + micros / 1e6
 
 
-def test_runners_say_what_they_run_since_when_and_when_they_last_claimed(cli: Cli, head: Head) -> None:
+def test_runners_say_what_they_run_since_when_and_when_they_last_took_a_hint(cli: Cli, head: Head) -> None:
     claimed = now(head) - 3690
-    busy = {"job": "j1", "group": "month[3]", "epoch": 2, "since": claimed, "step": "counting"}
-    runner(head, "busy", claimed_at=claimed, **busy)
-    runner(head, "idle", pid=78, claimed_at=now(head) - 7200)
-    runner(head, "fresh", pid=79)
+    busy = {"job": "j1", "group": "month[3]", "attempt": 2, "step": "counting"}
+    head.note_runner("busy", claimed_at=claimed, **busy)
+    head.note_runner("idle", pid=78, taken_at=now(head) - 7200)
+    head.note_runner("fresh", pid=79)
     lines = cli("fleet").stdout.splitlines()
     (first,) = [line for line in lines if "host-9:77" in line]
     assert "j1 month[3]#2 counting" in first
@@ -52,8 +46,8 @@ def test_runners_say_what_they_run_since_when_and_when_they_last_claimed(cli: Cl
 
 
 def test_who_has_fallen_silent_is_said_and_comes_last(cli: Cli, head: Head) -> None:
-    runner(head, "lost", heard=7210, host="host-1", pid=11)
-    runner(head, "here", host="host-2", pid=22)
+    head.note_runner("lost", heard=7210, host="host-1", pid=11)
+    head.note_runner("here", host="host-2", pid=22)
     out = cli("fleet").stdout
     assert out.index("host-2:22") < out.index("host-1:11")
     assert "not heard of for 2h00m" in next(line for line in out.splitlines() if "host-1:11" in line)
@@ -83,21 +77,24 @@ def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, head: Head) -
     assert one.swept_at <= one.seen
     (line,) = [line for line in cli("fleet").stdout.splitlines() if "host:1" in line]
     assert line.count(" ago") == 3
-    head.redis.zadd(head.keys.coordinators_seen, {one.id: now(head) - 3610})
+    head.presence.leave()
+    ProcessRegistry(head.redis, head.keys).note(lambda now: replace(one, seen=now - 3610))
     done = cli("fleet")
     assert "not heard of for 1h00m" in done.stdout
     assert "No coordinator is heard of" in done.stderr
 
 
 def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(head: Head) -> None:
-    head.redis.set(head.keys.coordinators, "not a hash")
+    presence = Presence(connect("redis://127.0.0.1:1/0", timeout=0.2, repeats=0), head.keys, "host:1:word")
+    consumer = Consumer(head.inbox, head.coordinator, head.sweep, head.settings, presence=presence)
     job = head.submit(group("a"))
-    head.consumer.step()
+    consumer.step()
     head.work(head.hints(job)[0])
-    head.consumer.step()
+    consumer.step()
     assert head.status(job) is Status.FINISHED
-    head.presence.leave()
-    assert head.presence.forget_silent() == 0
+    assert head.client.fleet().coordinators == ()
+    presence.leave()
+    assert presence.forget_silent() == 0
 
 
 @pytest.mark.parametrize("round_of", ["a sweep nobody did", "reports"])
@@ -117,7 +114,7 @@ def test_a_coordinator_at_work_is_never_called_silent(head: Head, round_of: str)
     def slow(*args: Any, **kwargs: Any) -> Any:
         found = of_fleet(head.client.fleet(), "here", 3)
         heard.append(next(one for one in found if one.code == "COORDINATORS").level is Level.OK)
-        head.redis.delete(head.keys.coordinators, head.keys.coordinators_seen)  # what was noted has grown old
+        head.redis.delete(head.keys.processes)  # what was noted has grown old
         clock[0] += 20.0
         return handle(*args, **kwargs)
 
@@ -142,18 +139,20 @@ def test_a_coordinator_that_ends_in_good_order_leaves_the_list(head: Head) -> No
 def test_runners_and_coordinators_are_forgotten_after_an_hour_of_silence(head: Head) -> None:
     head.presence.note(None, None)
     for name, heard in (("long", FORGOTTEN + 60), ("short", FORGOTTEN - 60)):
-        runner(head, name, heard)
+        head.note_runner(name, heard)
     assert head.presence.forget_silent() == 1
     assert [one.id for one in head.client.fleet().runners] == ["short"]
     assert len(head.client.fleet().coordinators) == 1
-    assert head.redis.hkeys(head.keys.runners) == ["short"]
+    head.redis.hset(head.keys.processes, "odd", "a line of nobody")
+    assert head.presence.forget_silent() == 1
+    assert not head.redis.hexists(head.keys.processes, "odd")
 
 
 def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(cli: Cli, head: Head) -> None:
     head.submit(group("a", queue="heavy"))
     head.read()
     head.redis.lpush(head.keys.queue("heavy"), *(f"message {n}" for n in range(1200)))
-    runner(head, "light-1")
+    head.note_runner("light-1")
     done = cli("fleet")
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("heavy")]
     assert line.split() == ["heavy", "1,200", "0"]
@@ -174,10 +173,10 @@ def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(cli: Cli, client: 
     assert (fleet["runners"], fleet["coordinators"], fleet["queues"]) == ([], [], [])
 
 
-def test_a_worker_that_went_deaf_is_named_although_it_is_gone(cli: Cli, head: Head) -> None:
-    runner(head, "here", host="host-2", pid=22)
-    head.redis.zadd(head.keys.deaf, {"host-1:11": now(head) - 7210, "host-1:12": now(head) - 130})
+def test_a_worker_that_stalled_is_named_although_it_is_gone(cli: Cli, head: Head) -> None:
+    head.note_runner("here", host="host-2", pid=22)
+    head.redis.zadd(head.keys.stalled, {"host-1:11": now(head) - 7210, "host-1:12": now(head) - 130})
     said = " ".join(cli("fleet").stderr.split())
-    assert "worker or coordinator host-1:12 had gone deaf and ended itself 2m" in said
+    assert "worker or coordinator host-1:12 stalled and ended itself 2m" in said
     assert "(2 such ends within a day)" in said
-    assert [one["worker"] for one in cli.json("fleet")["deaf"]] == ["host-1:12", "host-1:11"]
+    assert [one["worker"] for one in cli.json("fleet")["stalled"]] == ["host-1:12", "host-1:11"]

@@ -71,8 +71,7 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
 
         # Then: the thawed runner lets go by itself, and readers and counters know the second attempt alone.
         def let_go() -> bool:
-            lines = [json.loads(line) for line in client.hvals(fleet.KEYS.runners)]
-            return all(not line["job"] for line in lines if line["pid"] == runner.pid)
+            return all(one.job is None for one in fleet.listed(client) if one.pid == runner.pid)
 
         wait_until(let_go, 30, "the thawed runner to hold nothing any more")
         view = head.show(job)

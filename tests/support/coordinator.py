@@ -31,6 +31,7 @@ from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer, Lease
+from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint, Token
 from unstuck.tasks.settings import Settings
@@ -95,6 +96,11 @@ class Head:
     @property
     def sent(self) -> list[Hint]:
         return self.dispatcher.sent
+
+    def note_runner(self, name: str, heard: float = 0.0, **fields: Any) -> None:
+        """As if the watchdog of a runner of queue ``light`` had described it ``heard`` seconds ago."""
+        known: dict[str, Any] = {"host": "host-9", "pid": 77, "worker_pid": 70, "queues": ("light",), **fields}
+        ProcessRegistry(self.redis, self.keys).note(lambda now: RunnerStatus(id=name, seen=now - heard, **known))
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **spec: Any) -> str:
         """Submit a job of these groups; a group without steps that is no join gets a no-op."""

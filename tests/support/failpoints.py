@@ -1,7 +1,4 @@
-"""Traps: the process of a test, armed at its trigger points (``tasks.failpoints``).
-
-Other processes are armed by ``tasks.failpoint_arming``.
-"""
+"""Failpoints of the process of a test. Other processes are armed by a folder of orders (``tasks.failpoints``)."""
 
 from __future__ import annotations
 

@@ -25,12 +25,18 @@ from tests.support.processes import command_line, lives
 from tests.support.servers import wait_until
 from unstuck.tasks.protocol.group import Collect, FrozenInputs, GroupPlan, GroupSpec
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Hint, split_member
 from unstuck.tasks.warehouse.log import Warehouse
 
 KEYS = Keys("unstuck")
 RUNNING: list[FleetWorker] = []  # those of this test process, for whoever has to tell why a test failed
+
+
+def listed(client: redis.Redis) -> list[RunnerStatus]:
+    """The runners as their watchdogs described them last."""
+    return ProcessRegistry(client, KEYS).runners()
 
 
 def offer(

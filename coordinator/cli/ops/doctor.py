@@ -27,7 +27,7 @@ from unstuck.coordinator.doctor.host_facts import PlaceSeen, java_seen, packages
 from unstuck.coordinator.doctor.redis_facts import JobPlace, records_of, server_of
 from unstuck.coordinator.doctor.tested import TESTED
 from unstuck.coordinator.spec.problems import suggestion
-from unstuck.coordinator.views.fleet import FleetView, RunsOn
+from unstuck.coordinator.views.fleet import FleetView
 from unstuck.tasks.host import JAVA, java_version
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.keys import Keys
@@ -151,8 +151,8 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
             seen.jobs = records.places
             found.extend(checks.of_records(records, settings))
             seen.fleet = connection.client.fleet()
-            found.extend(fleet_checks.of_fleet(seen.fleet, place, records.open, settings.deaf_after))
-            found.extend(fleet_checks.of_versions(seen.fleet, RunsOn(**release_here())))
+            found.extend(fleet_checks.of_fleet(seen.fleet, place, records.open, settings.stalled_after))
+            found.extend(fleet_checks.of_versions(seen.fleet, release_here()))
     except Unreachable as error:
         found.append(_unreachable(error))
 

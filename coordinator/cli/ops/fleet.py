@@ -12,8 +12,9 @@ from rich.text import Text
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.render.terminal import emit, iso, one_line, stderr, stdout, table
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
-from unstuck.coordinator.views.fleet import CoordinatorView, FleetView, QueueView, RunnerView
+from unstuck.coordinator.views.fleet import FleetView, QueueView
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.processes import ProcessStatus
 from unstuck.tasks.redis_url import without_password
 
 WORKER = "celery -A unstuck.tasks worker"
@@ -51,11 +52,11 @@ def advice(view: FleetView, place: str) -> list[str]:
     for queue in view.queues:
         if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
             told.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
-    if view.deaf:
-        last = view.deaf[0]
+    if view.stalled:
+        last = view.stalled[0]
         told.append(
-            f"The worker or coordinator {last.worker} had gone deaf and ended itself {_ago(last.at, view.at)}"
-            + (f" ({len(view.deaf)} such ends within a day)" if len(view.deaf) > 1 else "")
+            f"The worker or coordinator {last.worker} stalled and ended itself {_ago(last.at, view.at)}"
+            + (f" ({len(view.stalled)} such ends within a day)" if len(view.stalled) > 1 else "")
             + ". Its supervisor should have started another; its log says more."
         )
     return told
@@ -101,7 +102,7 @@ def _ago(at: float | None, now: float) -> str:
     return "never" if at is None else f"{format_duration(max(0.0, now - at))} ago"
 
 
-def _heard(one: RunnerView | CoordinatorView, now: float) -> Text:
+def _heard(one: ProcessStatus, now: float) -> Text:
     if one.silent:
         return Text(f"not heard of for {format_duration(now - one.seen)}", "bold red")
     return Text(_ago(one.seen, now))
@@ -109,19 +110,20 @@ def _heard(one: RunnerView | CoordinatorView, now: float) -> Text:
 
 def fleet_json(view: FleetView) -> dict[str, Any]:
     """Everything, with times as machines read them."""
-    times = ("taken_at", "claimed_at", "since", "idle_since", "read_at", "swept_at", "seen")
+    times = ("taken_at", "claimed_at", "idle_since", "read_at", "swept_at", "seen")
 
-    def told(one: RunnerView | CoordinatorView) -> dict[str, Any]:
+    def told(one: ProcessStatus) -> dict[str, Any]:
         return {
             name: iso(value) if name in times else list(value) if name == "queues" else value
             for name, value in asdict(one).items()
+            if name not in ("kind", "oldest_since")
         } | {"warehouse": {**asdict(one.warehouse), "looked_at": iso(one.warehouse.looked_at)}}
 
     return {
         "at": iso(view.at),
         "swept_at": iso(view.swept_at),
-        "runners": [told(one) for one in view.runners],
+        "runners": [{**told(one), "since": iso(one.since)} for one in view.runners],
         "coordinators": [told(one) for one in view.coordinators],
         "queues": [{**asdict(queue), "oldest_since": iso(queue.oldest_since)} for queue in view.queues],
-        "deaf": [{"worker": one.worker, "at": iso(one.at)} for one in view.deaf],
+        "stalled": [{"worker": one.worker, "at": iso(one.at)} for one in view.stalled],
     }

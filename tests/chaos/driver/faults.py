@@ -18,6 +18,7 @@ import redis
 from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.proxy import Link
 from tests.chaos.driver.watch import Watch
+from unstuck.tasks.protocol.processes import ProcessRegistry
 
 Undo = Callable[[], None]
 
@@ -109,7 +110,7 @@ class Faults:
     def _busy(self) -> set[int]:
         """The pids of runners that run something; none in an outage of Redis, which is no reason to spare one."""
         with suppress(redis.RedisError):
-            return {one["pid"] for one in self._fleet.queries.runners() if one.get("job")}
+            return {one.pid for one in ProcessRegistry(self._fleet.eye, self._fleet.keys).runners() if one.job}
         return set()
 
     def _runner(self, name: str) -> list[psutil.Process]:

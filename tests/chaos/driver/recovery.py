@@ -24,6 +24,7 @@ from tests.chaos.driver.watch import Watch
 from tests.support.servers import wait_until
 from unstuck.coordinator.local.fleet import Size
 from unstuck.coordinator.model.status import Status
+from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 
 SIZE = Size(workers=0, coordinators=2, light=2)
 STEP = {"python": "examples.noop:noop"}
@@ -109,14 +110,14 @@ def _kill_worker(fleet: ChaosFleet, watch: Watch, later: float) -> None:
         text = fleet.eye.hget(fleet.keys.of(job).groups, "hold")
         return dict(json.loads(str(text))) if text else {}
 
-    def running() -> dict[str, object] | None:
-        runners = fleet.queries.runners()
-        return next((one for one in runners if one.get("job") == job and record()["state"] == "RUNNING"), None)
+    def running() -> RunnerStatus | None:
+        runners = ProcessRegistry(fleet.eye, fleet.keys).runners()
+        return next((one for one in runners if one.job == job and record()["state"] == "RUNNING"), None)
 
     runner = wait_until(running, PATIENCE, "the group to run")
     assert runner
     time.sleep(later)  # at any point between two renewals: nothing is awaited
-    name = next(name for name in fleet.workers if fleet.child(name).pid == runner["worker_pid"])
+    name = next(name for name in fleet.workers if fleet.child(name).pid == runner.worker_pid)
     tree = fleet.tree(name)
     over = watch.attempts(tree)
     assert over is not None

@@ -18,8 +18,8 @@ import redis
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.jobs import REPORT_GROUP
-from unstuck.coordinator.views.jobs import Queries
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.token import Hint
 
 EVERY = 0.1  # seconds
@@ -96,9 +96,9 @@ class Watch:
         """What runs in these processes; over once all of it runs again, or has ended."""
         pids = {process.pid for process in processes}
         running = [
-            Hint(one["job"], one["group"], int(one["epoch"]), "")
-            for one in Queries(self.eye, self.keys).runners()
-            if one.get("job") and (one["pid"] in pids or one["worker_pid"] in pids)
+            Hint(one.job, one.group, one.attempt, "")
+            for one in ProcessRegistry(self.eye, self.keys).runners()
+            if one.job and one.group and one.attempt and (one.pid in pids or one.worker_pid in pids)
         ]
         running = [hint for hint in running if not self._goes_on(hint)]
         return (lambda: all(self._goes_on(hint) for hint in running)) if running else None

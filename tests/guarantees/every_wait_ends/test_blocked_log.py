@@ -15,7 +15,7 @@ from unstuck.tasks.protocol.report import OutcomeKind
 
 GROUP = {"name": "g", "spark": False}
 UNTIL = {"python": "fleet_steps:until"}
-ENVIRON = {"UNSTUCK_DEAF_AFTER": "3s", "UNSTUCK_CANCEL_GRACE": "1s"}
+ENVIRON = {"UNSTUCK_STALLED_AFTER": "3s", "UNSTUCK_CANCEL_GRACE": "1s"}
 
 
 def test_a_worker_whose_log_blocks_ends_itself_when_it_takes_nothing_any_more(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -52,7 +51,7 @@ def offer(store: redis.Redis, tmp_path: Path) -> Any:
         hint = fleet.offer(store, tmp_path / "w", job, group)
         fleet.claimed(store, hint)
         # Its watchdog, which hands it back, may be a second younger than its runner.
-        wait_until(lambda: any(json.loads(line)["job"] == job for line in store.hvals(fleet.KEYS.runners)), 60, job)
+        wait_until(lambda: any(one.job == job for one in fleet.listed(store)), 60, job)
         return hint
 
     return make

@@ -21,7 +21,7 @@ from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 
-DEAF_AFTER = 1.0
+STALLED_AFTER = 1.0
 SPEC = {"name": "foreign", "groups": [{"name": "g", "spark": False, "steps": [{"python": "examples.noop:noop"}]}]}
 
 
@@ -30,7 +30,7 @@ MAIN = """
 import os, sys
 import kombu.transport.redis as transport
 start = transport.Channel._brpop_start
-transport.Channel._brpop_start = lambda *args, **more: None if os.path.exists("deaf") else start(*args, **more)
+transport.Channel._brpop_start = lambda *args, **more: None if os.path.exists("stall") else start(*args, **more)
 sys.argv = ["celery", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO", "--without-gossip"]
 from celery.__main__ import main
 main()
@@ -41,7 +41,11 @@ main()
 def coordinator(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """One real coordinator, and its log. No beat: nothing comes but what the test sends."""
     log = folder / "coordinator.log"
-    terms = {"UNSTUCK_DEAF_AFTER": f"{DEAF_AFTER}s", "UNSTUCK_WAREHOUSE": str(folder / "w"), "PYTHONPATH": str(ROOT)}
+    terms = {
+        "UNSTUCK_STALLED_AFTER": f"{STALLED_AFTER}s",
+        "UNSTUCK_WAREHOUSE": str(folder / "w"),
+        "PYTHONPATH": str(ROOT),
+    }
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-c", MAIN],
@@ -57,7 +61,7 @@ def coordinator(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes
         process.wait()
 
 
-def test_a_deaf_coordinator_ends_itself_and_a_hearing_one_does_not(
+def test_a_stalled_coordinator_ends_itself_and_a_working_one_does_not(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Its reports are still read and its sweeps done; only what comes through Celery is not heard."""
@@ -74,19 +78,19 @@ def test_a_deaf_coordinator_ends_itself_and_a_hearing_one_does_not(
         submit("first")
         wait_until(lambda: people.jobs() or process.poll() is not None, 60, "the submit to be heard")
         began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > 2.2 * DEAF_AFTER or process.poll() is not None, 30)
+        wait_until(lambda: time.monotonic() - began > 2.2 * STALLED_AFTER or process.poll() is not None, 30)
         assert process.poll() is None, log.read_text()[-2000:]
 
         # When: Celery listens no more.
-        (tmp_path / "deaf").touch()
+        (tmp_path / "stall").touch()
         for key in ("second", "third"):  # it may still have been asking for the first of them
             submit(key)
 
         # Then: it ends as a failure, so that its supervisor starts another, which hears what waits.
         assert process.wait(30) == os.EX_SOFTWARE, log.read_text()[-2000:]
-        assert re.search(r"is deaf: for \ds it has received nothing from control", log.read_text())
+        assert re.search(r"has stalled: for \ds it has received nothing from control", log.read_text())
         assert client.llen(Keys().queue("control")) >= 1
         view = people.fleet()
     app.close()
-    assert [one.worker.rpartition(":")[2] for one in view.deaf] == [str(process.pid)]
-    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "DEAF"] == [Level.WARNING]
+    assert [one.worker.rpartition(":")[2] for one in view.stalled] == [str(process.pid)]
+    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "STALLED"] == [Level.WARNING]

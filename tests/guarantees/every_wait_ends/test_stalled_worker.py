@@ -27,8 +27,8 @@ from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.celery_app import celery_app
 
-DEAF_AFTER = 2.0
-QUEUE = "hearing"
+STALLED_AFTER = 2.0
+QUEUE = "stalling"
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
     made.close()
 
 
-def test_a_deaf_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
+def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
     client: redis.Redis, redis_server: RedisServer, proxy: Proxy, tmp_path: Path
 ) -> None:
     """Celery's connection stays open and carries nothing any more, as behind a firewall that forgot it."""
@@ -47,7 +47,7 @@ def test_a_deaf_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
         steps = [{"python": f"fleet_steps:{step}", "params": params}]
         return fleet.offer(client, tmp_path / "w", name, {"name": "g", "spark": False, "queue": QUEUE, "steps": steps})
 
-    environ = {"UNSTUCK_DEAF_AFTER": f"{DEAF_AFTER}s", "UNSTUCK_DRAIN_GRACE": "500ms"}
+    environ = {"UNSTUCK_STALLED_AFTER": f"{STALLED_AFTER}s", "UNSTUCK_DRAIN_GRACE": "500ms"}
     with fleet.worker(proxy.url, tmp_path, queues=QUEUE, concurrency=2, environ=environ) as worker:
         # Given: both runners busy, and a queue that is not empty, for more than twice the time.
         held = offer("held", "wait_for_cancel")
@@ -56,7 +56,7 @@ def test_a_deaf_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
             fleet.claimed(client, hint)
         waits = offer("waits", "my_pid")
         began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > 2.5 * DEAF_AFTER or worker.process.poll() is not None, 30)
+        wait_until(lambda: time.monotonic() - began > 2.5 * STALLED_AFTER or worker.process.poll() is not None, 30)
         assert worker.process.poll() is None, worker.text()[-2000:]
         assert client.llen(fleet.KEYS.queue(QUEUE)) == 1
         (tmp_path / "gate").touch()
@@ -72,15 +72,15 @@ def test_a_deaf_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
         # Celery may wait in its own shutdown for the reply that never comes; then the alarm ends it.
         assert code in (os.EX_SOFTWARE, -signal.SIGALRM), worker.text()[-2000:]
         text = worker.text()
-        assert re.search(rf"is deaf: for \ds it has received nothing from {QUEUE}", text)
+        assert re.search(rf"has stalled: for \ds it has received nothing from {QUEUE}", text)
         assert fleet.outcome(client, held).kind is OutcomeKind.RELEASED
         assert client.llen(fleet.KEYS.queue(QUEUE)) >= 1, "what it did not hear waits for the next worker"
         assert "claimant" not in fleet.attempt(client, lost)
 
     with Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "w"))) as people:
         view = people.fleet()
-    assert [one.worker.rpartition(":")[2] for one in view.deaf] == [str(worker.process.pid)]
-    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "DEAF"] == [Level.WARNING]
+    assert [one.worker.rpartition(":")[2] for one in view.stalled] == [str(worker.process.pid)]
+    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "STALLED"] == [Level.WARNING]
 
 
 def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_ends_itself(
@@ -89,7 +89,7 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
     """Celery never hears that the runner is done. The runner knows that it is."""
     group: dict[str, Any] = {"name": "g", "spark": False, "queue": QUEUE}
     gate = {"python": "fleet_steps:until", "params": {"path": str(tmp_path / "gate")}}
-    environ = {"UNSTUCK_DEAF_AFTER": f"{DEAF_AFTER}s"}
+    environ = {"UNSTUCK_STALLED_AFTER": f"{STALLED_AFTER}s"}
     app = celery_app("people", (QUEUE,), Settings(redis_url=redis_server.url))
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ, arguments=["-I", "hanging"]) as worker:
         # Given: a runner at work, and a main process that hangs.
@@ -99,14 +99,14 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
         waits = fleet.offer(client, tmp_path / "w", "waits", {**group, "steps": [{"python": "fleet_steps:my_pid"}]})
         fleet.send_hint(client, waits, QUEUE)  # what it was asking for may have got the first
         began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > 2.5 * DEAF_AFTER or worker.process.poll() is not None, 30)
+        wait_until(lambda: time.monotonic() - began > 2.5 * STALLED_AFTER or worker.process.poll() is not None, 30)
         assert worker.process.poll() is None, "what runs is not given up"
         # When: the work is done.
         (tmp_path / "gate").touch()
         assert fleet.outcome(client, works).kind is OutcomeKind.SUCCEEDED
-        # Then: it is found deaf, and the alarm ends it.
+        # Then: it is found stalled, and the alarm ends it.
         assert worker.process.wait(60) == -signal.SIGALRM, worker.text()[-2000:]
-        assert "is deaf: " in worker.text()
+        assert "has stalled: " in worker.text()
     app.close()
 
 
@@ -115,9 +115,9 @@ def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_th
 ) -> None:
     """Its watchdog goes on saying that an idle runner listens. Here it was told over the broker to listen no more."""
 
-    def queues(deaf_after: str) -> dict[str, Any]:
+    def queues(stalled_after: str) -> dict[str, Any]:
         head.presence.note(None, 0.0)
-        done = Cli(redis_server.url, tmp_path)("doctor", "--json", UNSTUCK_DEAF_AFTER=deaf_after)
+        done = Cli(redis_server.url, tmp_path)("doctor", "--json", UNSTUCK_STALLED_AFTER=stalled_after)
         (found,) = [one for one in json.loads(done.stdout)["findings"] if one["code"] == "QUEUES"]
         return dict(found)
 

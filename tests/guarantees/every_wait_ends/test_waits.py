@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +16,8 @@ from unstuck.coordinator.store.jobs import BeginAnswer, CommitAnswer, EndAnswer
 
 def listening(head: Head, queue: str, slots: int) -> None:
     """As if ``slots`` runners listened on ``queue``."""
-    now = time.time()
     for number in range(slots):
-        head.redis.hset(head.keys.runners, f"r{number}", f'{{"id": "r{number}", "queues": ["{queue}"]}}')
-        head.redis.zadd(head.keys.runners_seen, {f"r{number}": now + 3600})
+        head.note_runner(f"r{number}", heard=-3600, queues=(queue,))
 
 
 @pytest.mark.parametrize("by", ["reports", "sweep"])

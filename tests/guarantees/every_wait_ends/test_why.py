@@ -38,15 +38,13 @@ def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(hea
 
 
 def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(make_head: Callable[..., Head]) -> None:
-    head = make_head(deaf_after=0.3)
+    head = make_head(stalled_after=0.3)
     job = head.submit(group("a"))
     head.read()
-    line = {"host": "host-9", "pid": 77, "worker_pid": 70, "queues": ["light"], "job": None, "idle_since": 1.0}
-    head.redis.hset(head.keys.runners, mapping={"r": json.dumps(line), "odd": "no line of ours", "odder": "[]"})
-    head.redis.zadd(head.keys.runners_seen, {"r": head.redis.time()[0] + 60})
+    head.note_runner("r", heard=-60, idle_since=1.0)
+    head.redis.hset(head.keys.processes, mapping={"odd": "no line of ours", "odder": "[]"})
     head.redis.lpush(head.keys.queue("light"), "the hint, as Celery writes it")
     head.presence.note(None, 0.0)  # whatever somebody wrote there
-    head.redis.hdel(head.keys.runners, "odd", "odder")
     found = wait_until(lambda: (now := why(head, job)["a"]) and "idle" in now.what and now, 10, "that to be said")
     assert found.what.startswith("queue light: 1 runner listens, and none has taken it yet; messages lie on queue")
     assert "worker host-9:70" in found.what
@@ -58,19 +56,14 @@ def test_a_queue_whose_runners_are_all_at_work_says_what_they_are_at(head: Head)
     head.read()
     now = head.redis.time()[0]
 
-    def runner(name: str, **more: object) -> None:
-        line = {"host": "host-9", "pid": 77, "worker_pid": 70, "queues": ["light"], **more}
-        head.redis.hset(head.keys.runners, name, json.dumps(line))
-        head.redis.zadd(head.keys.runners_seen, {name: now + 60})
-
-    runner("one", job="other", group="s[2]", attempt=1, since=now - 90)
+    head.note_runner("one", heard=-60, job="other", group="s[2]", attempt=1, claimed_at=now - 90)
     found = why(head, job)["a"]
     assert "1 runner listens, and none has taken it yet; it is at work, for 1m3" in found.what
     assert found.what.endswith("on s[2] of job other")
     assert found.help[0] == "unstuck fleet"
-    runner("two", job="other", group="s[3]", attempt=1, since=now - 30)
+    head.note_runner("two", heard=-60, job="other", group="s[3]", attempt=1, claimed_at=now - 30)
     assert "all 2 are at work, the longest for 1m3" in why(head, job)["a"].what
-    runner("three", job=None)
+    head.note_runner("three", heard=-60)
     assert "at work" not in why(head, job)["a"].what
 
 

@@ -20,7 +20,7 @@ from tests.support.coordinator import Head, group
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck.coordinator.reconcile.heartbeat import Presence
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.probe import Lookout
+from unstuck.tasks.warehouse.probe import WarehouseProbe
 
 GOOD = 'name: good\ngroups: [{name: a, spark: false, steps: [{python: "some.where:step"}]}]\n'
 
@@ -187,7 +187,7 @@ def test_what_waits_in_the_store_is_named(head: Head, told: Callable[[], dict[st
     head.redis.delete(head.keys.reports)
     head.redis.xadd(head.keys.reports, {"kind": "due", "job": job}, id=long_ago)
     head.redis.xadd(head.keys.dead, {"reason": "UNKNOWN_JOB: it", "report": "{}"})
-    head.redis.xadd(head.keys.name("reports", "v2"), {"reason": "newer", "report": "{}"})
+    head.redis.xadd(head.keys.newer_reports("2"), {"reason": "newer", "report": "{}"})
     head.redis.zadd(head.keys.due, {job: head.redis.time()[0] - 100})
     head.redis.lpush(head.keys.queue("light"), "a message")
     (Path(head.settings.warehouse) / "_warehouse_id").write_text("another")
@@ -222,9 +222,9 @@ def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
 ) -> None:
     """Two homes under one path, as two hosts without the shared mount have: the doctor sees the second."""
     head.submit(group("a"))
-    lookout = Lookout(head.settings)
-    wait_until(lambda: "warehouse_id" in lookout.seen(0.0), 10, "the coordinator's look")
-    presence = Presence(head.redis, head.keys, "host-1:7:word", lookout)
+    probe = WarehouseProbe(head.settings)
+    wait_until(lambda: probe.seen(0.0).id is not None, 10, "the coordinator's look")
+    presence = Presence(head.redis, head.keys, "host-1:7:word", probe)
     presence.note(None, 0.0)
     assert told()["WAREHOUSE_SHARED"]["level"] == "ok"
     folder = Path(head.settings.warehouse)
@@ -235,7 +235,7 @@ def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
     assert found["level"] == "problem"
     assert "host-1:7" in found["text"]
     assert elsewhere in found["text"]
-    assert str(lookout.seen(0.0)["warehouse_id"]) in found["text"]
+    assert str(probe.seen(0.0).id) in found["text"]
     assert "WAREHOUSE_MISMATCH" in found["cure"]
 
 
@@ -243,9 +243,9 @@ def test_a_new_installation_has_no_false_problem_after_its_first_submit(
     head: Head, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
     """Every process of a new fleet looks before the first submit makes the warehouse, and is asked right after it."""
-    lookout = Lookout(head.settings)
-    wait_until(lambda: "warehouse_id" in lookout.seen(0.0), 10, "the coordinator's look")
-    presence = Presence(head.redis, head.keys, "host-1:7:word", lookout)
+    probe = WarehouseProbe(head.settings)
+    wait_until(lambda: probe.seen(0.0).id is not None, 10, "the coordinator's look")
+    presence = Presence(head.redis, head.keys, "host-1:7:word", probe)
     presence.note(None, 0.0)
     head.submit(group("a"))
     presence.note(None, 0.0)
@@ -263,7 +263,7 @@ def test_submits_that_no_coordinator_hears_are_named(head: Head, redis_server: R
     head.redis.lpush(head.keys.queue("control"), "a submit, as Celery writes it")
     head.presence.note(None, 0.0)
     assert examine(redis_server.url, tmp_path)[1]["QUEUES"]["level"] == "ok", "it came just now"
-    code, findings, _ = examine(redis_server.url, tmp_path, UNSTUCK_DEAF_AFTER="100ms")
+    code, findings, _ = examine(redis_server.url, tmp_path, UNSTUCK_STALLED_AFTER="100ms")
     found = findings["QUEUES"]
     assert (code, found["level"]) == (1, "problem")
     assert "1 message on queue control" in found["text"]
@@ -277,8 +277,9 @@ def test_a_coordinator_of_another_release_or_python_is_named(
     head.presence.note(None, 0.0)
     found = told()["VERSIONS"]
     assert (found["level"], "of 1 runners and coordinators 1 say" in found["text"]) == ("ok", True), found
-    ((name, line),) = head.redis.hgetall(head.keys.coordinators).items()
-    head.redis.hset(head.keys.coordinators, name, json.dumps({**json.loads(line), "release": "0.0.9"}))
+    ((name, line),) = head.redis.hgetall(head.keys.processes).items()
+    older = {"release": "0.0.9", "python": "3.11.7"}
+    head.redis.hset(head.keys.processes, name, json.dumps({**json.loads(line), "runs_on": older}))
     found = told()["VERSIONS"]
     assert (found["level"], "Unstuck 0.0.9: host:1" in found["text"]) == ("warning", True), found
 

@@ -45,7 +45,7 @@ def test_a_fleet_on_a_unix_socket_runs_a_job(address: str, tmp_path: Path, monke
         assert (shown.returncode, "FINISHED" in shown.stdout) == (0, True), shown.stderr
         with connect(address) as store:
             assert store.connection_pool.connection_kwargs["db"] == 3
-            both = ("unstuck:coordinators", "unstuck:beat::lock")
+            both = ("unstuck:processes", "unstuck:beat::lock")
             wait_until(lambda: store.exists(*both) == 2, 30, "all in the database asked for")
 
 

@@ -238,12 +238,12 @@ def test_a_broker_that_is_away_for_longer_than_celery_waits_is_waited_for_and_a_
     troubled.finishes(troubled.submit("again", troubled.home / "held"))
 
 
-def test_a_worker_is_not_deaf_to_a_broker_that_refuses_writes(
+def test_a_worker_has_not_stalled_on_a_broker_that_refuses_writes(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """A hint waits, a runner is idle, and nothing is received: for once that is not the worker's fault."""
-    deaf_after = 1.0
-    environ = {"UNSTUCK_DEAF_AFTER": f"{deaf_after}s"}
+    stalled_after = 1.0
+    environ = {"UNSTUCK_STALLED_AFTER": f"{stalled_after}s"}
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ) as worker:
         try:
             with silenced(worker, client):
@@ -252,9 +252,9 @@ def test_a_worker_is_not_deaf_to_a_broker_that_refuses_writes(
                 client.config_set("min-replicas-to-write", 1)
             wait_until(lambda: "NOREPLICAS" in worker.text(), 30, "the worker to be refused")
             began = time.monotonic()
-            wait_until(lambda: worker.process.poll() is not None or time.monotonic() - began > 2.5 * deaf_after, 30)
+            wait_until(lambda: worker.process.poll() is not None or time.monotonic() - began > 2.5 * stalled_after, 30)
             assert worker.process.poll() is None, worker.text()[-2000:]
-            assert "is deaf" not in worker.text()
+            assert "has stalled" not in worker.text()
             assert client.llen(fleet.KEYS.queue(QUEUE)) == 1
         finally:
             client.config_set("min-replicas-to-write", 0)

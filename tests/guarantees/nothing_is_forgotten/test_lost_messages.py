@@ -209,13 +209,13 @@ def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_
     assert head.status(job) is Status.FINISHED, "what stood behind them was applied"
     assert len(head.stream.dead_letters()) == 7
     assert all(dead.reason.startswith("UNREADABLE") for dead in head.stream.dead_letters())
-    (left,) = head.redis.xrange(head.keys.name("reports", "v7"))
+    (left,) = head.redis.xrange(head.keys.newer_reports("7"))
     assert "only a newer coordinator knows" in left[1]["report"]
     counted = head.client.queries.counters()
     assert (counted["UNREADABLE"], counted["NEWER"]) == (7, 1), "each was counted, none acked away"
     assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0
     head.stream.trim()
-    assert len(head.redis.xrange(head.keys.name("reports", "v7"))) == 1, "and it waits for as long as it takes"
+    assert len(head.redis.xrange(head.keys.newer_reports("7"))) == 1, "and it waits for as long as it takes"
 
 
 def test_a_report_that_calls_itself_a_version_that_no_release_has_is_parked_and_makes_no_stream(head: Head) -> None:
@@ -240,7 +240,7 @@ def test_a_report_that_calls_itself_a_version_that_no_release_has_is_parked_and_
     for version in strange:
         head.redis.xadd(head.keys.reports, {"v": version, "id": "e", "kind": "succeeded", "at": 1})
     head.read()
-    assert head.redis.keys(head.keys.name("reports", "v*")) == []
+    assert head.redis.keys(head.keys.newer_reports("*")) == []
     reasons = [dead.reason for dead in head.stream.dead_letters()]
     assert len(reasons) == len(strange)
     assert all(reason.startswith("UNREADABLE: the schema version in 'v' must be") for reason in reasons)

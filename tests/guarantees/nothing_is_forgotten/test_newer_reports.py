@@ -24,7 +24,7 @@ def upgraded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def left(head: Head) -> str:
-    return head.keys.name("reports", "v2")
+    return head.keys.newer_reports("2")
 
 
 def leave(head: Head, count: int) -> None:

@@ -29,8 +29,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.tasks.failpoint_arming import Deed, order, reached_by
-from unstuck.tasks.failpoints import Point
+from unstuck.tasks.failpoints import Point, Strike, order, reached_by
 from unstuck.tasks.protocol.lease import ClaimAnswer, Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint
@@ -105,7 +104,7 @@ class Place:
         self.arms = home / "arms"
         self.client = Client(Settings(redis_url=server.url), redis_client=self.store)
 
-    def case(self, name: str, shots: dict[Point, Deed], *, before: bool = False) -> Case:
+    def case(self, name: str, shots: dict[Point, Strike], *, before: bool = False) -> Case:
         """Submit a job and order its shots. ``before``: another job has published the same datasets already."""
         self.crew.kill()  # one that lives could have the job claimed before its shots are ordered
         made = Case("", self.home / name)
@@ -123,7 +122,7 @@ class Place:
         }
         settings = Settings(redis_url=self.server.url, warehouse=made.warehouse)
         made.job = Client(settings, redis_client=self.store).submit(spec).id
-        made.orders = [order(self.arms, point, deed, made.job) for point, deed in shots.items()]
+        made.orders = [order(self.arms, point, strike, made.job) for point, strike in shots.items()]
         return made
 
     def status(self, case: Case) -> Status:
@@ -201,7 +200,7 @@ RUNNER_DEATHS: dict[str, tuple[list[Point], list[int], int]] = {
 @pytest.fixture(scope="module")
 def runner_deaths(place: Place) -> dict[str, Case]:
     cases = {
-        name: place.case(name.replace(" ", "-").replace(",", ""), dict.fromkeys(points, Deed.KILL))
+        name: place.case(name.replace(" ", "-").replace(",", ""), dict.fromkeys(points, Strike.KILL))
         for name, (points, _, _) in RUNNER_DEATHS.items()
     }
     place.run(cases.values())
@@ -238,7 +237,7 @@ RUNNER_FREEZES = {
 @pytest.fixture(scope="module")
 def thawed(place: Place) -> dict[Point, Case]:
     """Jobs whose first runner was frozen until the job had ended, and has let go or ended itself since."""
-    cases = {point: place.case(f"frozen-{point}", {point: Deed.FREEZE}) for point in RUNNER_FREEZES}
+    cases = {point: place.case(f"frozen-{point}", {point: Strike.FREEZE}) for point in RUNNER_FREEZES}
     pids: list[int] = []
     try:
         place.run(cases.values())
@@ -288,7 +287,7 @@ def coordinator_deaths(place: Place) -> dict[Point, Case]:
     # Whoever writes an entry comes by AFTER_ENTRY, and nobody else ever: its job is alone, so that no other job's death
     # takes its writer away just before.
     for points in ([p for p in OF_A_COORDINATOR if p is not Point.AFTER_ENTRY], [Point.AFTER_ENTRY]):
-        now = {point: place.case(f"headless-{point}", {point: Deed.KILL}, before=True) for point in points}
+        now = {point: place.case(f"headless-{point}", {point: Strike.KILL}, before=True) for point in points}
         cases |= now
         stop = threading.Event()
         for case in now.values():
@@ -339,7 +338,7 @@ PUBLISHER_FREEZES = {
 def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_says_also_after_the_thaw(
     place: Place, point: Point
 ) -> None:
-    case = place.case(f"publisher-{point}", {point: Deed.FREEZE}, before=True)
+    case = place.case(f"publisher-{point}", {point: Strike.FREEZE}, before=True)
     place.until("the publisher to freeze", case.struck)
     (pid,) = reached_by(case.orders[0])
     try:
@@ -347,7 +346,7 @@ def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_say
         assert place.client.force_stop(case.job).answer == "DONE"
         place.until("the job to end", lambda: place.status(case).terminal)
         entries, ended = case.entries(), place.client.show(case.job).job
-        passing = order(place.arms, Point.AFTER_LOCK, Deed.PASS, case.job)
+        passing = order(place.arms, Point.AFTER_LOCK, Strike.PASS, case.job)
     finally:
         thaw([pid])
     assert entries == [PUBLISHER_FREEZES[point]]
@@ -357,7 +356,7 @@ def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_say
         """It has done with the warehouse, and has looked at the record."""
         if pid not in reached_by(passing):
             if not passing.exists():
-                order(place.arms, Point.AFTER_LOCK, Deed.PASS, case.job)  # another came by
+                order(place.arms, Point.AFTER_LOCK, Strike.PASS, case.job)  # another came by
             return False
         return not place.store.exists(fleet.KEYS.of(case.job).lock)
 
@@ -382,7 +381,7 @@ def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_
         hint = Hint(job, group, record["epoch"], record["nonce"])
         assert lease.claim(hint, "me", "host:1", f"{hint}-claim").answer is ClaimAnswer.CLAIMED
         lease.finish(hint.held_by("me"), Outcome(OutcomeKind.SUCCEEDED), f"{hint}-finish")
-    death = order(place.arms, Point.AFTER_READ, Deed.KILL, job)
+    death = order(place.arms, Point.AFTER_READ, Strike.KILL, job)
     place.crew.tend(awake=1)
     wait_until(lambda: reached_by(death), 30, "the death")
     pending = place.store.xpending(fleet.KEYS.reports, "coordinators")["pending"]
@@ -402,7 +401,7 @@ MAIN_DEATHS = {Point.AFTER_MARKER: 2, Point.AFTER_FINISH: 1}
 @pytest.fixture(scope="module")
 def main_deaths(place: Place) -> dict[Point, Case]:
     """Jobs whose runners stood at a point when the main process above them was killed. Another worker follows."""
-    cases = {point: place.case(f"mainless-{point}", {point: Deed.FREEZE}) for point in MAIN_DEATHS}
+    cases = {point: place.case(f"mainless-{point}", {point: Strike.FREEZE}) for point in MAIN_DEATHS}
     place.until("the runners to come there", lambda: all(case.struck() for case in cases.values()))
     runners = [runner.pid for runner in place.worker.runners]
     place.worker.process.kill()

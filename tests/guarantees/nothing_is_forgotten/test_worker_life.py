@@ -100,10 +100,10 @@ def test_a_worker_stopped_gently_leaves_no_process_and_no_line_in_the_fleet_list
     with fleet.worker(redis_server.url, tmp_path, queues="third") as third:
         (watchdog,) = wait_until(lambda: third.watchdogs, 10, "the watchdog")
         (runner,) = third.runners
-        wait_until(lambda: [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i], 20, "its line")
+        wait_until(lambda: [one for one in fleet.listed(store) if one.pid == runner.pid], 20, "its line")
         assert fleet.stop_gently(third) == 0
         wait_until(lambda: fleet.gone(watchdog.pid) and fleet.gone(runner.pid), 10, "its processes to be gone")
-        assert not [i for i in store.hkeys(fleet.KEYS.runners) if f":{runner.pid}-" in i]
+        assert not [one for one in fleet.listed(store) if one.pid == runner.pid]
 
 
 def test_a_pool_without_processes_is_refused_with_the_reason(redis_server: RedisServer, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,9 +16,11 @@ import redis
 
 from tests.support import fleet
 from tests.support.servers import RedisServer, wait_until
+from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Hint
-from unstuck.tasks.warehouse.probe import PATIENCE
+from unstuck.tasks.warehouse.probe import ANSWERS_WITHIN
 
 LEASE_TTL = 3.0
 
@@ -404,55 +405,56 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     hint = offer("wait_for_cancel")
     runner = fleet.runner_of(store, hint)
 
-    def shown() -> dict[str, object]:
-        lines = [json.loads(line) for line in store.hvals(fleet.KEYS.runners)]
-        return next((line for line in lines if line["pid"] == runner.pid and line["job"] == hint.job), {})
+    def shown() -> RunnerStatus | None:
+        return next((one for one in fleet.listed(store) if one.pid == runner.pid and one.job == hint.job), None)
 
-    line = wait_until(shown, 5, "the runner to be shown")
-    assert (line["queues"], line["group"], line["epoch"], line["idle_since"]) == (["light"], "g", 1, None)
-    assert (line["release"], line["python"]) == (version("unstuck"), platform.python_version())
-    assert abs(float(str(line["claimed_at"])) - store.time()[0]) < 10
-    assert store.zscore(fleet.KEYS.runners_seen, line["id"])
+    one = wait_until(shown, 5, "the runner to be shown")
+    assert (one.queues, one.group, one.attempt, one.idle_since) == (("light",), "g", 1, None)
+    assert one.runs_on == RunsOn(version("unstuck"), platform.python_version())
+    assert abs((one.claimed_at or 0.0) - store.time()[0]) < 10
+    assert abs(one.seen - store.time()[0]) < 10
     fleet.order(store, hint, "CANCEL")
     fleet.outcome(store, hint)
 
 
-def described(store: redis.Redis, worker: fleet.FleetWorker) -> dict[str, Any]:
+def described(store: redis.Redis, worker: fleet.FleetWorker) -> RunnerStatus | None:
     """The worker's only runner, as its watchdog last described it."""
-    lines = [json.loads(line) for line in store.hvals(fleet.KEYS.runners)]
     pids = [runner.pid for runner in worker.runners]
-    return next((line for line in lines if line["pid"] in pids), {})
+    return next((one for one in fleet.listed(store) if one.pid in pids), None)
 
 
 def test_a_hint_that_came_to_nothing_is_seen_as_taken(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:
-    """A worker that is offered nothing but what others have claimed is not deaf, and does not look so."""
+    """A worker that is offered nothing but what others have claimed has not stalled, and does not look so."""
     ready_again(worker, store, offer)
     wait_until(lambda: described(store, worker), 10, "the runner to be shown")
     stale = offer("my_pid", send=False)
 
-    def taken() -> dict[str, Any] | None:
+    def taken() -> RunnerStatus | None:
         now = described(store, worker)
-        return now if (now["taken_at"] or 0) > (now["claimed_at"] or 0) + 0.5 else None
+        return now if now and (now.taken_at or 0) > (now.claimed_at or 0) + 0.5 else None
 
-    # What is shown may be a second or two old itself.
-    wait_until(
-        lambda: store.time()[0] > (described(store, worker)["claimed_at"] or store.time()[0]) + 4,
-        15,
-        "the last claim to be long ago",
-    )
+    def claimed_long_ago() -> bool:
+        now = described(store, worker)  # may be a second or two old itself
+        return now is not None and store.time()[0] > (now.claimed_at or store.time()[0]) + 4
+
+    wait_until(claimed_long_ago, 15, "the last claim to be long ago")
     fleet.send_hint(store, Hint(stale.job, stale.group, stale.epoch, "another"), "light")
-    line = wait_until(taken, 10, "the hint to be seen")
+    one = wait_until(taken, 10, "the hint to be seen")
     assert not fleet.attempt(store, stale).get("claimant"), "and it claimed nothing"
-    assert abs(line["taken_at"] - store.time()[0]) < 10
+    assert abs((one.taken_at or 0.0) - store.time()[0]) < 10
 
 
 def test_a_runner_tells_which_warehouse_it_sees(worker: fleet.FleetWorker, store: redis.Redis) -> None:
-    line = wait_until(lambda: (x := described(store, worker)) and "warehouse_id" in x and x, 10, "its first look")
-    assert Path(line["warehouse"]) == worker.log.parent / "mount"
-    assert line["warehouse_id"] == "", "there is none at that path, and none was made"
-    assert not Path(line["warehouse"]).exists()
+    def looked() -> RunnerStatus | None:
+        one = described(store, worker)
+        return one if one and one.warehouse.id is not None else None
+
+    seen = wait_until(looked, 10, "its first look").warehouse
+    assert Path(seen.uri or "") == worker.log.parent / "mount"
+    assert seen.id == "", "there is none at that path, and none was made"
+    assert not Path(seen.uri or "").exists()
 
 
 def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
@@ -466,9 +468,10 @@ def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
     ) as hung:
 
         def told() -> bool:
-            return "no answer for" in described(store, hung).get("warehouse_trouble", "")
+            one = described(store, hung)
+            return one is not None and "no answer for" in one.warehouse.trouble
 
-        wait_until(told, PATIENCE + 20, "the look to be given up")
+        wait_until(told, ANSWERS_WITHIN + 20, "the look to be given up")
         step = {"python": "fleet_steps:my_pid", "params": {}}
         spec = {"name": "g", "spark": False, "queue": "hung", "steps": [step]}
         hint = fleet.offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec)

@@ -24,8 +24,8 @@ from unstuck.tasks.protocol.lease import ClaimAnswer, RenewAnswer
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint, Token, split_member
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.watchdog import policy as vigil
-from unstuck.tasks.watchdog.policy import Order, Sight, Vigil
+from unstuck.tasks.watchdog import policy
+from unstuck.tasks.watchdog.policy import Observation, Order, WatchState
 
 T = TypeVar("T")
 Told = Generator[float, None, T]
@@ -63,7 +63,7 @@ class Host:
         self.name = name
         self.queues = queues
         self._held: Token | None = None
-        self._vigil = Vigil()
+        self._state = WatchState()
         self._told: Order | None = None  # by a watchdog that lives no more
         self._terminated = False  # the worker was told to stop
         self._deaf = False
@@ -82,14 +82,14 @@ class Host:
         self._watchdog = Routine(self._stage, f"{self.name}/dog", self._watch(), delay + RENEW / 2)
 
     def _hold(self, token: Token | None) -> None:
-        self._held, self._vigil, self._terminated, self._out_of_reach = token, Vigil(), False, 0.0
+        self._held, self._state, self._terminated, self._out_of_reach = token, WatchState(), False, 0.0
         self._told = None
         self._deaf = token is not None and self._trouble.chance(self._trouble.deaf)
 
     @property
     def _order(self) -> Order | None:
         """What the runner was told, by its watchdog or by its worker."""
-        return self._vigil.order or self._told or (Order.DRAIN if self._terminated else None)
+        return self._state.order or self._told or (Order.DRAIN if self._terminated else None)
 
     @property
     def listening(self) -> bool:
@@ -106,7 +106,7 @@ class Host:
         self._stage.log(self.name, f"DIES {why}" + (f" holding {token}" if token else ""))
         self._watchdog.kill()
         if token is not None and rng.random() < 0.5:
-            last = vigil.decide(self._vigil, Sight(self._stage.now, Seen.GONE), grace=0.0, who=self.name).finish
+            last = policy.decide(self._state, Observation(self._stage.now, Seen.GONE), grace=0.0, who=self.name).finish
             if last is not None:
                 Routine(self._stage, f"{self.name}/dog", self._obituary(token, last), rng.uniform(0.05, 1.0))
         self._start(rng.uniform(0.5, 5.0))
@@ -164,23 +164,23 @@ class Host:
     def _another_watchdog(self) -> Life:
         """The watchdog dies, and its runner starts another, which knows of the attempt alone; not of what was told."""
         self._stage.log(f"{self.name}/dog", "DIES; its runner starts another")
-        self._told = self._vigil.order or self._told
-        self._vigil = Vigil()
+        self._told = self._state.order or self._told
+        self._state = WatchState()
         yield self._stage.rng.uniform(0.3, 3.0)
 
     def _look_at_runner(self, token: Token, answer: RenewAnswer) -> bool:
-        """Tell the runner to leave, or kill it; whether the vigil is over."""
-        sight = Sight(self._stage.now, Seen.ALIVE, answer=answer)
-        verdict = vigil.decide(self._vigil, sight, grace=self._settings.cancel_grace, who=self.name)
-        self._vigil = verdict.vigil
-        if verdict.tell is not None:
-            self._stage.log(f"{self.name}/dog", f"tells {token}: {verdict.tell}")
-        if not verdict.kill or self._stage.now < self._out_of_reach:
+        """Tell the runner to leave, or kill it; whether the watch is over."""
+        observation = Observation(self._stage.now, Seen.ALIVE, answer=answer)
+        action = policy.decide(self._state, observation, grace=self._settings.cancel_grace, who=self.name)
+        self._state = action.state
+        if action.tell is not None:
+            self._stage.log(f"{self.name}/dog", f"tells {token}: {action.tell}")
+        if not action.kill or self._stage.now < self._out_of_reach:
             return False
-        self._stage.log(f"{self.name}/dog", f"KILLS the runner under {token} ({verdict.vigil.order})")
+        self._stage.log(f"{self.name}/dog", f"KILLS the runner under {token} ({action.state.order})")
         self._runner.kill()
-        if verdict.finish is not None:
-            Routine(self._stage, f"{self.name}/dog", self._obituary(token, verdict.finish), 0.01)
+        if action.finish is not None:
+            Routine(self._stage, f"{self.name}/dog", self._obituary(token, action.finish), 0.01)
         self._start(self._stage.rng.uniform(0.5, 5.0))
         return True
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import os
 import re
@@ -36,6 +37,7 @@ from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
 from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults, JobSpec
 from unstuck.tasks.duration import parse_duration
+from unstuck.tasks.protocol import keys
 from unstuck.tasks.protocol.group import ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
 from unstuck.tasks.settings import Settings
 
@@ -352,8 +354,12 @@ def test_every_status_is_described_and_the_final_ones_are_named() -> None:
 
 
 def test_the_catalogue_of_keys_is_that_of_the_code() -> None:
-    catalogue = importlib.import_module("unstuck.tasks.protocol.keys").__doc__ or ""
-    code = dict(re.findall(r"^``(P:\S+)`` +(hash|list|stream|string|zset|pub/sub)", catalogue, re.MULTILINE))
+    source = inspect.getsource(keys)
+    kind = r"# (hash|list|stream|string|zset|pub/sub): "
+    fields, methods = {**vars(keys.JobKeys("P", "JOB")), **vars(keys.Keys("P"))}, keys.Keys("P")
+    code = {fields[name]: found for name, found in re.findall(rf"self\.(\w+) = .*{kind}", source)}
+    for name, of, found in re.findall(rf"def (\w+)\(self, ([^)]*)\) -> str:\n        return .*{kind}", source):
+        code[getattr(methods, name)(*re.findall(r"\w+(?=:)", of.upper()))] = found
     kinds = {"sorted set": "zset"}
     page = {bare(row[0]): kinds.get(row[1], row[1]) for row in rows((DOCS / "keys.md").read_text(), 3)}
     assert set(page) == set(code)

@@ -17,23 +17,19 @@ from unstuck.coordinator.doctor.finding import Finding, Level
 from unstuck.coordinator.doctor.host_facts import JavaSeen, PackageSeen, PlaceSeen, packages_seen, place_seen
 from unstuck.coordinator.doctor.redis_facts import JobPlace, Records, Server
 from unstuck.coordinator.doctor.tested import TESTED, TESTED_JAVA, TESTED_SERVER
-from unstuck.coordinator.views.fleet import (
-    CoordinatorView,
-    DeafView,
-    FleetView,
-    QueueView,
-    RunnerView,
-    RunsOn,
-    SeenThere,
-)
+from unstuck.coordinator.views.fleet import FleetView, QueueView, StalledView
+from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus, WarehouseSeen
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 
 SETTINGS = Settings()
 WELL = Server("valkey", "9.1.2", False, False, 0, True, "everysec", (), "noeviction", 10**6, 0, 10**10, 0.01, 0.01)
 CALM = Records(0, None, 0, None, 0, {}, 2, -1.0, "j", 0.5, True, ())
-HEAD = CoordinatorView("c", "h1", 1, ("control",), 990.0, 999.0, 999.0, False)
-HAND = RunnerView("r", "h2", 2, 1, ("spark",), 850.0, 999.0, False, taken_at=900.0)
+HEAD = CoordinatorStatus(id="c", host="h1", pid=1, queues=("control",), seen=999.0, read_at=990.0, swept_at=999.0)
+HAND = RunnerStatus(
+    id="r", host="h2", pid=2, queues=("spark",), seen=999.0, worker_pid=1, claimed_at=850.0, taken_at=900.0
+)
 FLEET = FleetView(1000.0, 999.5, (HAND,), (HEAD,), (QueueView("control", 0, 1), QueueView("spark", 3, 1)))
 PLACE = PlaceSeen("/w", True, "id1", True)
 
@@ -214,7 +210,7 @@ def test_terms_that_do_not_fit_each_other_are_named_with_their_values(change: di
     [
         ({"drain_grace": 120.0}, "UNSTUCK_DRAIN_GRACE 120s", "wait 140s"),
         ({"cancel_grace": 30.0}, "UNSTUCK_CANCEL_GRACE 30s", "wait 60s"),
-        ({"deaf_after": 0.0}, "UNSTUCK_DEAF_AFTER is 0", "a minute"),
+        ({"stalled_after": 0.0}, "UNSTUCK_STALLED_AFTER is 0", "a minute"),
     ],
 )
 def test_terms_that_ask_something_of_people_are_warned_of(change: dict[str, float], named: str, cure: str) -> None:
@@ -224,10 +220,12 @@ def test_terms_that_ask_something_of_people_are_warned_of(change: dict[str, floa
     assert cure in found.cure
 
 
-def test_workers_that_went_deaf_are_named_although_they_are_gone() -> None:
-    deaf = (DeafView("h2:9", 940.0), DeafView("h3:1", 400.0))
-    (found,) = [one for one in fleet_health.of_fleet(replace(FLEET, deaf=deaf), "here", 1) if one.level is not Level.OK]
-    assert (found.code, found.level) == ("DEAF", Level.WARNING)
+def test_workers_that_stalled_are_named_although_they_are_gone() -> None:
+    stalled = (StalledView("h2:9", 940.0), StalledView("h3:1", 400.0))
+    (found,) = [
+        one for one in fleet_health.of_fleet(replace(FLEET, stalled=stalled), "here", 1) if one.level is not Level.OK
+    ]
+    assert (found.code, found.level) == ("STALLED", Level.WARNING)
     assert "h2:9 (1m00s ago), h3:1 (10m00s ago)" in found.text
 
 
@@ -349,20 +347,20 @@ def test_open_jobs_of_another_warehouse_under_the_same_path_are_named() -> None:
     assert ill(doctor.of_place_and_jobs(PlaceSeen("/w"), jobs)) == [("WAREHOUSE_ID", Level.PROBLEM)]
 
 
-def seeing(head: SeenThere, hand: SeenThere) -> FleetView:
+def seeing(head: WarehouseSeen, hand: WarehouseSeen) -> FleetView:
     return replace(FLEET, coordinators=(replace(HEAD, warehouse=head),), runners=(replace(HAND, warehouse=hand),))
 
 
 @pytest.mark.parametrize(
     ("hand", "named"),
     [
-        (SeenThere("/w", "id2"), "h2:2 (id2)"),
-        (SeenThere("/w", ""), "h2:2 (none)"),
-        (SeenThere("/w", trouble="no answer for 12s"), "h2:2 (no answer for 12s)"),
+        (WarehouseSeen("/w", "id2"), "h2:2 (id2)"),
+        (WarehouseSeen("/w", ""), "h2:2 (none)"),
+        (WarehouseSeen("/w", trouble="no answer for 12s"), "h2:2 (no answer for 12s)"),
     ],
 )
-def test_who_sees_another_warehouse_under_the_same_path_is_named(hand: SeenThere, named: str) -> None:
-    well = SeenThere("/w", "id1")
+def test_who_sees_another_warehouse_under_the_same_path_is_named(hand: WarehouseSeen, named: str) -> None:
+    well = WarehouseSeen("/w", "id1")
     for place in (PLACE, PlaceSeen("/w")):  # also where this machine is the one without it
         (found,) = doctor.of_place_and_fleet(place, seeing(well, hand))
         assert (found.code, found.level) == ("WAREHOUSE_SHARED", Level.PROBLEM)
@@ -375,20 +373,20 @@ def test_who_sees_another_warehouse_under_the_same_path_is_named(hand: SeenThere
 
 
 def test_the_same_warehouse_for_all_and_who_cannot_say() -> None:
-    well = SeenThere("/w", "id1")
+    well = WarehouseSeen("/w", "id1")
     (found,) = doctor.of_place_and_fleet(PLACE, seeing(well, well))
     assert (found.level, found.text) == (Level.OK, "2 of 2 runners and coordinators say that they see the same there")
-    for silent in (SeenThere(), SeenThere("/w")):
+    for silent in (WarehouseSeen(), WarehouseSeen("/w")):
         (found,) = doctor.of_place_and_fleet(PLACE, seeing(well, silent))
         assert found.level is Level.OK
         assert "1 of 2 runners and coordinators say" in found.text
         assert "1 cannot say" in found.text
-    none = SeenThere("/w", "")
+    none = WarehouseSeen("/w", "")
     assert ill(doctor.of_place_and_fleet(PlaceSeen("/w"), seeing(none, none))) == [], "nobody has submitted yet"
 
 
 def test_who_is_set_to_another_path_is_named_with_it() -> None:
-    (found,) = doctor.of_place_and_fleet(PLACE, seeing(SeenThere("/w", "id1"), SeenThere("/mnt/w", "id1")))
+    (found,) = doctor.of_place_and_fleet(PLACE, seeing(WarehouseSeen("/w", "id1"), WarehouseSeen("/mnt/w", "id1")))
     assert (found.code, found.level) == ("WAREHOUSE_SHARED", Level.WARNING)
     assert "h2:2 (/mnt/w)" in found.text
 

@@ -36,7 +36,7 @@ from unstuck.tasks.steps.spark import hadoop_uri, local_master, same_schema
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Marker, write_marker
-from unstuck.tasks.watchdog.cancel_channel import Wake
+from unstuck.tasks.watchdog.cancel_channel import CancelChannel
 
 
 def imported_by(module: str) -> set[str]:
@@ -361,12 +361,12 @@ def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they
 def test_a_lost_connection_is_heard_like_an_order(client: redis.Redis, redis_server: RedisServer) -> None:
     """Redis may have been rolled back to before the claim: whoever holds the attempt should be the first to say so."""
     with connect(redis_server.url) as mine:
-        wake = Wake(mine, Keys())
-        wake.follow("job")
+        channel = CancelChannel(mine, Keys())
+        channel.follow("job")
         wait_until(lambda: client.pubsub_numsub(Keys().cancel("job"))[0][1] == 1, 5, "the subscription")
-        assert not wake.heard()
+        assert not channel.received()
         client.publish(Keys().cancel("job"), "1")
-        wait_until(wake.heard, 5, "the order")
+        wait_until(channel.received, 5, "the order")
         client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-        wait_until(wake.heard, 5, "the loss")
-        assert not wake.heard(), "heard once"
+        wait_until(channel.received, 5, "the loss")
+        assert not channel.received(), "heard once"

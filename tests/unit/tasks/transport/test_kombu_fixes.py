@@ -16,8 +16,8 @@ from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck.coordinator.celery import app as coordinators
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.transport.broker_connection import BrokerConnection
 from unstuck.tasks.transport.celery_app import app as workers
+from unstuck.tasks.transport.kombu_fixes import BrokerConnection
 
 APPS = pytest.mark.parametrize("app", [workers, coordinators], ids=["workers", "coordinators"])
 

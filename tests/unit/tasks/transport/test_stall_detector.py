@@ -1,4 +1,4 @@
-"""When a worker counts as deaf: only when nothing at all excuses it."""
+"""When a worker counts as stalled: only when nothing at all excuses it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from tests.support.servers import RedisServer, free_port
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
-from unstuck.tasks.transport.stall_detector import Ears, _waiting
-from unstuck.tasks.transport.stall_policy import Hearing, Look
+from unstuck.tasks.transport.stall_detector import Look, Silence, StallDetector, _waiting
 
 KEYS = Keys()
 
 
-def deaf_for(looks: Iterable[Look], within: float = 20.0) -> float:
-    hearing = Hearing()
-    for look in looks:
-        hearing = hearing.after(look, within=within)
-    return hearing.deaf_for
+def stalled_for(seen: Iterable[Look], within: float = 20.0) -> float:
+    silence = Silence()
+    for look in seen:
+        silence = silence.after(look, within=within)
+    return silence.stalled_for
 
 
-def silence(begin: float = 0.0, end: float = 60.0) -> list[Look]:
+def looks(begin: float = 0.0, end: float = 60.0) -> list[Look]:
     """A look every six seconds: an idle runner, something in the queue, and never a message."""
     return [Look(begin + 6.0 * n, 3, True, True) for n in range(int((end - begin) / 6.0) + 1)]
 
 
-def test_a_worker_that_takes_nothing_though_it_could_is_deaf_since_it_was_first_seen_so() -> None:
-    assert deaf_for(silence()) == 54.0, "the first look only says how many messages there were"
+def test_a_worker_that_takes_nothing_though_it_could_has_stalled_since_it_was_first_seen_so() -> None:
+    assert stalled_for(looks()) == 54.0, "the first look only says how many messages there were"
 
 
 @pytest.mark.parametrize(
@@ -44,9 +43,9 @@ def test_a_worker_that_takes_nothing_though_it_could_is_deaf_since_it_was_first_
     ],
 )
 def test_one_excuse_begins_the_count_anew(excuse: Look, why: str) -> None:
-    assert deaf_for([*silence(0, 54), excuse]) == 0.0, why
+    assert stalled_for([*looks(0, 54), excuse]) == 0.0, why
     after = [Look(excuse.at + 6.0 * n, excuse.received, True, True) for n in (1, 2, 3)]
-    assert deaf_for([*silence(0, 54), excuse, *after]) == 12.0, why
+    assert stalled_for([*looks(0, 54), excuse, *after]) == 12.0, why
 
 
 def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis, redis_server: RedisServer) -> None:
@@ -63,10 +62,10 @@ def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis
             client.config_set("min-replicas-to-write", 0)
 
 
-def test_ears_that_fail_end_their_worker_for_nobody_else_would_hear_that_it_is_deaf(
+def test_a_stall_detector_that_fails_ends_its_worker_for_nobody_else_would_notice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Failing(Ears):
+    class Failing(StallDetector):
         given_up = False
 
         def at_work(self) -> bool:
@@ -75,22 +74,22 @@ def test_ears_that_fail_end_their_worker_for_nobody_else_would_hear_that_it_is_d
         def give_up(self) -> None:
             self.given_up = True
 
-    ears = Failing(None)
-    ears._listen(None, Settings(deaf_after=0.01, redis_url=f"redis://127.0.0.1:{free_port()}/0"))
-    assert ears.given_up
-    assert "have failed, so it ends" in caplog.text
+    detector = Failing(None)
+    detector._watch_or_give_up(None, Settings(stalled_after=0.01, redis_url=f"redis://127.0.0.1:{free_port()}/0"))
+    assert detector.given_up
+    assert "has failed, so it ends" in caplog.text
 
 
 def test_every_message_that_arrives_is_heard_whatever_celery_makes_of_it() -> None:
-    ears = Ears(None)
+    detector = StallDetector(None)
     with Connection("memory://") as broker:
         channel = broker.default_channel
-        queue = Queue("hearing")(channel)
+        queue = Queue("stalling")(channel)
         queue.declare()
-        ears._count(channel.qos)
+        detector._count(channel.qos)
         got: list[object] = []
         with Consumer(channel, [queue], on_message=lambda message: (got.append(message.payload), message.ack())):
             for text in ("no task of ours", "another"):
-                Producer(channel).publish(text, routing_key="hearing")
+                Producer(channel).publish(text, routing_key="stalling")
                 broker.drain_events(timeout=5)
-    assert (len(got), ears._received) == (2, 2)
+    assert (len(got), detector._received) == (2, 2)

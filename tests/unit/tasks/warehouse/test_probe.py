@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.servers import wait_until
+from unstuck.tasks.protocol.processes import WarehouseSeen
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.probe import EVERY, EVERY_NONE, PATIENCE, Lookout
+from unstuck.tasks.warehouse.probe import ANSWERS_WITHIN, EVERY, EVERY_NONE, WarehouseProbe
 
 AT = 5000.0  # by the clock of the store
 
@@ -27,61 +27,61 @@ class Clock:
         return self.now
 
 
-def settled(lookout: Lookout) -> dict[str, Any]:
-    def told() -> dict[str, Any] | None:
-        seen = lookout.seen(AT)
-        return seen if {"warehouse_id", "warehouse_trouble"} & set(seen) else None
+def settled(probe: WarehouseProbe) -> WarehouseSeen:
+    def told() -> WarehouseSeen | None:
+        seen = probe.seen(AT)
+        return seen if seen.id is not None or seen.trouble else None
 
     return wait_until(told, 10, "the first look")
 
 
 def test_the_id_is_told_and_looked_at_again_after_a_while(tmp_path: Path) -> None:
     clock = Clock()
-    lookout = Lookout(Settings(warehouse=str(tmp_path)), clock)
+    probe = WarehouseProbe(Settings(warehouse=str(tmp_path)), clock)
     first = Warehouse(str(tmp_path)).ensure_id()
-    assert settled(lookout)["warehouse_id"] == first
+    assert settled(probe).id == first
     (tmp_path / "_warehouse_id").write_text("another")
     clock.now += EVERY - 1
-    seen = lookout.seen(AT)
-    assert (seen["warehouse_id"], seen["warehouse_looked_at"]) == (first, AT - (EVERY - 1))
+    seen = probe.seen(AT)
+    assert (seen.id, seen.looked_at) == (first, AT - (EVERY - 1))
     clock.now += 1
-    wait_until(lambda: lookout.seen(AT)["warehouse_id"] == "another", 10, "the next look")
+    wait_until(lambda: probe.seen(AT).id == "another", 10, "the next look")
 
 
 def test_while_there_is_none_it_is_looked_again_soon(tmp_path: Path) -> None:
     clock = Clock()
-    lookout = Lookout(Settings(warehouse=str(tmp_path)), clock)
-    assert settled(lookout)["warehouse_id"] == "", "there is none"
+    probe = WarehouseProbe(Settings(warehouse=str(tmp_path)), clock)
+    assert settled(probe).id == "", "there is none"
     known = Warehouse(str(tmp_path)).ensure_id()
     clock.now += EVERY_NONE - 1
-    assert lookout.seen(AT)["warehouse_id"] == ""
+    assert probe.seen(AT).id == ""
     clock.now += 1
-    wait_until(lambda: lookout.seen(AT)["warehouse_id"] == known, 10, "the next look")
-    assert lookout.seen(AT)["warehouse_looked_at"] == AT
+    wait_until(lambda: probe.seen(AT).id == known, 10, "the next look")
+    assert probe.seen(AT).looked_at == AT
 
 
 def test_a_process_that_was_set_to_no_warehouse_or_to_no_folder_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UNSTUCK_WAREHOUSE", raising=False)
-    assert Lookout(Settings()).seen(AT) == {}
-    assert Lookout(Settings(warehouse="s3://bucket/w")).seen(AT) == {"warehouse": "s3://bucket/w"}
+    assert WarehouseProbe(Settings()).seen(AT) == WarehouseSeen()
+    assert WarehouseProbe(Settings(warehouse="s3://bucket/w")).seen(AT) == WarehouseSeen("s3://bucket/w")
     monkeypatch.setenv("UNSTUCK_WAREHOUSE", "/mnt/w")
-    assert Lookout(Settings()).seen(AT)["warehouse"] == "/mnt/w"
+    assert WarehouseProbe(Settings()).seen(AT).uri == "/mnt/w"
 
 
 def test_a_folder_that_cannot_be_read_is_told_with_what_was_said(tmp_path: Path) -> None:
     (tmp_path / "_warehouse_id").mkdir()
-    assert "IsADirectoryError" in settled(Lookout(Settings(warehouse=str(tmp_path))))["warehouse_trouble"]
+    assert "IsADirectoryError" in settled(WarehouseProbe(Settings(warehouse=str(tmp_path)))).trouble
 
 
 def test_a_mount_that_hangs_holds_up_nobody_and_is_told_until_it_answers(tmp_path: Path) -> None:
     hung = tmp_path / "_warehouse_id"
     os.mkfifo(hung)  # who reads it waits, as on a mount whose server is gone
     clock = Clock()
-    lookout = Lookout(Settings(warehouse=str(tmp_path)), clock)
+    probe = WarehouseProbe(Settings(warehouse=str(tmp_path)), clock)
     began = time.monotonic()
-    lookout.seen(AT)
-    clock.now += PATIENCE + 2
-    assert lookout.seen(AT) == {"warehouse": str(tmp_path), "warehouse_trouble": "no answer for 12s"}
+    probe.seen(AT)
+    clock.now += ANSWERS_WITHIN + 2
+    assert probe.seen(AT) == WarehouseSeen(str(tmp_path), trouble="no answer for 12s")
     assert time.monotonic() - began < 5
     hung.write_text("id7")
-    wait_until(lambda: lookout.seen(AT).get("warehouse_id") == "id7", 10, "the look to end")
+    wait_until(lambda: probe.seen(AT).id == "id7", 10, "the look to end")

@@ -9,14 +9,14 @@ import pytest
 from unstuck.tasks.process.tree import Seen
 from unstuck.tasks.protocol.lease import RenewAnswer
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.watchdog.policy import Clock, Order, Sight, Vigil, decide, may_renew
+from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState, decide, may_renew
 
-IDLE = Vigil()
+IDLE = WatchState()
 GRACE = 10.0
 
 
-def see(now: float, **what: object) -> Sight:
-    return replace(Sight(now, Seen.ALIVE), **what)  # type: ignore[arg-type]
+def see(now: float, **what: object) -> Observation:
+    return replace(Observation(now, Seen.ALIVE), **what)  # type: ignore[arg-type]
 
 
 def test_only_a_living_runner_is_renewed_for() -> None:
@@ -24,8 +24,8 @@ def test_only_a_living_runner_is_renewed_for() -> None:
 
 
 def test_a_runner_that_works_is_let_be() -> None:
-    verdict = decide(IDLE, see(1.0, answer=RenewAnswer.CONTINUE), grace=GRACE)
-    assert (verdict.tell, verdict.kill, verdict.finish, verdict.ended) == (None, "", None, False)
+    action = decide(IDLE, see(1.0, answer=RenewAnswer.CONTINUE), grace=GRACE)
+    assert (action.tell, action.kill, action.finish) == (None, "", None)
 
 
 @pytest.mark.parametrize(
@@ -35,20 +35,19 @@ def test_a_runner_that_works_is_let_be() -> None:
 def test_an_order_is_told_once_then_enforced_after_the_grace(answer: RenewAnswer, kind: OutcomeKind | None) -> None:
     first = decide(IDLE, see(100.0, answer=answer), grace=GRACE)
     assert first.tell == Order(answer.lower())
-    again = decide(first.vigil, see(109.9, answer=answer), grace=GRACE)
+    again = decide(first.state, see(109.9, answer=answer), grace=GRACE)
     assert (again.tell, again.kill) == (None, "")
-    last = decide(again.vigil, see(110.0, answer=answer), grace=GRACE)
+    last = decide(again.state, see(110.0, answer=answer), grace=GRACE)
     assert "was killed" in last.kill
-    assert last.ended
     assert (last.finish.kind if last.finish else None) == kind
 
 
 def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group() -> None:
-    vigil = IDLE.with_clock(Clock("TIMEOUT", 60.0, began=0.0))
-    assert decide(vigil, see(59.9), grace=GRACE).tell is None
-    told = decide(vigil, see(60.0), grace=GRACE)
+    state = IDLE.with_clock(Clock("TIMEOUT", 60.0, began=0.0))
+    assert decide(state, see(59.9), grace=GRACE).tell is None
+    told = decide(state, see(60.0), grace=GRACE)
     assert told.tell is Order.TIMEOUT
-    end = decide(told.vigil, see(70.0), grace=GRACE)
+    end = decide(told.state, see(70.0), grace=GRACE)
     assert end.finish is not None
     assert end.finish.kind is OutcomeKind.FAILED
     assert end.finish.failure is not None
@@ -57,52 +56,51 @@ def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group(
 
 def test_the_users_cancel_replaces_a_timeout_and_does_not_start_the_grace_anew() -> None:
     told = decide(IDLE.with_clock(Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
-    canceled = decide(told.vigil, see(5.0, answer=RenewAnswer.CANCEL), grace=GRACE)
+    canceled = decide(told.state, see(5.0, answer=RenewAnswer.CANCEL), grace=GRACE)
     assert canceled.tell is Order.CANCEL
-    end = decide(canceled.vigil, see(11.0), grace=GRACE)
+    end = decide(canceled.state, see(11.0), grace=GRACE)
     assert end.finish is not None
     assert end.finish.kind is OutcomeKind.CANCELED
 
 
 def test_a_weaker_order_never_replaces_a_stronger_one() -> None:
-    stale = decide(IDLE, see(0.0, answer=RenewAnswer.STALE), grace=GRACE).vigil
+    stale = decide(IDLE, see(0.0, answer=RenewAnswer.STALE), grace=GRACE).state
     later = decide(stale, see(1.0, answer=RenewAnswer.CANCEL), grace=GRACE)
-    assert (later.tell, later.vigil.order) == (None, Order.STALE)
+    assert (later.tell, later.state.order) == (None, Order.STALE)
 
 
 def test_a_runner_that_died_unordered_is_lost_and_its_tree_is_ended() -> None:
-    verdict = decide(IDLE, see(0.0, runner=Seen.GONE), grace=GRACE, death="was killed by signal SIGKILL", who="r1")
-    assert verdict.kill == "r1 was killed by signal SIGKILL"
-    assert verdict.finish is not None
-    assert verdict.finish.kind is OutcomeKind.LOST
-    assert verdict.finish.failure is not None
-    assert verdict.finish.failure.code == "WORKER_LOST"
-    assert verdict.finish.failure.text == verdict.kill
+    action = decide(IDLE, see(0.0, runner=Seen.GONE), grace=GRACE, death="was killed by signal SIGKILL", who="r1")
+    assert action.kill == "r1 was killed by signal SIGKILL"
+    assert action.finish is not None
+    assert action.finish.kind is OutcomeKind.LOST
+    assert action.finish.failure is not None
+    assert action.finish.failure.code == "WORKER_LOST"
+    assert action.finish.failure.text == action.kill
 
 
 def test_a_runner_that_died_after_a_cancel_was_canceled_not_lost() -> None:
     told = decide(IDLE, see(0.0, answer=RenewAnswer.CANCEL), grace=GRACE)
-    verdict = decide(told.vigil, see(1.0, runner=Seen.GONE), grace=GRACE)
-    assert verdict.finish is not None
-    assert verdict.finish.kind is OutcomeKind.CANCELED
+    action = decide(told.state, see(1.0, runner=Seen.GONE), grace=GRACE)
+    assert action.finish is not None
+    assert action.finish.kind is OutcomeKind.CANCELED
 
 
 def test_an_orphan_is_ended_at_once() -> None:
-    verdict = decide(IDLE, see(0.0, orphaned=True), grace=GRACE)
-    assert verdict.kill
-    assert verdict.ended
+    action = decide(IDLE, see(0.0, orphaned=True), grace=GRACE)
+    assert action.kill
 
 
 def test_a_stopped_runner_is_still_timed_out_and_killed() -> None:
-    vigil = IDLE.with_clock(Clock("TIMEOUT", 1.0, 0.0))
-    told = decide(vigil, see(1.0, runner=Seen.STOPPED), grace=GRACE)
+    state = IDLE.with_clock(Clock("TIMEOUT", 1.0, 0.0))
+    told = decide(state, see(1.0, runner=Seen.STOPPED), grace=GRACE)
     assert told.tell is Order.TIMEOUT
-    assert decide(told.vigil, see(11.0, runner=Seen.STOPPED), grace=GRACE).kill
+    assert decide(told.state, see(11.0, runner=Seen.STOPPED), grace=GRACE).kill
 
 
 def test_a_session_that_does_not_start_says_so() -> None:
     told = decide(IDLE.with_clock(Clock("SESSION_TIMEOUT", 300.0, 0.0)), see(300.0), grace=GRACE)
-    end = decide(told.vigil, see(310.0), grace=GRACE)
+    end = decide(told.state, see(310.0), grace=GRACE)
     assert end.finish is not None
     assert end.finish.failure is not None
     assert end.finish.failure.code == "SESSION_TIMEOUT"
@@ -120,8 +118,8 @@ def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_to
     # Even seen late, when both are over: the step's was over first.
     for late in (30.0, 100.0):
         told = decide(both, see(late), grace=GRACE)
-        assert (told.tell, told.vigil.timed_out) == (Order.TIMEOUT, ONE_STEP)
-    end = decide(told.vigil, see(110.0), grace=GRACE)
+        assert (told.tell, told.state.timed_out) == (Order.TIMEOUT, ONE_STEP)
+    end = decide(told.state, see(110.0), grace=GRACE)
     assert end.finish is not None
     assert end.finish.failure is not None
     assert (end.finish.failure.code, end.finish.failure.recoverable) == ("STEP_TIMEOUT", True)
@@ -133,16 +131,16 @@ def test_a_step_that_has_ended_stops_its_own_clock_and_not_the_groups() -> None:
     assert (dict(left.clocks), left.next_end) == ({"TIMEOUT": ALL_STEPS}, 60.0)
     next_step = replace(ONE_STEP, began=40.0, step="step 3 of 3 (write)")
     told = decide(left.with_clock(next_step), see(50.0), grace=GRACE)
-    assert told.vigil.timed_out == next_step
+    assert told.state.timed_out == next_step
 
 
 def test_a_worker_that_stops_hands_back_when_the_grace_is_over_and_not_before() -> None:
     assert decide(IDLE, see(29.9, drain_at=30.0), grace=GRACE).tell is None
     told = decide(IDLE, see(30.0, drain_at=30.0), grace=GRACE)
     assert told.tell is Order.DRAIN
-    again = decide(told.vigil, see(39.9, drain_at=30.0), grace=GRACE)
+    again = decide(told.state, see(39.9, drain_at=30.0), grace=GRACE)
     assert (again.tell, again.kill) == (None, "")
-    end = decide(again.vigil, see(40.0, drain_at=30.0), grace=GRACE)
+    end = decide(again.state, see(40.0, drain_at=30.0), grace=GRACE)
     assert end.kill
     assert end.finish is not None
     assert end.finish.kind is OutcomeKind.RELEASED
@@ -150,18 +148,18 @@ def test_a_worker_that_stops_hands_back_when_the_grace_is_over_and_not_before() 
 
 @pytest.mark.parametrize("how", [{"runner": Seen.GONE}, {"orphaned": True}])
 def test_a_runner_that_dies_while_its_worker_stops_was_handed_back_and_says_how(how: dict[str, object]) -> None:
-    verdict = decide(IDLE, see(5.0, drain_at=30.0, **how), grace=GRACE, who="r1")
-    assert verdict.finish is not None
-    assert verdict.finish.kind is OutcomeKind.RELEASED
-    assert verdict.finish.failure is not None
-    assert verdict.finish.failure.text == f"{verdict.kill}, while its worker was told to stop"
+    action = decide(IDLE, see(5.0, drain_at=30.0, **how), grace=GRACE, who="r1")
+    assert action.finish is not None
+    assert action.finish.kind is OutcomeKind.RELEASED
+    assert action.finish.failure is not None
+    assert action.finish.failure.text == f"{action.kill}, while its worker was told to stop"
 
 
 def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
     told = decide(IDLE, see(1.0, drain_at=0.0), grace=GRACE)
-    canceled = decide(told.vigil, see(2.0, drain_at=0.0, answer=RenewAnswer.CANCEL), grace=GRACE)
+    canceled = decide(told.state, see(2.0, drain_at=0.0, answer=RenewAnswer.CANCEL), grace=GRACE)
     assert canceled.tell is Order.CANCEL
-    end = decide(canceled.vigil, see(3.0, drain_at=0.0, runner=Seen.GONE), grace=GRACE)
+    end = decide(canceled.state, see(3.0, drain_at=0.0, runner=Seen.GONE), grace=GRACE)
     assert end.finish is not None
     assert end.finish.kind is OutcomeKind.CANCELED
 
@@ -169,9 +167,9 @@ def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
 def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more_is_said_of_its_attempt() -> None:
     leaving = IDLE.with_clock(Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving the Spark session on here:1"))
     let_be = decide(leaving, see(100.0, answer=RenewAnswer.STALE), grace=GRACE)
-    assert (let_be.tell, let_be.vigil.order) == (None, None), "STALE is what is answered once the outcome stands"
-    told = decide(let_be.vigil, see(300.0), grace=GRACE)
-    killed = decide(told.vigil, see(310.0), grace=GRACE)
+    assert (let_be.tell, let_be.state.order) == (None, None), "STALE is what is answered once the outcome stands"
+    told = decide(let_be.state, see(300.0), grace=GRACE)
+    killed = decide(told.state, see(310.0), grace=GRACE)
     assert killed.kill.startswith("the runner was killed: leaving the Spark session on here:1 took longer than 300s")
-    assert (killed.finish, killed.ended) == (None, True)
+    assert killed.finish is None
     assert decide(leaving, see(1.0, runner=Seen.GONE), grace=GRACE).finish is None

@@ -1,4 +1,4 @@
-"""Arming: only on purpose, loudly, and once; and the page of the trigger points says what the code says."""
+"""Arming: only on purpose, loudly, and once; and the page of the failpoints says what the code says."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import redis
 
 from tests.support.paths import ROOT
 from unstuck.tasks import failpoints as points
-from unstuck.tasks.failpoint_arming import VARIABLE, Armed, Deed, arm_this_process, order, reached_by
-from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.failpoints import VARIABLE, Armed, Point, Strike, arm_this_process, order, reach, reached_by
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +45,7 @@ def test_an_armed_process_says_so_loudly_and_strikes_once_for_the_job_that_was_m
     assert str(arms) in said.getMessage()
 
     reach(Point.AFTER_MARKER, "a")  # nothing was ordered
-    shot = order(arms, Point.AFTER_MARKER, Deed.RAISE, "a")
+    shot = order(arms, Point.AFTER_MARKER, Strike.RAISE, "a")
     reach(Point.AFTER_MARKER, "b")
     reach(Point.BEFORE_FINISH, "a")
     assert reached_by(shot) == []
@@ -59,7 +58,7 @@ def test_an_armed_process_says_so_loudly_and_strikes_once_for_the_job_that_was_m
 
 def test_a_shot_for_any_job_strikes_whoever_comes_first_and_a_lost_reply_is_that_of_redis(arms: Path) -> None:
     arm_this_process({VARIABLE: str(arms)})
-    order(arms, Point.AFTER_COMMIT, Deed.LOSE)
+    order(arms, Point.AFTER_COMMIT, Strike.LOSE)
     with pytest.raises(redis.ConnectionError):
         reach(Point.AFTER_COMMIT, "whichever")
     reach(Point.AFTER_COMMIT, "the next")
@@ -92,7 +91,7 @@ def test_a_folder_that_may_not_be_believed_arms_nothing_and_the_log_says_why(
     (said,) = caplog.records
     assert said.levelno == logging.ERROR
     assert f"{VARIABLE}={named} is ignored" in said.getMessage()
-    order(arms, Point.AFTER_CLAIM, Deed.RAISE)
+    order(arms, Point.AFTER_CLAIM, Strike.RAISE)
     reach(Point.AFTER_CLAIM, "a")
 
 
@@ -115,4 +114,4 @@ def test_the_page_of_the_points_is_the_catalogue() -> None:
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
     told = [(name.strip("`"), said) for name, said in rows]
     assert told[: len(Point)] == [(point.value, point.sentence) for point in Point]
-    assert {name for name, _ in told[len(Point) :]} == set(Deed)
+    assert {name for name, _ in told[len(Point) :]} == set(Strike)

@@ -1,0 +1,172 @@
+"""The registry of processes: runners and coordinators say here what they are and what they do, for people to read.
+
+A runner's watchdog writes for its runner, a coordinator writes for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, cast
+
+import redis
+from pydantic import Field, TypeAdapter, ValidationError
+
+from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.protocol.keys import Keys
+
+log = logging.getLogger(__name__)
+FORGOTTEN = 3600.0  # seconds of silence after which a process is shown no more
+
+
+@dataclass(frozen=True, slots=True)
+class WarehouseSeen:
+    """The warehouse that a process was set to, as the process saw it last (``tasks.warehouse.probe``).
+
+    Attributes:
+        uri: its address; None if the process was set to none.
+        id: empty if there is no warehouse; None if that is not known, and ``trouble`` says why, if anything does.
+        looked_at: when the process looked, by the clock of Redis; None if it did not.
+    """
+
+    uri: str | None = None
+    id: str | None = None
+    trouble: str = ""
+    looked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Status:
+    """What every process says. Times are seconds by the clock of Redis.
+
+    Attributes:
+        queues: those that the process listens to.
+        seen: when it said this.
+        silent: ``seen`` is too long ago; for the reader to set.
+    """
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    seen: float
+    silent: bool = False
+    warehouse: WarehouseSeen = field(default_factory=WarehouseSeen)
+    runs_on: RunsOn = field(default_factory=RunsOn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerStatus(_Status):
+    """One runner.
+
+    Attributes:
+        worker_pid: of the Celery worker above it.
+        taken_at: when it last took a hint from the broker, whatever came of it; None: it never did.
+        claimed_at: its last claim; None if it never claimed anything.
+        job, group, attempt: what it runs; None if it is idle. ``step`` as the step was last called.
+        idle_since: when it last had nothing to do and was free to take more; None if it runs something, or if its
+            worker was told to stop.
+    """
+
+    kind: Literal["runner"] = "runner"
+    worker_pid: int
+    taken_at: float | None = None
+    claimed_at: float | None = None
+    job: str | None = None
+    group: str | None = None
+    attempt: int | None = None
+    step: str | None = None
+    idle_since: float | None = None
+
+    @property
+    def since(self) -> float | None:
+        """Since when it runs what it runs; None if it is idle."""
+        return None if self.job is None else self.claimed_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorStatus(_Status):
+    """One coordinator.
+
+    Attributes:
+        read_at: when it last read a worker's report; None: it never did.
+        swept_at: when its last sweep ended; None: it never swept.
+        oldest_since: queue → since when its oldest message has lain there, as far as this coordinator has seen.
+    """
+
+    kind: Literal["coordinator"] = "coordinator"
+    read_at: float | None = None
+    swept_at: float | None = None
+    oldest_since: dict[str, float] = field(default_factory=dict)
+
+
+ProcessStatus = RunnerStatus | CoordinatorStatus
+_STATUS: TypeAdapter[ProcessStatus] = TypeAdapter(Annotated[ProcessStatus, Field(discriminator="kind")])
+
+
+class ProcessRegistry:
+    """The registry on one Redis. ``client`` must decode responses.
+
+    An error of Redis leaves ``read`` alone: no process may stop because it could not be shown to people.
+    """
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client = client
+        self._key = keys.processes
+        self._failed = False
+
+    def note(self, describe: Callable[[float], ProcessStatus]) -> None:
+        """Write what ``describe`` makes of the present time of Redis; it may raise what Redis raises."""
+        try:
+            status = describe(self._now())
+            self._client.hset(self._key, status.id, _STATUS.dump_json(status, exclude={"silent"}))
+            self._failed = False
+        except redis.RedisError as error:
+            if not self._failed:
+                log.warning("this process could not be shown in the fleet; it goes on: %s", error)
+            self._failed = True
+
+    def leave(self, name: str) -> None:
+        """Take the process with the id ``name`` out: it ends in good order."""
+        try:
+            self._client.hdel(self._key, name)
+        except redis.RedisError as error:
+            log.warning("%s could not be taken out of the fleet list: %s", name, error)
+
+    def read(self) -> list[ProcessStatus]:
+        """All that are not forgotten. Raises: redis.RedisError."""
+        return [one for line in cast(list[str], self._client.hvals(self._key)) if (one := _read(line)) is not None]
+
+    def runners(self) -> list[RunnerStatus]:
+        """The runners among them. Raises: redis.RedisError."""
+        return [one for one in self.read() if isinstance(one, RunnerStatus)]
+
+    def forget_silent(self) -> int:
+        """Drop those that were silent for an hour, since they died without a goodbye, and lines that nobody can read.
+
+        Returns how many.
+
+        A process that speaks at this very moment is back with its next note, a few seconds later.
+        """
+        try:
+            long_ago = self._now() - FORGOTTEN
+            lines = cast(dict[str, str], self._client.hgetall(self._key))
+            silent = [name for name, line in lines.items() if (one := _read(line)) is None or one.seen <= long_ago]
+            return self._client.hdel(self._key, *silent) if silent else 0
+        except redis.RedisError as error:
+            log.warning("the list of the fleet could not be cleared of the silent: %s", error)
+            return 0
+
+    def _now(self) -> float:
+        """The time of Redis, in seconds."""
+        seconds, micros = self._client.time()
+        return float(seconds + micros / 1e6)
+
+
+def _read(line: str) -> ProcessStatus | None:
+    """None where ``line`` is not of this release, or of nobody: it may stop no reader."""
+    try:
+        return _STATUS.validate_json(line)
+    except ValidationError:
+        return None

@@ -1,0 +1,150 @@
+"""Fixes of faults in kombu and Celery that stop a worker for ever; each says in which version the fault was seen last.
+
+Hints are sent without these waits: a hint that is lost is sent again.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache, cached_property
+from typing import Any
+
+import kombu
+import redis
+from celery import bootsteps
+from kombu.transport import virtual
+
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import settings
+from unstuck.tasks.transport.redis_client import takes_writes, unavailable
+
+FIRST_WAIT, LONGER_EACH_TIME, LONGEST_WAIT = 1.0, 1.0, 5.0  # seconds between two tries
+
+
+# Waiting for the broker. Celery's own waits go up to 30 s, and a server that answers and refuses writes (a failover, a
+# broken disk, a full memory) counts as one that is back, so Celery connects to it several times a second. Both are
+# meant so upstream: this stays.
+
+
+class BrokerConnection(kombu.Connection):  # type: ignore[misc]
+    """kombu's connection, with short waits. Who waits for it explicitly gets it once the server takes writes."""
+
+    _to_listen = False
+
+    def get_transport_cls(self) -> Any:
+        return _fit_to_fork(super().get_transport_cls())
+
+    def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait for the connection; called by Celery's consumer and beat, and by nobody who only sends."""
+        steps = {"interval_start": FIRST_WAIT, "interval_step": LONGER_EACH_TIME, "interval_max": LONGEST_WAIT}
+        self._to_listen = True
+        try:
+            return super().ensure_connection(*args, **{**steps, **kwargs})
+        finally:
+            self._to_listen = False
+
+    def _establish_connection(self) -> Any:
+        made = super()._establish_connection()
+        if self._to_listen:
+            self._try_a_write(made)
+        return made
+
+    def _try_a_write(self, made: Any) -> None:
+        """Raises what the server says if it takes no writes now; kombu takes that for a try that failed.
+
+        Each try is a new connection: after a failover the same name may lead to another server.
+        """
+        channel = made.create_channel(made)
+        try:
+            with channel.conn_or_acquire() as client:
+                takes_writes(client, Keys(settings().prefix))
+        except redis.RedisError as error:
+            if unavailable(error):
+                raise
+            # Not its trouble but ours, perhaps a user who may not touch this key: the real commands will tell.
+        finally:
+            channel.close()
+
+
+# A main process that forks. kombu takes a socket out of epoll only after it has closed it. A child that was forked
+# meanwhile holds the socket too, so epoll goes on reporting it, under a number that by then is another's. And news of
+# the pub/sub connection (``celery inspect``), even if they are false, make kombu read there without an end. Together
+# the two hung a worker for ever. Upstream: celery/celery#10502 tells of the second, celery/kombu#954 of a fault like
+# the first. Seen with kombu 5.7.0; this may go once kombu unregisters a socket before it closes it, and reads pub/sub
+# with a timeout.
+
+
+@cache
+def _fit_to_fork(base: Any) -> Any:
+    """The class of a transport as kombu's Redis transport ``base``, or one made of it, fit for a process that forks."""
+
+    class Channel(base.Channel):  # type: ignore[misc]
+        def _connparams(self, asynchronous: bool = False) -> Any:
+            found = super()._connparams(asynchronous)
+            if asynchronous:
+                found["connection_class"] = _unregistered_first(found["connection_class"], self)
+            return found
+
+        @cached_property
+        def subclient(self) -> Any:
+            return _read_within(self.socket_timeout, super().subclient)
+
+    return type("Transport", (base,), {"Channel": Channel})
+
+
+def _unregistered_first(connection: Any, channel: Any) -> Any:
+    """The class of a connection of ``channel`` that is taken out of the event loop before it is closed."""
+
+    class Connection(connection):  # type: ignore[misc]
+        def disconnect(self, *args: Any, **kwargs: Any) -> None:
+            # By way of the channel, which lets go of it when it is closed: a class outlives its last use for long, and
+            # with it each poller would.
+            poller = getattr(getattr(channel.connection, "cycle", None), "poller", None)
+            if self._sock is not None and poller is not None and os.getpid() == self.pid:  # a child shares the epoll
+                poller.unregister(self._sock)
+            super().disconnect(*args, **kwargs)
+
+    return Connection
+
+
+def _read_within(seconds: float | None, pubsub: Any) -> Any:
+    """``pubsub``, which is read only where there is something to read, and for ``seconds`` at most (None: no end)."""
+    read = pubsub.parse_response
+
+    def parse_response() -> Any:
+        if pubsub.connection is None or not pubsub.connection.can_read(timeout=0):
+            return None
+        return read(block=False, timeout=seconds)
+
+    pubsub.parse_response = parse_response
+    return pubsub
+
+
+# A slot that an acknowledgement takes for ever. kombu frees the slot of a message only once Redis has taken the
+# acknowledgement, and Celery notes the error and goes on: a worker with one slot listens no more and looks alive. What
+# stays behind in Redis comes back as a second copy of the hint, much later, and is STALE then. Upstream: no report is
+# known. Seen with kombu 5.7.0; this may go once its ``QoS.ack`` frees the slot in a ``finally``.
+
+
+class Acknowledging(bootsteps.StartStopStep):  # type: ignore[misc]
+    """A step of a Celery worker that frees the slot of a failed acknowledgement; begins anew with every connection."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, parent: Any) -> None:
+        channel = parent.task_consumer.channel
+        free_slot_too(channel.qos, channel.connection_errors)
+
+
+def free_slot_too(qos: Any, errors: tuple[type[BaseException], ...]) -> None:
+    """Let ``qos.ack`` free the slot of the message also where one of ``errors`` stops it. The error is raised on."""
+    acknowledge = qos.ack
+
+    def ack(delivery_tag: str) -> None:
+        try:
+            acknowledge(delivery_tag)
+        except errors:
+            virtual.QoS.ack(qos, delivery_tag)
+            raise
+
+    qos.ack = ack

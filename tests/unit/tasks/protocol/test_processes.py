@@ -1,0 +1,59 @@
+"""The registry of processes: each comes back as it described itself, and none can be hurt by what others wrote."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import (
+    CoordinatorStatus,
+    ProcessRegistry,
+    ProcessStatus,
+    RunnerStatus,
+    WarehouseSeen,
+)
+
+KEYS = Keys("unstuck")
+RUNNER = RunnerStatus(
+    id="h:1-a",
+    host="h",
+    pid=1,
+    queues=("light", "spark"),
+    seen=100.0,
+    warehouse=WarehouseSeen("/w", "id1", looked_at=90.0),
+    runs_on=RunsOn("0.1.0", "3.11.7"),
+    worker_pid=7,
+    claimed_at=95.0,
+    job="j",
+    group="g[3]",
+    attempt=2,
+    step="counting",
+)
+COORDINATOR = CoordinatorStatus(
+    id="h:2:b", host="h", pid=2, queues=("control",), seen=101.0, swept_at=99.0, oldest_since={"light": 40.0}
+)
+
+
+@pytest.mark.parametrize("status", [RUNNER, COORDINATOR])
+def test_a_process_comes_back_as_it_described_itself(client: redis.Redis, status: ProcessStatus) -> None:
+    registry = ProcessRegistry(client, KEYS)
+    registry.note(lambda _now: status)
+    client.hset(KEYS.processes, mapping={"odd": "no line of ours", "odder": "[]", "oddest": '{"kind": "runner"}'})
+    assert registry.read() == [status]
+    assert registry.runners() == [one for one in [status] if one is RUNNER]
+    registry.leave(status.id)
+    assert registry.read() == []
+
+
+def test_what_the_reader_finds_out_is_not_written(client: redis.Redis) -> None:
+    ProcessRegistry(client, KEYS).note(
+        lambda _now: RunnerStatus(id="r", host="h", pid=1, queues=(), seen=1.0, silent=True, worker_pid=2)
+    )
+    assert "silent" not in str(client.hget(KEYS.processes, "r"))
+
+
+def test_since_when_it_runs_is_its_last_claim_while_it_runs_something() -> None:
+    assert RUNNER.since == 95.0
+    assert RunnerStatus(id="r", host="h", pid=1, queues=(), seen=1.0, worker_pid=2, claimed_at=95.0).since is None
