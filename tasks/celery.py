@@ -36,7 +36,7 @@ app.steps["consumer"].add(Acknowledging)
 def run(hint: str) -> str:
     """Run the attempt that ``hint`` offers, if it can be claimed; answers what became of it, for Celery's log."""
     # Imported when needed: a coordinator's own worker imports this module too, and has no Spark.
-    from unstuck.tasks.runner.attempt import run as run_attempt
+    from unstuck.tasks.runner.claim import run as run_attempt
     from unstuck.tasks.runner.runner import this_runner
 
     return run_attempt(this_runner(), hint)

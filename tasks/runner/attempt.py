@@ -1,4 +1,4 @@
-"""One attempt, from the claim to the finish.
+"""One attempt, from a claim to the finish.
 
 Every way out leads through ``_finish``, which puts the outcome on the record once, or finds that the attempt is
 somebody else's by now. The marker is written before the outcome, and the outcome before anybody is told. User code
@@ -28,14 +28,12 @@ from unstuck.tasks.errors import (
     AttemptEnded,
     ForkValuesInvalid,
     HostUnfit,
-    Malformed,
     NotBegun,
     OrderUnreadable,
     UnstuckError,
     WarehouseMismatch,
 )
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.process import hang_alarm as fuse
 from unstuck.tasks.process.deadlines import aside
 from unstuck.tasks.protocol.failure import (
     MAX_TEXT,
@@ -48,11 +46,10 @@ from unstuck.tasks.protocol.failure import (
     tell,
 )
 from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
-from unstuck.tasks.protocol.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
+from unstuck.tasks.protocol.lease import Claim, FinishAnswer, unreadable
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.protocol.token import Hint, Token
-from unstuck.tasks.runner.fresh import run_fresh, wants_fresh
+from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog
 from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.stdio_filter import filtered
@@ -70,60 +67,6 @@ log = logging.getLogger(__name__)
 LOOK = "WAREHOUSE_TIMEOUT"
 TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot say what was raised in it
 FINISH_FOR = 600.0  # seconds to go on trying to put the outcome on the record; the marker stands anyway
-
-
-def run(runner: Runner, hint_text: str) -> str:
-    """Claim and run the attempt that a hint offers.
-
-    Returns:
-        What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, UNFIT, or the outcome
-        and the answer of finish.
-    """
-    runner.leash.taken()
-    try:
-        hint = Hint.parse(hint_text)
-    except Malformed as error:
-        log.error("a hint that cannot be read is dropped: %s", error)
-        return "UNREADABLE"
-    if runner.stopping:
-        # A claim now would only be handed back. Unclaimed, it costs no epoch and is sent again, to another worker.
-        log.info("%s is not claimed: this worker was told to stop. The hint will be sent again", hint)
-        return "STOPPING"
-    if runner.unfit:
-        # A claim now would be charged as a lost worker, again and again: a host without Java fails in seconds.
-        runner.replace()
-        log.error("%s is not claimed: Java is gone from this host. The hint will be sent again", hint)
-        return "UNFIT"
-    # Made before the first try to claim: a claim that is repeated because its reply was lost is the same claim.
-    claimant, event = secrets.token_hex(6), secrets.token_hex(8)
-    claim: Claim | BaseException
-    try:
-        claim = persistently(runner.settings.dispatch_timeout, _claim, runner, hint, claimant, event)
-    except redis.RedisError as error:
-        log.warning("%s could not be claimed, the store does not answer: %s. The hint will be sent again", hint, error)
-        return "UNREACHABLE"
-    except BaseException as error:  # noqa: BLE001 - the store may have answered CLAIMED, so the attempt is to be ended
-        claim = error
-    if isinstance(claim, Claim) and claim.answer is not ClaimAnswer.CLAIMED:
-        log.info("%s: %s", hint, claim.answer)
-        return str(claim.answer)
-    token = hint.held_by(claimant)
-    try:
-        if wants_fresh(claim):
-            try:
-                return run_fresh(runner, token, claim)
-            except NotBegun as error:
-                runner.replace()  # its host may lack what the next one needs as well
-                claim = error
-        return Attempt(runner, token, claim).run()
-    except BaseException:
-        runner.replace()  # something of ours has failed in this process, and would again
-        raise
-
-
-def _claim(runner: Runner, hint: Hint, claimant: str, event: str) -> Claim:
-    fuse.light()  # one try takes a minute at most, all of them together may take longer
-    return runner.lease.claim(hint, claimant, runner.name, event)
 
 
 class Attempt:

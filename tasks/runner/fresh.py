@@ -22,6 +22,7 @@ from unstuck.tasks.process import hang_alarm as fuse
 from unstuck.tasks.process.shutdown_flag import StopSign
 from unstuck.tasks.protocol.lease import Claim, ClaimAnswer
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.runner import Runner, start_runner
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import START_WITHIN
@@ -99,8 +100,6 @@ def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
 def main() -> None:
     """The fresh runner. What it is told stands on its standard input."""
     told: dict[str, Any] = json.loads(sys.stdin.buffer.read())
-    from unstuck.tasks.runner.attempt import Attempt
-
     os.set_inheritable(told["begun"], False)
     reset_signals()  # SIGTERM leaves the attempt, as in a child of Celery's pool
     logging.basicConfig(

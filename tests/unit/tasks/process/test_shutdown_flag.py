@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from unstuck.tasks.process.shutdown_flag import StopSign, Word
-from unstuck.tasks.runner.attempt import run
+from unstuck.tasks.runner.claim import run
 
 
 def test_everybody_sees_what_was_said_and_nobody_takes_it_from_the_others() -> None:
