@@ -50,7 +50,7 @@ from unstuck.tasks.protocol.lease import Claim, FinishAnswer, unreadable
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.steps.context import StepContext, Work
@@ -83,7 +83,7 @@ class Attempt:
         self._claim = claim
         self._secrets = Secrets(dict(os.environ))  # as it is now: a step may change it
         self._warehouse = ""  # its address, once it is known
-        self._leave_off: Callable[[], None] = lambda: None  # its log, once it has one
+        self._stop_log: Callable[[], None] = lambda: None  # its log, once it has one
         self._changed = ""  # what its steps changed of this process, in words
 
     def run(self) -> str:
@@ -156,7 +156,7 @@ class Attempt:
             self._files.answered = partial(self._runner.leash.restart_clock, LOOK)
             self._files.check()
             self._log = AttemptLog(self._files, self._token.staging, self._secrets)
-            self._leave_off = self._log.leave_off
+            self._stop_log = self._log.stop
             stack.enter_context(self._log.open())
         self._runner.leash.note_in(None if self._log.path is None else str(self._log.path))
 
@@ -240,7 +240,7 @@ class Attempt:
     def _do(self, held: Held, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
         """All steps, in order, with what they read."""
         order, runner = self._order, self._runner
-        stack.enter_context(self._log.steps())
+        stack.enter_context(logging_restored())
         with self._looking("reading what the group needs in"):
             inputs = read_inputs(self._files, order.frozen.inputs)
         work = Work(self._files, self._token, session, inputs, self._secrets)
@@ -351,7 +351,7 @@ class Attempt:
     def _tell(self, level: int, text: str, *arguments: object) -> None:
         """A line into the attempt's log before its outcome is on the record, which must not wait for it."""
         if not aside(partial(log.log, level, text, *arguments)):
-            self._leave_off()
+            self._stop_log()
             self._runner.replace()
 
     def _told(self, held: Held | None, error: BaseException) -> Told:
