@@ -34,7 +34,7 @@ from unstuck.tasks.errors import (
     WarehouseMismatch,
 )
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.protocol.failure import (
     MAX_TEXT,
     TEXT_WITHIN,
@@ -350,7 +350,7 @@ class Attempt:
 
     def _tell(self, level: int, text: str, *arguments: object) -> None:
         """A line into the attempt's log before its outcome is on the record, which must not wait for it."""
-        if not aside(partial(log.log, level, text, *arguments)):
+        if not run_with_deadline(log.log, level, text, *arguments):
             self._stop_log()
             self._runner.replace()
 

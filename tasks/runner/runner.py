@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import redis
@@ -25,7 +24,7 @@ from unstuck.tasks.errors import HostUnfit, NotBegun
 from unstuck.tasks.failpoint_arming import arm_this_process
 from unstuck.tasks.host import java_is_gone, lacking, may_run_spark
 from unstuck.tasks.process import hang_alarm as fuse
-from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import StopSign, Word
 from unstuck.tasks.process.tree import adopt_orphans, children, end_strays, is_watchdog
 from unstuck.tasks.protocol.keys import Keys
@@ -183,7 +182,7 @@ class Runner:
                 strays = self._end_strays() if self.held is None else []
             if strays:
                 said = "started by a thread that an attempt left, and ended: %s; this runner is replaced"
-                aside(partial(log.warning, said, ", ".join(strays)))  # the log may hang
+                run_with_deadline(log.warning, said, ", ".join(strays))  # the log may hang
                 self.replace()
 
     def _end_strays(self) -> list[str]:
@@ -224,7 +223,7 @@ class Runner:
         if not held.ordered.is_set():
             held.ordered.set()
             threading.Thread(target=self._interrupt, args=(held,), name="interrupt", daemon=True).start()
-            aside(partial(log.warning, "%s is told to end: %s", token, order))  # this thread hears the watchdog
+            run_with_deadline(log.warning, "%s is told to end: %s", token, order)  # this thread hears the watchdog
 
     def _interrupt(self, held: Held) -> None:
         """Cancel the attempt's Spark jobs again and again: a cancel before a job starts has no effect (measured).

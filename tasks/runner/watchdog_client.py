@@ -23,12 +23,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 import psutil
 
-from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import StopSign
 from unstuck.tasks.process.standstill import LOOKS, Standstill
 from unstuck.tasks.process.tree import Seen, end_strays, look
@@ -217,7 +216,8 @@ class Leash:
             try:
                 state = look(seen)
             except OSError as error:  # the step has every descriptor; it may give some back
-                aside(partial(log.warning, "the watchdog %d cannot be looked at: %s", process.pid, error), within=0)
+                said = "the watchdog %d cannot be looked at: %s"
+                run_with_deadline(log.warning, said, process.pid, error, seconds=0)
                 state = Seen.ALIVE
             standstill = standstill.after(state, time.monotonic(), within=2 * every)
             if standstill.seconds >= self._patience:
@@ -232,7 +232,8 @@ class Leash:
             status = process.wait()
             ended.set()
             if self._replace(process, status):
-                aside(partial(log.warning, "the watchdog %d died (%d); another one took over", process.pid, status))
+                said = "the watchdog %d died (%d); another one took over"
+                run_with_deadline(log.warning, said, process.pid, status)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody else hears this watchdog or follows it
             self._give_up(f"the watchdog {process.pid} cannot be heard any more: {_said(error)}")
 
@@ -275,7 +276,7 @@ class Leash:
             except OSError as error:
                 what = f"with its process group (what else it started cannot be looked up: {error})"
             said = "%s, %s%d ends itself %s; the worker starts another, and what it ran is given out again"
-            aside(partial(log.critical, said, why, so, self._pid, what))
+            run_with_deadline(log.critical, said, why, so, self._pid, what)
         finally:
             os.killpg(0, signal.SIGKILL)
         raise AssertionError("a process outlives SIGKILL")

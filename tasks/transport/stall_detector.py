@@ -12,14 +12,13 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, cast
 
 import redis
 from celery import bootsteps
 from celery.worker import state
 
-from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings, whoami
 from unstuck.tasks.transport.redis_client import connect, takes_writes
@@ -80,7 +79,7 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
             self._hark(consumer, settings)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody else would hear that this worker is deaf
             said = "the ears of %s have failed, so it ends, and its supervisor restarts it: %s: %s"
-            aside(partial(log.critical, said, whoami(), type(error).__name__, error))
+            run_with_deadline(log.critical, said, whoami(), type(error).__name__, error)
             self.give_up()
 
     def _hark(self, consumer: Any, settings: Settings) -> None:
@@ -94,10 +93,10 @@ class Ears(bootsteps.StartStopStep):  # type: ignore[misc]
             look = Look(time.monotonic(), self._received, self.at_work() and self.free(consumer), waiting)
             hearing = hearing.after(look, within=3 * every + 1.0)
             if hearing.deaf_for >= settings.deaf_after:
-                # Aside: what hangs may be the log, with the main thread in it, and then it is never written.
+                # With a deadline: what hangs may be the log, with the main thread in it.
                 said = "%s is deaf: for %.0fs it has received nothing from %s, %s"
-                aside(partial(log.critical, said, whoami(), hearing.deaf_for, ", ".join(queues), self.parting))
-                aside(partial(_leave_word, client, Keys(settings.prefix)), within=STORE_WITHIN)
+                run_with_deadline(log.critical, said, whoami(), hearing.deaf_for, ", ".join(queues), self.parting)
+                run_with_deadline(_leave_word, client, Keys(settings.prefix), seconds=STORE_WITHIN)
                 self.give_up()
         client.close()
 

@@ -28,7 +28,6 @@ import signal
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import psutil
@@ -37,7 +36,7 @@ import redis
 from unstuck.tasks.failpoint_arming import arm_this_process
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
-from unstuck.tasks.process.deadlines import AsideHandler, aside
+from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import StopSign, Word
 from unstuck.tasks.process.tree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
 from unstuck.tasks.protocol.keys import Keys
@@ -326,7 +325,7 @@ class Watchdog:
         if self._log is None:
             return
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z ERROR watchdog: {text}\n"
-        if not aside(partial(_append, self._log, line)):
+        if not run_with_deadline(_append, self._log, line):
             log.warning("%s cannot be written: it hangs", self._log)
 
 
@@ -384,7 +383,7 @@ def _report_gone(hello: dict[str, Any], settings: Settings) -> None:
 def main() -> None:
     # A log that nobody reads any more must not keep it from renewing, counting and killing.
     logging.basicConfig(
-        handlers=[AsideHandler(2)],
+        handlers=[NonBlockingHandler(2)],
         level=logging.WARNING,
         format="%(asctime)s %(levelname)s watchdog: %(message)s",
     )
