@@ -80,7 +80,7 @@ def _start_runner(**_: Any) -> None:
     try:
         from unstuck.tasks.runner.runner import start_runner
 
-        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, sign=sign_of_this_worker())
+        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, shutdown_flag=sign_of_this_worker())
     except Exception as error:  # noqa: BLE001 - whatever it is, this child must take no hint
         # Celery would log it, and give this child hints, each of which would be lost in it.
         log.critical(

@@ -120,7 +120,7 @@ class Attempt:
             why = f"{self._token} could not be ended: {describe(error)}{changed}"
             with suppress(Exception):  # that may be what is broken
                 why = self._secrets.clean(why)
-            self._runner.leash.give_up(why)
+            self._runner.watchdog.give_up(why)
 
     # -- what the attempt does ---------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Attempt:
         if not self._warehouse:
             return nullcontext()
         where = f"{what} the warehouse {self._warehouse} on {self._runner.name}"
-        return self._runner.leash.clock(LOOK, self._runner.settings.warehouse_timeout, where)
+        return self._runner.watchdog.clock(LOOK, self._runner.settings.warehouse_timeout, where)
 
     def _open(self, stack: ExitStack) -> None:
         """The warehouse and the log in it. The id comes first: where the warehouse is not, nothing is to be made."""
@@ -153,12 +153,12 @@ class Attempt:
         self._warehouse = plan.warehouse
         with self._looking("opening"):
             self._files = Warehouse(plan.warehouse, plan.warehouse_id).storage
-            self._files.answered = partial(self._runner.leash.restart_clock, LOOK)
+            self._files.answered = partial(self._runner.watchdog.restart_clock, LOOK)
             self._files.check()
             self._log = AttemptLog(self._files, self._token.staging, self._secrets)
             self._stop_log = self._log.stop
             stack.enter_context(self._log.open())
-        self._runner.leash.note_in(None if self._log.path is None else str(self._log.path))
+        self._runner.watchdog.note_in(None if self._log.path is None else str(self._log.path))
 
     def _succeed(self, held: Held, stack: ExitStack) -> Outcome:
         """Find the work done, or do it. The Spark session is left with ``stack``."""
@@ -211,7 +211,7 @@ class Attempt:
         self._progress({"label": "starting Spark"}, now=True)
         conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
         entered = ExitStack()
-        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
+        with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
             try:
                 with the_users():
                     runner.driver.start()
@@ -228,7 +228,7 @@ class Attempt:
         """Leave the session. It has a time of its own: a query that runs on may not stop."""
         runner = self._runner
         what = f"leaving the Spark session on {runner.name}"
-        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):
+        with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):
             try:
                 entered.close()
             except BaseException:
@@ -245,7 +245,7 @@ class Attempt:
             inputs = read_inputs(self._files, order.frozen.inputs)
         work = Work(self._files, self._token, session, inputs, self._secrets)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
-        stack.enter_context(runner.leash.clock("TIMEOUT", order.group.timeout))
+        stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))
         with the_users():
             for name in work.inputs if session is not None else ():
                 work.show(name)  # Spark reads, in jobs that may wait for room on the cluster: the group's time
@@ -264,7 +264,7 @@ class Attempt:
                 where = f"step {index + 1} of {len(steps)}"
                 log.info("%s: %s", where, step.label)
                 ctx = self._context(held, work, step, index, params, scratch)
-                with runner.leash.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
+                with runner.watchdog.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
                     try:
                         with the_users():
                             run_step(step, work, ctx, runner.settings.step_modules, before.imported)
@@ -278,7 +278,7 @@ class Attempt:
                 self._changed = self._secrets.clean(", ".join(before.changed))
                 then = "this runner is replaced before it takes more work" if before.spoiled else "it was put back"
                 self._tell(logging.WARNING, "the steps of %s changed %s; %s", self._token, self._changed, then)
-                runner.leash.remark(f"its steps had changed {self._changed}")
+                runner.watchdog.remark(f"its steps had changed {self._changed}")
             if before.spoiled:
                 runner.replace()
 
@@ -324,7 +324,7 @@ class Attempt:
         )
 
     def _progress(self, value: dict[str, Any], *, now: bool = False) -> None:
-        self._runner.leash.progress(json.dumps(self._secrets.clean_all(value)), now=now)
+        self._runner.watchdog.progress(json.dumps(self._secrets.clean_all(value)), now=now)
 
     # -- how the attempt ends ----------------------------------------------------------------------------------
 
@@ -356,7 +356,7 @@ class Attempt:
 
     def _told(self, held: Held | None, error: BaseException) -> Told:
         """``error`` in words. The clock is for a text that lets no other thread of this process run."""
-        leash = self._runner.leash
+        leash = self._runner.watchdog
         clock = nullcontext() if held is None else leash.clock("STEP_FAILED", TEXT_CLOCK, class_name(error))
         with clock:
             told = tell(error, self._secrets.clean)

@@ -11,7 +11,7 @@ import secrets
 import redis
 
 from unstuck.tasks.errors import Malformed, NotBegun
-from unstuck.tasks.process import hang_alarm as fuse
+from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.protocol.lease import Claim, ClaimAnswer
 from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.runner.attempt import Attempt
@@ -29,7 +29,7 @@ def run(runner: Runner, hint_text: str) -> str:
         What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, UNFIT, or the outcome
         and the answer of finish.
     """
-    runner.leash.taken()
+    runner.watchdog.taken()
     try:
         hint = Hint.parse(hint_text)
     except Malformed as error:
@@ -72,5 +72,5 @@ def run(runner: Runner, hint_text: str) -> str:
 
 
 def _claim(runner: Runner, hint: Hint, claimant: str, event: str) -> Claim:
-    fuse.light()  # one try takes a minute at most, all of them together may take longer
+    hang_alarm.start()  # one try takes a minute at most, all of them together may take longer
     return runner.lease.claim(hint, claimant, runner.name, event)

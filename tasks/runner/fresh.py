@@ -18,8 +18,8 @@ from typing import Any, TypeGuard
 from billiard.common import reset_signals
 
 from unstuck.tasks.errors import NotBegun
-from unstuck.tasks.process import hang_alarm as fuse
-from unstuck.tasks.process.shutdown_flag import StopSign
+from unstuck.tasks.process import hang_alarm
+from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.protocol.lease import Claim, ClaimAnswer
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt import Attempt
@@ -48,19 +48,19 @@ def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
     """
     order = claim.order
     assert order is not None, "only what was CLAIMED is an attempt"
-    sign = None if runner.sign is None else runner.sign.looking
+    flag = None if runner.shutdown_flag is None else runner.shutdown_flag.read_fd
     begun, to_say = os.pipe()
     told = {
         "token": str(token),
         "stored": claim.stored,
         "queues": [order.group.queue_name] if order.group.spark else ["light"],  # without Spark, none is prewarmed
         "slots": runner.slots,
-        "sign": sign,
+        "shutdown_flag": flag,
         "begun": to_say,
     }
     with os.fdopen(begun, "rb") as begun_file:
         try:
-            passed = [to_say, *([] if sign is None else [sign])]
+            passed = [to_say, *([] if flag is None else [flag])]
             command = [sys.executable, "-m", "unstuck.tasks.runner.fresh"]
             process = runner.start_helper(command, stdin=subprocess.PIPE, pass_fds=passed)
         except OSError as error:
@@ -75,7 +75,7 @@ def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
                 raise NotBegun(
                     f"the fresh runner that {runner.name} started ended with {process.wait()} and did nothing"
                 )
-            fuse.put_out()  # from here on the time is counted by its watchdog
+            hang_alarm.cancel()  # from here on the time is counted by its watchdog
             _wait(runner, process)
         except BaseException:
             # This runner is told to end. Its child hands the attempt back, as any runner does that is told so.
@@ -84,7 +84,7 @@ def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
                 process.wait(runner.settings.stop_within(at_once=True))
             raise
         finally:
-            fuse.light()
+            hang_alarm.start()
     return f"run by the fresh runner {process.pid}"
 
 
@@ -94,7 +94,7 @@ def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
             process.wait(_SHOWN_EVERY)
             return
         except subprocess.TimeoutExpired:
-            runner.leash.taken()
+            runner.watchdog.taken()
 
 
 def main() -> None:
@@ -105,9 +105,10 @@ def main() -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="[%(asctime)s: %(levelname)s/fresh-%(process)d] %(message)s"
     )
-    sign = None if told["sign"] is None else StopSign(told["sign"])
-    fuse.lay(START_WITHIN + settings().dispatch_timeout)  # as in a child of the pool: no end of this process may hang
-    runner = start_runner(queues=told["queues"], slots=told["slots"], sign=sign)
+    flag = None if told["shutdown_flag"] is None else ShutdownFlag(told["shutdown_flag"])
+    # As in a child of the pool: no end of this process may hang.
+    hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
+    runner = start_runner(queues=told["queues"], slots=told["slots"], shutdown_flag=flag)
     os.write(told["begun"], b"1")
     os.close(told["begun"])
     try:

@@ -23,17 +23,17 @@ import redis
 from unstuck.tasks.errors import HostUnfit, NotBegun
 from unstuck.tasks.failpoint_arming import arm_this_process
 from unstuck.tasks.host import java_is_gone, lacking, may_run_spark
-from unstuck.tasks.process import hang_alarm as fuse
+from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.deadlines import run_with_deadline
-from unstuck.tasks.process.shutdown_flag import StopSign, Word
+from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.tree import adopt_orphans, children, end_strays, is_watchdog
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.leaks import Surroundings
-from unstuck.tasks.runner.snapshot import Code, Snapshot
-from unstuck.tasks.runner.watchdog_client import Leash
+from unstuck.tasks.runner.leaks import LeakCheck
+from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
+from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings, settings, whoami
 from unstuck.tasks.steps.spark import Driver
 from unstuck.tasks.transport.redis_client import connect
@@ -67,8 +67,15 @@ class Held:
 class Runner:
     """What one process needs to run attempts, one after the other."""
 
-    def __init__(self, settings: Settings, *, queues: Sequence[str], slots: int, sign: StopSign | None = None) -> None:
-        """``queues``: what the worker listens to, ``sign``: its own. ``slots``: how many runners share this machine."""
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        queues: Sequence[str],
+        slots: int,
+        shutdown_flag: ShutdownFlag | None = None,
+    ) -> None:
+        """``queues`` and ``shutdown_flag`` are those of the worker; ``slots`` runners share this machine."""
         self.settings = settings
         self.pid = os.getpid()
         self.name = whoami()
@@ -82,9 +89,9 @@ class Runner:
         self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
         self._before: frozenset[int] | None = None  # children from before the first attempt: those of Celery plugins
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
-        self.sign, self.slots = sign, slots
+        self.shutdown_flag, self.slots = shutdown_flag, slots
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
-        self.leash = Leash(hello, self._hear, sign, patience=settings.lease_ttl / 2)
+        self.watchdog = WatchdogClient(hello, self._hear, shutdown_flag, patience=settings.lease_ttl / 2)
         self._code: Code | None = None
         adopt_orphans()
         self._prewarming = threading.Thread(target=self._prewarm, name="prewarm", daemon=True)
@@ -94,7 +101,7 @@ class Runner:
     @property
     def stopping(self) -> bool:
         """True once the worker was told to stop: no attempt is begun any more."""
-        return self.sign is not None and self.sign.word is not Word.WORK
+        return self.shutdown_flag is not None and self.shutdown_flag.level is not ShutdownLevel.WORK
 
     @property
     def unfit(self) -> bool:
@@ -114,18 +121,18 @@ class Runner:
         with self._idle:
             held = self.held = Held(token)
         try:
-            self.leash.hold(token)
-            fuse.put_out()
-            surroundings = Surroundings.now()
+            self.watchdog.hold(token)
+            hang_alarm.cancel()
+            leak_check = LeakCheck()
             if self._before is None:
                 self._before = frozenset(children())
                 threading.Thread(target=self._look_for_strays, name="strays", daemon=True).start()
         except Exception as error:
             self.held = None
-            fuse.light()
+            hang_alarm.start()
             self.replace()
             with suppress(Exception):  # that may be what is broken; the watchdog looks at this process by itself
-                self.leash.release()
+                self.watchdog.release()
             raise NotBegun(
                 f"{self.name} had claimed {token} and could not begin it: {type(error).__name__}: {error}. This runner "
                 "is replaced, and the group is tried again; no retry: is used up. If it happens again, look at its host"
@@ -135,12 +142,12 @@ class Runner:
         finally:
             held.ended.set()
             held.left.set()
-            fuse.light()
-            self.leash.release()
+            hang_alarm.start()
+            self.watchdog.release()
             with self._idle:
                 self.held = None
                 strays = self._end_strays()
-            if left := [*surroundings.left_behind(), *strays]:
+            if left := [*leak_check.found(), *strays]:
                 what = held.clean(", ".join(left))  # a thread has the name that the step gave it
                 log.warning("%s left %s; this runner is replaced before it takes more work", token, what)
                 self.replace()
@@ -156,10 +163,10 @@ class Runner:
             self._helpers.append(subprocess.Popen(command, **options))
             return self._helpers[-1]
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ProcessSnapshot:
         """This process as it is before a step."""
         self._code = self._code or Code()  # before the first step of this process
-        return Snapshot(self._code, others_import=self._prewarming.is_alive())
+        return ProcessSnapshot(self._code, others_import=self._prewarming.is_alive())
 
     def replace(self) -> None:
         """End this process before its next attempt; Celery starts another."""
@@ -169,9 +176,9 @@ class Runner:
 
     def end(self) -> None:
         """This process is about to end in good order."""
-        fuse.light(self.settings.session_timeout)
+        hang_alarm.start(self.settings.session_timeout)
         self._end_strays()
-        self.leash.end()
+        self.watchdog.end()
         self.driver.stop()
 
     def _look_for_strays(self) -> None:
@@ -201,7 +208,7 @@ class Runner:
             return True
         if any(helper.pid == pid and helper.returncode is None for helper in self._helpers):
             return True
-        if pid == self.leash.watchdog_pid or pid in self.driver.pids:
+        if pid == self.watchdog.watchdog_pid or pid in self.driver.pids:
             return True
         # The watchdog of a fresh runner that was killed reports this, and ends by itself.
         return is_watchdog(pid)
@@ -239,7 +246,7 @@ class Runner:
 _runner: Runner | None = None
 
 
-def start_runner(*, queues: Sequence[str], slots: int, sign: StopSign | None = None) -> Runner:
+def start_runner(*, queues: Sequence[str], slots: int, shutdown_flag: ShutdownFlag | None = None) -> Runner:
     """Make this process a runner. Called once, in the child.
 
     Raises:
@@ -252,7 +259,7 @@ def start_runner(*, queues: Sequence[str], slots: int, sign: StopSign | None = N
         # A group of its own: the runner and its JVM end together, and the worker above is not hit with them.
         os.setpgid(0, 0)
     arm_this_process(os.environ)
-    _runner = Runner(settings(), queues=queues, slots=slots, sign=sign)
+    _runner = Runner(settings(), queues=queues, slots=slots, shutdown_flag=shutdown_flag)
     return _runner
 
 

@@ -250,7 +250,7 @@ _SETTINGS = (
 )
 
 
-class Snapshot:
+class ProcessSnapshot:
     """The process before the steps of one attempt.
 
     Attributes:

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 import psutil
 
 from unstuck.tasks.process.deadlines import run_with_deadline
-from unstuck.tasks.process.shutdown_flag import StopSign
+from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.process.standstill import LOOKS, Standstill
 from unstuck.tasks.process.tree import Seen, end_strays, look
 from unstuck.tasks.protocol.report import Failure
@@ -43,7 +43,7 @@ _UNWATCHED = "and a runner without a watchdog keeps no lease and hears of no can
 _RESTART_AFTER = 0.05  # of a clock's time: sooner it is not begun anew
 
 
-class Leash:
+class WatchdogClient:
     """Starts a watchdog for this process and keeps one alive.
 
     ``on_order`` is called from a thread of the leash with the token it is for, the order, and for a timeout the
@@ -55,13 +55,14 @@ class Leash:
         self,
         hello: dict[str, Any],
         on_order: Callable[[Token, Order, Failure | None], None],
-        sign: StopSign | None = None,
+        shutdown_flag: ShutdownFlag | None = None,
         *,
         patience: float,
     ) -> None:
-        self._passed = () if sign is None else (sign.looking,)
+        self._passed = () if shutdown_flag is None else (shutdown_flag.read_fd,)
         self._pid = os.getpid()
-        self._hello = {"op": "hello", "pid": self._pid, "sign": sign and sign.looking, **hello}
+        flag = shutdown_flag and shutdown_flag.read_fd
+        self._hello = {"op": "hello", "pid": self._pid, "shutdown_flag": flag, **hello}
         self._on_order = on_order
         self._patience = patience
         self._lock = threading.RLock()

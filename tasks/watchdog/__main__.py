@@ -12,7 +12,7 @@ runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, c
 watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
 ==================  ==========================================================================================
 
-It also sees the stop sign of the worker (``tasks.process.shutdown_flag``), whose grace it counts.
+It also sees the shutdown flag of the worker (``tasks.process.shutdown_flag``), whose grace it counts.
 
 It must never renew for a runner that is gone or stopped, never die of a store that is away, and never outlive its
 runner. What it decides stands in ``tasks.watchdog.policy``; here it looks and acts.
@@ -37,7 +37,7 @@ from unstuck.tasks.failpoint_arming import arm_this_process
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
-from unstuck.tasks.process.shutdown_flag import StopSign, Word
+from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.tree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease, RenewAnswer
@@ -72,8 +72,8 @@ class Watchdog:
         self._parent = self._runner.parent()  # the main process of the worker
         self._tree = Tree(self._runner)
         self._wake = Wake(self._client, self._keys)
-        self._sign = None if hello.get("sign") is None else StopSign(int(hello["sign"]))
-        self._word = Word.WORK
+        self._sign = None if hello.get("shutdown_flag") is None else ShutdownFlag(int(hello["shutdown_flag"]))
+        self._word = ShutdownLevel.WORK
         self._drain_at: float | None = None  # monotonic seconds
         self._token: Token | None = None
         self._claimed = float(hello.get("claimed", 0.0))  # its last claim, by the clock of this host
@@ -114,7 +114,7 @@ class Watchdog:
         if self._drain_at is not None and self._token is not None and not self._vigil.drains:
             moments += [self._drain_at, now + SIGN_EVERY]
         sources: list[Any] = [0] if self._piped else []
-        if self._sign is not None and self._word is Word.WORK:
+        if self._sign is not None and self._word is ShutdownLevel.WORK:
             sources.append(self._sign)  # a raised one can be read for ever
         if pidfd is not None:
             sources.append(pidfd)
@@ -122,7 +122,7 @@ class Watchdog:
         if socket is not None:
             sources.append(socket)
         ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
-        if self._sign in ready and self._sign is not None and self._sign.word is Word.WORK:
+        if self._sign in ready and self._sign is not None and self._sign.level is ShutdownLevel.WORK:
             self._sign = None  # whoever could raise it has died, which is for the process table to say
         if 0 in ready:
             self._read()
@@ -212,13 +212,13 @@ class Watchdog:
         return not verdict.ended
 
     def _heed(self) -> None:
-        """Look at the stop sign, and count the grace from when it is first seen."""
-        word = Word.WORK if self._sign is None else self._sign.word
+        """Look at the shutdown flag, and count the grace from when it is first seen."""
+        word = ShutdownLevel.WORK if self._sign is None else self._sign.level
         if word <= self._word:
             return
         self._word = word
         now = time.monotonic()
-        grace = self._settings.drain_grace if word is Word.STOP else 0.0
+        grace = self._settings.drain_grace if word is ShutdownLevel.STOP else 0.0
         self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
 
     def _counts(self, runner: Seen) -> bool:
@@ -297,7 +297,7 @@ class Watchdog:
     @property
     def _free(self) -> bool:
         """It runs nothing, and its worker was not told to stop: it should take what is offered."""
-        return self._token is None and self._word is Word.WORK
+        return self._token is None and self._word is ShutdownLevel.WORK
 
     def _unregister(self) -> None:
         try:

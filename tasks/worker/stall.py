@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unstuck.tasks.process.shutdown_flag import Word
+from unstuck.tasks.process.shutdown_flag import ShutdownLevel
 from unstuck.tasks.transport.stall_detector import Ears
 from unstuck.tasks.worker.shutdown import this_worker
 
@@ -19,7 +19,7 @@ class WorkerEars(Ears):
 
     def at_work(self) -> bool:
         worker = this_worker()
-        return worker is not None and worker.sign.word is Word.WORK
+        return worker is not None and worker.sign.level is ShutdownLevel.WORK
 
     def give_up(self) -> None:
         worker = this_worker()
