@@ -26,8 +26,8 @@ def run(runner: Runner, hint_text: str) -> str:
     """Claim and run the attempt that a hint offers.
 
     Returns:
-        What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, UNFIT, or the outcome
-        and the answer of finish.
+        The answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, UNFIT, or the outcome and the answer of finish; for
+        people.
     """
     runner.watchdog.taken()
     try:
@@ -36,23 +36,23 @@ def run(runner: Runner, hint_text: str) -> str:
         log.error("a hint that cannot be read is dropped: %s", error)
         return "UNREADABLE"
     if runner.stopping:
-        # A claim now would only be handed back. Unclaimed, it costs no epoch and is sent again, to another worker.
+        # A claim would be handed back at once. Unclaimed, the hint costs no epoch and goes to another worker.
         log.info("%s is not claimed: this worker was told to stop. The hint will be sent again", hint)
         return "STOPPING"
     if runner.unfit:
-        # A claim now would be charged as a lost worker, again and again: a host without Java fails in seconds.
+        # A host without Java fails in seconds, and each claim would count as a lost worker.
         runner.replace()
         log.error("%s is not claimed: Java is gone from this host. The hint will be sent again", hint)
         return "UNFIT"
-    # Made before the first try to claim: a claim that is repeated because its reply was lost is the same claim.
+    # Made before the first try, so that a claim that is repeated after a lost reply is the same claim.
     claimant, event = secrets.token_hex(6), secrets.token_hex(8)
     claim: Claim | BaseException
     try:
         claim = persistently(runner.settings.dispatch_timeout, _claim, runner, hint, claimant, event)
     except redis.RedisError as error:
-        log.warning("%s could not be claimed, the store does not answer: %s. The hint will be sent again", hint, error)
+        log.warning("%s could not be claimed, Redis does not answer: %s. The hint will be sent again", hint, error)
         return "UNREACHABLE"
-    except BaseException as error:  # noqa: BLE001 - the store may have answered CLAIMED, so the attempt is to be ended
+    except BaseException as error:  # noqa: BLE001 - Redis may have granted the claim, so the attempt needs an outcome
         claim = error
     if isinstance(claim, Claim) and claim.answer is not ClaimAnswer.CLAIMED:
         log.info("%s: %s", hint, claim.answer)
@@ -63,14 +63,14 @@ def run(runner: Runner, hint_text: str) -> str:
             try:
                 return run_fresh(runner, token, claim)
             except NotBegun as error:
-                runner.replace()  # its host may lack what the next one needs as well
+                runner.replace()  # the next attempt may lack the same on this host
                 claim = error
         return Attempt(runner, token, claim).run()
     except BaseException:
-        runner.replace()  # something of ours has failed in this process, and would again
+        runner.replace()  # our own code has failed in this process, and may fail again
         raise
 
 
 def _claim(runner: Runner, hint: Hint, claimant: str, event: str) -> Claim:
-    hang_alarm.start()  # one try takes a minute at most, all of them together may take longer
+    hang_alarm.start()  # one try takes a minute at most; all tries together may take longer
     return runner.lease.claim(hint, claimant, runner.name, event)

@@ -1,8 +1,7 @@
-"""A fresh runner: a process of its own for one attempt of a group that says ``fresh: true``.
+"""A fresh runner: a new process that runs one attempt of a group with ``fresh: true``.
 
-The runner that has claimed the attempt starts it by exec and hands it the claim, so that nothing of an earlier attempt
-is there: no module, no JVM, no setting. It has a watchdog of its own, which keeps the lease and counts the time; the
-runner that started it only waits (docs/decisions/0028).
+The runner that claimed the attempt starts the process, passes the claim, and waits. The process has its own watchdog
+(docs/decisions/0028).
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from unstuck.tasks.runner.runner import Runner, start_runner
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import START_WITHIN
 
-_SHOWN_EVERY = 5.0  # seconds; meanwhile the runner that waits is shown as one that is at work
+_SHOWN_EVERY = 5.0  # seconds between two signs that the waiting runner is at work
 
 
 def wants_fresh(claim: Claim | BaseException) -> TypeGuard[Claim]:
-    """Whether what was claimed asks for a fresh runner. An order that cannot be read asks for nothing."""
+    """True if the claimed group wants a fresh runner; False if its order cannot be read."""
     if not isinstance(claim, Claim) or '"fresh":true' not in claim.stored[0]:
         return False
     try:
         return claim.order is not None and claim.order.group.fresh
-    except Exception:  # noqa: BLE001 - whoever runs the attempt says what is wrong with its order
+    except Exception:  # noqa: BLE001 - the attempt itself reports what is wrong with its order
         return False
 
 
 def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
-    """Have the attempt run by a fresh runner, and wait until that has ended.
+    """Run the attempt in a fresh runner, and wait for its end.
 
     Raises:
-        NotBegun: there is none to be had; nobody holds the attempt.
+        NotBegun: no fresh runner could be started; nobody holds the attempt.
     """
     order = claim.order
     assert order is not None, "only what was CLAIMED is an attempt"
@@ -53,7 +52,7 @@ def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
     told = {
         "token": str(token),
         "stored": claim.stored,
-        "queues": [order.group.queue_name] if order.group.spark else ["light"],  # without Spark, none is prewarmed
+        "queues": [order.group.queue_name] if order.group.spark else ["light"],  # no prewarming
         "slots": runner.slots,
         "shutdown_flag": flag,
         "begun": to_say,
@@ -75,10 +74,10 @@ def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
                 raise NotBegun(
                     f"the fresh runner that {runner.name} started ended with {process.wait()} and did nothing"
                 )
-            hang_alarm.cancel()  # from here on the time is counted by its watchdog
+            hang_alarm.cancel()  # from here on its watchdog counts the time
             _wait(runner, process)
         except BaseException:
-            # This runner is told to end. Its child hands the attempt back, as any runner does that is told so.
+            # This runner is told to end. The fresh runner hands the attempt back when it gets SIGTERM.
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(runner.settings.stop_within(at_once=True))
@@ -98,10 +97,10 @@ def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    """The fresh runner. What it is told stands on its standard input."""
+    """The fresh runner, which reads its claim from the standard input."""
     told: dict[str, Any] = json.loads(sys.stdin.buffer.read())
     os.set_inheritable(told["begun"], False)
-    reset_signals()  # SIGTERM leaves the attempt, as in a child of Celery's pool
+    reset_signals()  # SIGTERM ends the attempt, as in a child of Celery's pool
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="[%(asctime)s: %(levelname)s/fresh-%(process)d] %(message)s"
     )
@@ -119,7 +118,7 @@ def main() -> None:
         runner.end()
         sys.stdout.flush()
         logging.shutdown()
-        os._exit(0)  # threads that a step has left do not keep it
+        os._exit(0)  # a thread that a step has left must not keep the process
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ _END = re.compile(r"([\r\n])")
 
 
 class _Line:
-    """The line that one thread has begun. One a thread, so that what several print is not mixed within a line.
+    """The line that one thread has begun; one per thread, so that lines of several threads are not mixed.
 
-    What is added went through ``stream``, so that it holds no secret wherever the line is cut.
+    What is added went through ``stream``, so it holds no secret wherever the line is cut.
     """
 
     def __init__(self, put: Callable[[str], None], clock: Callable[[], float], stream: Stream) -> None:
@@ -32,8 +32,8 @@ class _Line:
         self._clock = clock
         self._parts: list[str] = []
         self._length = 0
-        self._since: float | None = None  # when the oldest that was not put yet was written, drawn over or not
-        self._returned = False  # a \r came last: what follows draws over the line, unless it is \n
+        self._since: float | None = None  # when the oldest text that was not put yet was written
+        self._returned = False  # a \r came last: the next text overwrites the line, unless it is \n
 
     def add(self, text: str) -> None:
         for piece in _END.split(text):

@@ -1,13 +1,11 @@
-"""The leash: the runner's end of the pipes to its watchdog.
+"""The watchdog client: the runner's end of the pipes to its watchdog.
 
-It says what the runner holds and hears what it should do. A watchdog that dies is replaced at once, and the new
-one is told what is held and how long its clocks have run; if that fails, or is needed again and again, the runner ends
-itself, because a runner without a watchdog holds a lease that nobody renews and hears of no cancel. A watchdog that
-stays stopped is no better than a dead one: it is killed first, so there are never two of one runner.
-
-No thread and no line of it may fail quietly: a runner that lived on after that would take hints, and lose each. It acts
-first and logs afterwards, aside and under no lock: the log may hang.
+The client tells the watchdog what the runner holds, and passes on the watchdog's orders. It replaces a watchdog that
+dies or stays stopped, and ends the runner when no watchdog can be started.
 """
+
+# No thread here may fail quietly: the runner would go on to take hints, and lose each. The client acts first and logs
+# afterwards, with a deadline and under no lock, because the log may hang.
 
 from __future__ import annotations
 
@@ -40,16 +38,11 @@ log = logging.getLogger(__name__)
 _MAX_RESTARTS = 5  # within a minute
 _PROGRESS_EVERY = 0.5  # seconds
 _UNWATCHED = "and a runner without a watchdog keeps no lease and hears of no cancel, so "
-_RESTART_AFTER = 0.05  # of a clock's time: sooner it is not begun anew
+_RESTART_AFTER = 0.05  # of a clock's time; a clock is not restarted sooner
 
 
 class WatchdogClient:
-    """Starts a watchdog for this process and keeps one alive.
-
-    ``on_order`` is called from a thread of the leash with the token it is for, the order, and for a timeout the
-    failure that it is. Every watchdog sees ``sign``, the stop sign of the worker. One that is seen stopped for
-    ``patience`` seconds is replaced.
-    """
+    """Starts a watchdog for this process and keeps one alive."""
 
     def __init__(
         self,
@@ -59,6 +52,13 @@ class WatchdogClient:
         *,
         patience: float,
     ) -> None:
+        """
+        Args:
+            hello: what the watchdog shows of this runner.
+            on_order: called from a thread of the client with the token, the order, and for a timeout its failure.
+            shutdown_flag: of the worker; every watchdog looks at it.
+            patience: seconds after which a watchdog that is stopped is replaced.
+        """
         self._passed = () if shutdown_flag is None else (shutdown_flag.read_fd,)
         self._pid = os.getpid()
         flag = shutdown_flag and shutdown_flag.read_fd
@@ -81,82 +81,82 @@ class WatchdogClient:
             return self._process.pid
 
     def taken(self) -> None:
-        """This runner has taken a hint, whatever comes of it. For people, who see by it that it is not deaf."""
+        """Tell people that this runner takes hints: it has taken one now."""
         with self._lock:
             self._hello["taken"] = time.time()
-            self._say_if_read({"op": "taken", "at": self._hello["taken"]})
+            self._send_if_read({"op": "taken", "at": self._hello["taken"]})
 
     def hold(self, token: Token) -> None:
-        """From now on the watchdog keeps the lease of ``token`` and acts in the runner's stead if it dies."""
+        """Let the watchdog renew the lease of ``token``, and report the attempt if this runner dies."""
         with self._lock:
             self._clocks, self._progress = {}, ""
             self._hold = {"op": "hold", "token": str(token), "log": None, "since": time.time()}
             self._hello["claimed"] = self._hold["since"]  # for a watchdog that takes over while nothing is held
-            self._say(self._hold)
+            self._send(self._hold)
 
-    def note_in(self, path: str | None) -> None:
-        """The file for the watchdog's last words about the attempt that is held: its log, on this machine."""
+    def log_to(self, path: str | None) -> None:
+        """Tell the watchdog the log of the attempt on this machine, for what it has to say of the runner's death."""
         with self._lock:
             if self._hold is not None:
                 self._hold["log"] = path
-            self._say({"op": "log", "path": path})
+            self._send({"op": "log", "path": path})
 
     @contextmanager
     def clock(self, code: str, seconds: float | None, step: str = "") -> Iterator[None]:
-        """The runner is told, and after the grace killed, if the block takes longer than ``seconds``; None: no end.
+        """Limit the block to ``seconds``: then the runner gets an order, and is killed after the grace.
 
-        The failure gets ``code``; ``step`` says which step it is, or what else it is that takes so long.
+        The failure gets ``code``; ``step`` says what takes so long. None: no limit.
         """
         if seconds is None:
             yield
             return
         with self._lock:
             clock = self._clocks[code] = Clock(code, seconds, time.monotonic(), step)
-            self._say_clock(clock)
+            self._send_clock(clock)
         try:
             yield
         finally:
             with self._lock:
                 self._clocks.pop(code, None)
-                self._say({"op": "clock", "code": code, "seconds": None})
+                self._send({"op": "clock", "code": code, "seconds": None})
 
     def restart_clock(self, code: str) -> None:
-        """The clock ``code``, if it runs, begins anew: what it waits for goes on. Cheap, however often it is called."""
+        """Start the clock ``code`` again, if it runs, because its work goes on. Cheap, however often it is called."""
         with self._lock:
             clock = self._clocks.get(code)
             now = time.monotonic()
             if clock is not None and now - clock.began >= clock.seconds * _RESTART_AFTER:
                 self._clocks[code] = replace(clock, began=now)
-                self._say_clock(self._clocks[code])
+                self._send_clock(self._clocks[code])
 
     def progress(self, text: str, *, now: bool = False) -> None:
-        """``text`` (JSON) goes with the next renewal. Dropped when the last was sent a moment ago, unless ``now``."""
+        """Send ``text`` (JSON) with the next renewal. Dropped if the last one is recent, unless ``now``."""
         with self._lock:
             moment = time.monotonic()
             if not now and moment - self._progress_at < _PROGRESS_EVERY:
                 return
             self._progress, self._progress_at = text, moment
-            self._say_if_read({"op": "progress", "text": text})
+            self._send_if_read({"op": "progress", "text": text})
 
     def remark(self, text: str) -> None:
-        """``text`` goes with the watchdog's last words about the attempt, if this process dies of it."""
+        """Let the watchdog say ``text`` too, if this process dies in this attempt."""
         with self._lock:
-            self._say_if_read({"op": "remark", "text": text})
+            self._send_if_read({"op": "remark", "text": text})
 
     def give_up(self, why: str) -> NoReturn:
-        """End this runner, whose watchdog lives and says ``why`` of the attempt that is held."""
+        """End this runner. Its watchdog lives, and reports the attempt as lost with ``why``."""
         with suppress(Exception):  # what is broken may be what is needed for it
             self.remark(why)
         self._give_up(why, so="so ")
 
     def release(self) -> None:
-        """The attempt has ended; the lease is nobody's concern any more."""
+        """The attempt has ended; the watchdog renews its lease no more."""
         with self._lock:
             self._hold, self._clocks = None, {}
-            self._say({"op": "release"})
+            self._send({"op": "release"})
 
     def end(self) -> None:
-        """Let the watchdog outlive this process just long enough to end what it leaves behind."""
+        """This process ends: do not replace the watchdog, which outlives it to end what it leaves."""
         with self._lock:
             self._ending = True
 
@@ -169,48 +169,52 @@ class WatchdogClient:
             bufsize=0,
             pass_fds=self._passed,
         )
-        self._say(self._hello)
+        self._send(self._hello)
         if self._hold is not None:
-            self._say(self._hold)
+            self._send(self._hold)
             for clock in self._clocks.values():
-                self._say_clock(clock)
+                self._send_clock(clock)
             if self._progress:
-                self._say({"op": "progress", "text": self._progress})
+                self._send({"op": "progress", "text": self._progress})
         # Found before anybody can have waited for it: until then its pid is given to nobody else.
         process, seen, ended = self._process, psutil.Process(self._process.pid), threading.Event()
-        threading.Thread(target=self._hear, args=(process, ended), name="watchdog", daemon=True).start()
-        threading.Thread(target=self._mind, args=(process, seen, ended), name="watchdog seen", daemon=True).start()
+        threading.Thread(target=self._read_orders, args=(process, ended), name="watchdog", daemon=True).start()
+        threading.Thread(
+            target=self._kill_if_stopped, args=(process, seen, ended), name="watchdog seen", daemon=True
+        ).start()
 
-    def _say_clock(self, clock: Clock) -> None:
+    def _send_clock(self, clock: Clock) -> None:
         elapsed = time.monotonic() - clock.began
-        self._say({"op": "clock", "code": clock.code, "seconds": clock.seconds, "elapsed": elapsed, "step": clock.step})
+        self._send(
+            {"op": "clock", "code": clock.code, "seconds": clock.seconds, "elapsed": elapsed, "step": clock.step}
+        )
 
-    def _say_if_read(self, line: dict[str, Any]) -> None:
-        """A watchdog that does not read (it is stopped) must not block the runner over a number for people."""
+    def _send_if_read(self, line: dict[str, Any]) -> None:
+        """Send ``line``, which is for people, unless the watchdog is stopped and does not read: that must not block."""
         assert self._process.stdin is not None
         # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made.
         pipe = select.poll()
         pipe.register(self._process.stdin, select.POLLOUT)
         if pipe.poll(0):
-            self._say(line)
+            self._send(line)
 
-    def _say(self, line: dict[str, Any]) -> None:
+    def _send(self, line: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(line).encode() + b"\n")
         except BrokenPipeError:
-            # It has just died. The thread that hears from it starts the next one, repeats what is held, and logs it.
+            # It has just died. The thread that reads its orders starts the next one and repeats what is held.
             return
         except OSError as error:
             if os.getpid() != self._pid:
                 raise  # a child that the step forked, and that closed what it had: the runner's pipe is whole
             # The step has closed our end (libraries that make daemons close all there is). It stays so.
-            self._give_up(f"the pipe to the watchdog {self._process.pid} is broken: {_said(error)}")
+            self._give_up(f"the pipe to the watchdog {self._process.pid} is broken: {_described(error)}")
 
-    def _mind(self, process: subprocess.Popen[bytes], seen: psutil.Process, ended: threading.Event) -> None:
-        """Kill a watchdog that stays stopped; ``_hear`` then starts the next one, as after any other death.
+    def _kill_if_stopped(self, process: subprocess.Popen[bytes], seen: psutil.Process, ended: threading.Event) -> None:
+        """Kill a watchdog that stays stopped; ``_read_orders`` then starts the next one.
 
-        It takes no lock: whoever holds that may be waiting for the stopped one to read what is in its pipe.
+        This takes no lock, because whoever holds it may wait for the stopped watchdog to read its pipe.
         """
         every, standstill = self._patience / LOOKS, Standstill()
         while not ended.wait(every):
@@ -226,8 +230,8 @@ class WatchdogClient:
                 log.warning("the watchdog %d was stopped for %.1fs and was killed", process.pid, standstill.seconds)
                 return
 
-    def _hear(self, process: subprocess.Popen[bytes], ended: threading.Event) -> None:
-        """Pass its orders on until it has died, and replace it."""
+    def _read_orders(self, process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+        """Pass the watchdog's orders on until it dies, and replace it."""
         try:
             self._pass_on(process)
             status = process.wait()
@@ -235,8 +239,8 @@ class WatchdogClient:
             if self._replace(process, status):
                 said = "the watchdog %d died (%d); another one took over"
                 run_with_deadline(log.warning, said, process.pid, status)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody else hears this watchdog or follows it
-            self._give_up(f"the watchdog {process.pid} cannot be heard any more: {_said(error)}")
+        except Exception as error:  # noqa: BLE001 - nobody else reads the orders of this watchdog
+            self._give_up(f"the watchdog {process.pid} cannot be heard any more: {_described(error)}")
 
     def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -261,13 +265,13 @@ class WatchdogClient:
                 self._start()
             except (OSError, RuntimeError) as error:
                 # No descriptor, process, thread or memory is left, or no Python is where ours was.
-                self._give_up(f"the watchdog {process.pid} died, and no other can be started: {_said(error)}")
+                self._give_up(f"the watchdog {process.pid} died, and no other can be started: {_described(error)}")
             return True
 
     def _give_up(self, why: str, so: str = _UNWATCHED) -> NoReturn:
-        """End this runner, with all that it started. Celery starts another.
+        """End this runner, with all that it started; Celery starts another.
 
-        A watchdog that still lives reports the attempt lost, at once; without one its lease lapses.
+        A watchdog that lives reports the attempt as lost at once; otherwise the lease lapses.
         """
         try:
             try:
@@ -283,5 +287,5 @@ class WatchdogClient:
         raise AssertionError("a process outlives SIGKILL")
 
 
-def _said(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

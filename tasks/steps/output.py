@@ -1,7 +1,7 @@
-"""Outputs: a frame becomes Parquet files in the attempt's own staging folder, and is counted there.
+"""Outputs: write a frame as Parquet files into the attempt's own staging folder.
 
-Rows and schema come from the footers of the files themselves: what was written, not what was meant, and without
-another Spark job. Nothing here is visible to anybody before the marker and the package are.
+Rows and schema are read from the footers of the files, without another Spark job. Nobody sees the files before the
+marker and the package are written.
 """
 
 from __future__ import annotations

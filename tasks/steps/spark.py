@@ -1,9 +1,7 @@
-"""Spark: the one driver of a runner, and everything this package asks of Spark.
+"""Spark: the driver of a runner, and all that this package asks of Spark.
 
-The session is made lazily and in the child (a child forked after a session exists talks to its parent's JVM), and
-stays warm from one attempt to the next. Each attempt gets a session of its own on the warm context: what it sets,
-registers or calls its views goes with it. No other module of ``tasks`` imports pyspark, and importing this one does
-not either: a runner of ``spark: false`` groups starts no JVM.
+The driver starts in the child, when a group first needs it, and stays for later attempts; each attempt gets its own
+session. Importing this module does not import pyspark, so a runner of ``spark: false`` groups starts no JVM.
 """
 
 from __future__ import annotations
