@@ -52,7 +52,7 @@ from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.steps.context import StepContext, Work
-from unstuck.tasks.steps.execute import StepRaised, run_step, the_users
+from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.inputs import read_inputs
 from unstuck.tasks.steps.output import collect
 from unstuck.tasks.transport.redis_client import persistently
@@ -210,7 +210,7 @@ class Attempt:
         entered = ExitStack()
         with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
             try:
-                with the_users():
+                with users_code():
                     runner.driver.start()
                     session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
             except StepRaised as raised:
@@ -243,7 +243,7 @@ class Attempt:
         work = Work(self._files, self._token, session, inputs, self._secrets)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
         stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))
-        with the_users():
+        with users_code():
             for name in work.inputs if session is not None else ():
                 work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
         self._run_steps(held, work, params, scratch)
@@ -263,7 +263,7 @@ class Attempt:
                 ctx = self._context(held, work, step, index, params, scratch)
                 with runner.watchdog.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
                     try:
-                        with the_users():
+                        with users_code():
                             run_step(step, work, ctx, runner.settings.step_modules, before.imported)
                     except BaseException:
                         before.put_back()

@@ -37,7 +37,7 @@ class StepRaised(Exception):
         self.error = error
 
 
-class the_users:
+class users_code:
     """Mark what the block raises as an error of the user's code or spec."""
 
     def __enter__(self) -> None: ...
