@@ -13,7 +13,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -140,10 +140,9 @@ class Attempt:
 
         The time counts from the last answer of the warehouse, so ten thousand quick answers are no hang.
         """
-        if not self._warehouse:
-            return nullcontext()
+        seconds = self._runner.settings.warehouse_timeout if self._warehouse else None  # no address: nothing is read
         where = f"{what} the warehouse {self._warehouse} on {self._runner.name}"
-        return self._runner.watchdog.clock(LOOK, self._runner.settings.warehouse_timeout, where)
+        return self._runner.watchdog.clock(LOOK, seconds, where)
 
     def _open(self, stack: ExitStack) -> None:
         """Open the warehouse and the log in it. The id is checked first: nothing may be created in a wrong folder."""
@@ -353,9 +352,8 @@ class Attempt:
 
     def _told(self, held: Held | None, error: BaseException) -> Told:
         """``error`` in words. The watchdog counts the time too: asking for the text may block every thread."""
-        leash = self._runner.watchdog
-        clock = nullcontext() if held is None else leash.clock("STEP_FAILED", TEXT_CLOCK, class_name(error))
-        with clock:
+        seconds = None if held is None else TEXT_CLOCK
+        with self._runner.watchdog.clock("STEP_FAILED", seconds, class_name(error)):
             told = tell(error, self._secrets.clean)
         if told.hangs:
             self._runner.replace()

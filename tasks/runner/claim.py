@@ -1,6 +1,6 @@
 """Claim the attempt that a hint offers, and run it here or in a fresh runner.
 
-A claim that failed after the store may have granted it still becomes an attempt, so that the attempt gets an outcome.
+A claim that failed after Redis may have granted it still becomes an attempt, so that the attempt gets an outcome.
 """
 
 from __future__ import annotations
