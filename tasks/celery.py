@@ -14,7 +14,7 @@ from typing import Any
 from celery import signals
 
 from unstuck.tasks.host import lacking
-from unstuck.tasks.process.shutdown_flag import Word
+from unstuck.tasks.process.shutdown_flag import ShutdownLevel
 from unstuck.tasks.settings import leave, settings
 from unstuck.tasks.transport.celery_app import app, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging
@@ -37,7 +37,7 @@ app.steps["consumer"].add(Acknowledging)
 def run(hint: str) -> str:
     """Run the attempt that ``hint`` offers, if it can be claimed; answers what became of it, for Celery's log."""
     # Imported when needed: a coordinator's own worker imports this module too, and has no Spark.
-    from unstuck.tasks.runner.attempt import run as run_attempt
+    from unstuck.tasks.runner.claim import run as run_attempt
     from unstuck.tasks.runner.runner import this_runner
 
     return run_attempt(this_runner(), hint)
@@ -53,7 +53,7 @@ class WorkerStallDetector(StallDetector):
 
     def at_work(self) -> bool:
         worker = this_worker()
-        return worker is not None and worker.sign.word is Word.WORK
+        return worker is not None and worker.flag.level is ShutdownLevel.WORK
 
     def give_up(self) -> None:
         worker = this_worker()
@@ -106,7 +106,7 @@ def _start_runner(**_: Any) -> None:
     try:
         from unstuck.tasks.runner.runner import start_runner
 
-        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, sign=sign_of_this_worker())
+        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, shutdown_flag=sign_of_this_worker())
     except Exception as error:  # noqa: BLE001 - whatever it is, this child must take no hint
         # Celery would log it, and give this child hints, each of which would be lost in it.
         log.critical(

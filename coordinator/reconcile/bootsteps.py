@@ -18,7 +18,7 @@ from celery.worker import state
 
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.wiring import parts
-from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.transport.stall_detector import StallDetector
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
         except BaseException as error:
             end_as_failure()
             text = "the report consumer died; this coordinator ends so that its supervisor restarts it"
-            aside(partial(log.critical, text, exc_info=error))
+            run_with_deadline(partial(log.critical, text, exc_info=error))
             raise
 
 

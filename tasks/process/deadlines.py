@@ -1,7 +1,6 @@
-"""Writing what is for people, where it may hang: no deed and no outcome waits for it.
+"""Calls that may hang for ever: each runs in a daemon thread, and is left behind when its time is over.
 
-The log of an attempt lies in the warehouse, and its handler is on the root logger. On a mount whose server is gone any
-line of this process may so wait for good. Nothing must be done in here but writing.
+A log may hang as well: the log of an attempt lies in the warehouse, whose server may be gone.
 """
 
 from __future__ import annotations
@@ -10,52 +9,81 @@ import logging
 import os
 import queue
 import threading
+import traceback
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from typing import TypeVar
 
-WITHIN = 1.0  # seconds
-MOST = 1000  # lines that may wait to be written
+T = TypeVar("T")
+
+LOG_TIMEOUT = 1.0  # seconds that a line in a log may take
+MAX_WAITING = 1000  # lines that wait to be written
 
 
-def aside(write: Callable[[], object], within: float = WITHIN) -> bool:
-    """Do ``write`` in a thread of its own; False if that has not ended after ``within`` seconds and was left to itself.
+def call_in_thread(call: Callable[[], T], name: str) -> Future[T]:
+    """Run ``call`` in a thread that keeps no process alive. Whoever stops waiting for the future leaves it behind.
 
-    Where no thread is left to be had, it is done here, and waited for.
+    Raises:
+        RuntimeError: no thread can be started.
     """
-    writing = threading.Thread(target=write, name="aside", daemon=True)
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+def run_with_deadline(call: Callable[..., object], *arguments: object, seconds: float = LOG_TIMEOUT) -> bool:
+    """Call ``call(*arguments)`` for what it does; False if it has not ended after ``seconds``, and was left behind.
+
+    What it raises is printed. Where no thread can be started, it is called here, without a deadline.
+    """
+
+    def run() -> None:
+        try:
+            call(*arguments)
+        except Exception:  # noqa: BLE001 - the caller goes on, whatever became of a line in a log
+            traceback.print_exc()
+
     try:
-        writing.start()
+        future = call_in_thread(run, "deadline")
     except RuntimeError:
-        write()
+        run()
         return True
-    writing.join(within)
-    return not writing.is_alive()
+    wait([future], seconds)
+    return future.done()
 
 
-class AsideHandler(logging.Handler):
-    """Writes log lines to a descriptor, in the order in which they came, in a thread of its own.
+class NonBlockingHandler(logging.Handler):
+    """Writes log lines to a descriptor, in order, in a thread of its own; for a process that must never wait for a log.
 
-    For a process that may wait for no line at all. What comes while more than a thousand lines wait is dropped.
+    While ``MAX_WAITING`` lines wait, further lines are dropped.
     """
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self._descriptor = descriptor
-        self._lines: queue.Queue[str] = queue.Queue(MOST)
+        self._lines: queue.Queue[str] = queue.Queue(MAX_WAITING)
         threading.Thread(target=self._write, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
-        except Exception as error:  # noqa: BLE001 - whatever is to be said, who says it goes on
+        except Exception as error:  # noqa: BLE001 - a line that cannot be formatted stops nobody
             line = f"{record.pathname}:{record.lineno}: {record.msg!r} cannot be written: {type(error).__name__}"
         with suppress(queue.Full):
             self._lines.put_nowait(line)
 
     def flush(self) -> None:
-        """Wait until all is written, a moment at most. Called at exit, too."""
+        """Wait until all lines are written, for ``LOG_TIMEOUT`` at most. Called at exit, too."""
         with self._lines.all_tasks_done:
-            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, WITHIN)
+            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, LOG_TIMEOUT)
 
     def _write(self) -> None:
         while True:

@@ -1,9 +1,7 @@
-"""The stop sign: how the watchdogs of a worker learn that it was told to stop, whatever else it hangs in by then.
+"""The shutdown flag: a pipe that tells the watchdogs of a worker that the worker was told to stop.
 
-Celery signals its main process alone, and that process may hang in its own stop. So the word goes through a pipe that
-is made before the runners are forked, and that nobody ever reads: whoever holds the other end sees how many bytes are
-in it. Writing needs no lock, no Redis and no thread, so a signal handler may do it. It must never be read from:
-the word is for every runner, and for each watchdog that takes over.
+The main process creates the pipe before it forks runners. The level is the number of bytes in the pipe, which nobody
+ever reads, so that every watchdog sees them.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import termios
 from enum import IntEnum
 
 
-class Word(IntEnum):
+class ShutdownLevel(IntEnum):
     """What a worker was told. The number is that of the bytes in the pipe."""
 
     WORK = 0
@@ -23,35 +21,36 @@ class Word(IntEnum):
     STOP_NOW = 2  # what runs is handed back at once
 
 
-class StopSign:
-    """One end of the pipe: the worker's own, which can raise the sign, or a watchdog's, which can only look."""
+class ShutdownFlag:
+    """One end of the pipe. The worker's own can be raised; that of a watchdog can only be looked at."""
 
-    def __init__(self, looking: int, raising: int | None = None) -> None:
-        """``looking``, ``raising``: descriptors of the two ends of the pipe."""
-        self.looking = looking
-        self._raising = raising
+    def __init__(self, read_fd: int, write_fd: int | None = None) -> None:
+        self.read_fd = read_fd
+        self._write_fd = write_fd
 
     @classmethod
-    def make(cls) -> StopSign:
-        """A new sign, not raised; children of this process have it too."""
-        looking, raising = os.pipe()
-        os.set_blocking(raising, False)
-        return cls(looking, raising)
+    def create(cls) -> ShutdownFlag:
+        """A new flag at the level WORK. The children of this process inherit it."""
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(write_fd, False)
+        return cls(read_fd, write_fd)
 
     def fileno(self) -> int:
-        """Readable once the sign is raised; and when everybody who could raise it has died, so ask ``word`` then."""
-        return self.looking
+        """Readable once the flag is raised, or when every process that could raise it is dead: check ``level``."""
+        return self.read_fd
 
     @property
-    def word(self) -> Word:
-        """What was said so far."""
+    def level(self) -> ShutdownLevel:
         # Not by whether it can be read: a pipe whose writers have died can be, too.
         size = array.array("i", [0])
-        fcntl.ioctl(self.looking, termios.FIONREAD, size, True)
-        return Word(min(size[0], Word.STOP_NOW))
+        fcntl.ioctl(self.read_fd, termios.FIONREAD, size, True)
+        return ShutdownLevel(min(size[0], ShutdownLevel.STOP_NOW))
 
-    def say(self, word: Word) -> None:
-        """Raise the sign to ``word``, if it is not that high; it never goes down. Fit for a signal handler."""
-        assert self._raising is not None, "only the worker itself raises its sign"
-        while self.word < word:
-            os.write(self._raising, b"!")
+    def raise_to(self, level: ShutdownLevel) -> None:
+        """Raise the flag to ``level``; it never goes down.
+
+        A signal handler may call this, because a write to a pipe needs no lock, no thread and no Redis.
+        """
+        assert self._write_fd is not None, "only the worker itself raises its flag"
+        while self.level < level:
+            os.write(self._write_fd, b"!")

@@ -1,7 +1,6 @@
-"""Standstill: for how long has a process been seen stopped (SIGSTOP, a debugger)?
+"""Standstill: for how many seconds has a process been seen stopped (SIGSTOP, a debugger)?
 
-Pure: what was seen goes in, and the seconds come out. Only time counts in which the one who looks ran itself: a host
-that sleeps, or a tree that is frozen as a whole, thaws at once, and is not to blame whoever it sees first.
+Only time in which the observer itself ran is counted: when a whole host wakes from sleep, no process is to blame.
 """
 
 from __future__ import annotations
@@ -10,26 +9,26 @@ from dataclasses import dataclass
 
 from unstuck.tasks.process.tree import Seen
 
-LOOKS = 10  # in the time after which a process counts as stopped for good
+LOOKS = 10  # before a process counts as stopped for good
 
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """What is known so far.
+    """What was observed so far.
 
     Attributes:
-        seconds: for which it was seen stopped, without a look in between that saw it run.
-        last: when it was last seen stopped, monotonic seconds; None if it was not at the last look.
+        seconds: for which the process was seen stopped, without one look that saw it run.
+        last: when the process was seen stopped, monotonic seconds; None if it ran at the last look.
     """
 
     seconds: float = 0.0
     last: float | None = None
 
     def after(self, seen: Seen, now: float, *, within: float) -> Standstill:
-        """What is known after another look.
+        """The standstill after another look.
 
         Args:
-            within: seconds in which the next look should have come; a longer gap counts as no more than that.
+            within: seconds in which the look was due; a longer gap counts as this many.
         """
         if seen is not Seen.STOPPED:
             return Standstill()

@@ -1,9 +1,7 @@
-"""A process with everything below it: seen, remembered, ended.
+"""Process trees: find, remember and kill a process with all its descendants.
 
-A daemon leaves its parent, its session and its process group. A runner therefore adopts orphans (Linux calls it a
-*child subreaper*): a descendant whose parent dies becomes a child of the runner and stays in sight. The main process of
-a worker adopts as well, for a runner that was killed. A watchdog remembers descendants while they can be seen, each by
-pid *and* start time: a pid alone may by now be somebody else. This module must never signal its own process.
+A daemon leaves its parent and its process group. Runners and the main process of a worker therefore adopt orphans
+(Linux: *child subreaper*), and a watchdog remembers each descendant by pid and start time.
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ WATCHDOG = "unstuck-watch"  # the name of a watchdog's process
 
 class Seen(StrEnum):
     ALIVE = "alive"
-    STOPPED = "stopped"  # SIGSTOP, or a debugger: it makes no progress and must not count as living
+    STOPPED = "stopped"  # SIGSTOP, or a debugger: it makes no progress and must not count as alive
     GONE = "gone"
 
 
 def look(process: psutil.Process) -> Seen:
-    """How ``process`` is; a zombie is gone, and so is a pid that belongs to another process by now."""
+    """The state of ``process``. A zombie is gone, and so is a process whose pid another process has now."""
     try:
         if not process.is_running():
             return Seen.GONE
@@ -46,16 +44,16 @@ def look(process: psutil.Process) -> Seen:
 
 
 class Tree:
-    """``root`` and its descendants, without the process that watches (a child of the root itself)."""
+    """``root`` and its descendants, without this process (a child of the root)."""
 
     def __init__(self, root: psutil.Process) -> None:
         self.root = root
-        # A runner leads a group of its own. Were it ever otherwise, its group would be its parent's, not ours to kill.
+        # A runner leads its own group. Any other group is that of its parent, and must not be killed.
         self._leads = os.getpgid(root.pid) == root.pid
         self._known: set[psutil.Process] = set()
 
     def remember(self) -> None:
-        """Note every descendant that can be seen now; forget those that have gone."""
+        """Note every descendant that can be seen now; forget those that are gone."""
         known = {process for process in self._known if look(process) is not Seen.GONE}
         for process in (self.root, *known):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -63,20 +61,20 @@ class Tree:
         self._known = known - {self.root, psutil.Process()}
 
     def living(self) -> list[psutil.Process]:
-        """Everything of the tree that still lives, the root first. Call ``remember`` before."""
+        """All processes of the tree that still live, the root first. Call ``remember`` before."""
         return [p for p in (self.root, *self._known) if look(p) is not Seen.GONE]
 
     def kill(self, wait: float = 5.0) -> list[psutil.Process]:
         """SIGKILL the tree and the process groups it made, until nothing is left or ``wait`` seconds are over.
 
-        All that can be seen is collected before the first signal: a parent that dies hides its children.
-        Returns what is left.
+        All descendants are collected before the first signal, because a parent that dies hides its children.
+        Returns the processes that are left.
         """
         end = time.monotonic() + wait
         while True:
             self.remember()
             left = self.living()
-            # The root's group even if nothing of it is known: a child made since the last look is in there, too.
+            # The root's group is killed too: a child that was made since the last look is in it.
             _kill_groups(left, {p.pid for p in self._known}, self._root_group())
             if not left or time.monotonic() > end:
                 return left
@@ -86,15 +84,15 @@ class Tree:
             psutil.wait_procs(left, timeout=0.1)
 
     def _root_group(self) -> set[int]:
-        """The group that the root leads, or led: while it has members, its number is given to nobody else."""
+        """The group that the root leads or led. While the group has members, no other group gets its number."""
         somebody_else = psutil.pid_exists(self.root.pid) and not self.root.is_running()
         return {self.root.pid} if self._leads and not somebody_else else set()
 
 
 def adopt_orphans() -> None:
-    """From now on a descendant of this process becomes its child when its own parent dies. No child inherits this.
+    """Make each descendant a child of this process when its own parent dies. Children do not inherit this.
 
-    On other systems than Linux nothing is adopted, and a daemon is not seen.
+    Only Linux can do it.
 
     Raises:
         OSError: the kernel refuses.
@@ -112,9 +110,9 @@ def set_name(name: str) -> None:
 
 
 def is_watchdog(pid: int) -> bool:
-    """True for a living watchdog, also for one that is still starting and has not set its name.
+    """True for a living watchdog, also for one that starts and has not set its name yet.
 
-    The command line is read only then: to read it may hang where the process hangs.
+    The command line is read only then, because the read may hang where the process hangs.
     """
     place = Path(f"/proc/{pid}")
     try:
@@ -139,15 +137,14 @@ def _prctl(option: int, value: ctypes.c_ulong | ctypes.c_char_p) -> None:
 def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
     """SIGKILL the children of this process that are not its own, until none is left or ``wait`` seconds are over.
 
-    For a process that adopts orphans: what a killed child leaves becomes a child as well, and is killed in its turn.
-    Dead ones are reaped. ``own`` is asked about each pid after the children were listed, so a child whose start was
-    under way then can be known by now.
+    For a process that adopts orphans: what a killed child leaves becomes a child too, and is killed next. Dead children
+    are reaped. ``own`` is called after the children were listed, so it knows a child that was just started.
 
     Returns:
-        The pids of those that lived. One that lives on is among the children afterwards.
+        The pids of the children that lived.
 
     Raises:
-        OSError: the children cannot be listed, for want of a descriptor say.
+        OSError: the children cannot be listed, because no descriptor is free, for example.
     """
     end = time.monotonic() + wait
     lived: set[int] = set()
@@ -165,7 +162,7 @@ def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
 
 
 def children() -> set[int]:
-    """The pids of this process's children. Asks the kernel for them: psutil reads every process there is."""
+    """The pids of this process's children, from the kernel's own list: psutil would read every process of the host."""
     lists = []
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
@@ -176,7 +173,7 @@ def children() -> set[int]:
 
 
 def _reaped(pid: int) -> bool:
-    """True once the child ``pid`` is dead and no zombie any more, whoever waited for it."""
+    """True once the child ``pid`` is dead and reaped, by anybody."""
     try:
         return os.waitpid(pid, os.WNOHANG) != (0, 0)
     except ChildProcessError:
@@ -184,7 +181,7 @@ def _reaped(pid: int) -> bool:
 
 
 def _kill_groups(processes: Iterable[psutil.Process], leaders: set[int], always: set[int]) -> None:
-    """Kill the process groups that members of the tree lead; never the group of whoever started the tree."""
+    """Kill the process groups that members of the tree lead; never the group of this process."""
     groups: set[int] = set()
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -205,7 +202,7 @@ def exit_status(pid: int) -> int | None:
 
 
 def describe_status(status: int | None) -> str:
-    """``status`` of a dead process in words, to follow "the runner"."""
+    """``status`` of a dead process in words that follow "the runner"."""
     if status is None:
         return "died; how is not known (its parent knows: see the worker's log)"
     code = os.waitstatus_to_exitcode(status)
@@ -219,7 +216,7 @@ def describe_status(status: int | None) -> str:
 
 
 def working_folder() -> str | None:
-    """The working directory of this process; None if it is gone. A deploy that replaces it leaves workers without."""
+    """The working directory of this process; None if it is gone, as after a deploy that replaced it."""
     try:
         return os.getcwd()
     except OSError:  # removed; or on a mount whose server has replaced it (ESTALE) or is away

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unstuck.tasks.errors import Unrecoverable, UnstuckError
-from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.protocol.report import Failure
 
 MAX_TEXT = 2_000
@@ -42,7 +42,11 @@ def tell(error: BaseException, clean: Callable[[str], str] = str) -> Told:
     ``clean`` takes the secrets out of all that is told.
     """
     said: list[Told] = []
-    in_time = aside(lambda: said.append(Told(failure_of(error, clean), clean(_whole(error)))), TEXT_WITHIN)
+
+    def ask() -> None:
+        said.append(Told(failure_of(error, clean), clean(_whole(error))))
+
+    in_time = run_with_deadline(ask, seconds=TEXT_WITHIN)
     if said:
         return said[0]
     why = "could not be made" if in_time else f"could not be made within {TEXT_WITHIN:g}s"

@@ -1,9 +1,7 @@
-"""One attempt, from the claim to the finish.
+"""One attempt, from a claim to the finish.
 
-Every way out leads through ``_finish``, which puts the outcome on the record once, or finds that the attempt is
-somebody else's by now. The marker is written before the outcome, and the outcome before anybody is told. User code
-may raise what it likes: it ends its attempt and never the runner. How an attempt ended is read from the orders this
-process was given, never from the text of an error. The session is left after the outcome, which that so cannot change.
+An attempt writes its marker, then records its outcome, and then closes the Spark session, so a failing close cannot
+change the outcome. Whatever user code raises ends the attempt and never the runner.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,15 +26,13 @@ from unstuck.tasks.errors import (
     AttemptEnded,
     ForkValuesInvalid,
     HostUnfit,
-    Malformed,
     NotBegun,
     OrderUnreadable,
     UnstuckError,
     WarehouseMismatch,
 )
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.process import hang_alarm as fuse
-from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.protocol.failure import (
     MAX_TEXT,
     TEXT_WITHIN,
@@ -48,16 +44,15 @@ from unstuck.tasks.protocol.failure import (
     tell,
 )
 from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
-from unstuck.tasks.protocol.lease import Claim, ClaimAnswer, FinishAnswer, unreadable
+from unstuck.tasks.protocol.lease import Claim, FinishAnswer, unreadable
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.protocol.token import Hint, Token
-from unstuck.tasks.runner.fresh import run_fresh, wants_fresh
-from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.steps.context import StepContext, Work
-from unstuck.tasks.steps.execute import StepRaised, run_step, the_users
+from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.inputs import read_inputs
 from unstuck.tasks.steps.output import collect
 from unstuck.tasks.transport.redis_client import persistently
@@ -68,83 +63,29 @@ from unstuck.tasks.watchdog.policy import Order
 log = logging.getLogger(__name__)
 
 LOOK = "WAREHOUSE_TIMEOUT"
-TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot say what was raised in it
-FINISH_FOR = 600.0  # seconds to go on trying to put the outcome on the record; the marker stands anyway
-
-
-def run(runner: Runner, hint_text: str) -> str:
-    """Claim and run the attempt that a hint offers.
-
-    Returns:
-        What became of it, for people: an answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, UNFIT, or the outcome
-        and the answer of finish.
-    """
-    runner.leash.taken()
-    try:
-        hint = Hint.parse(hint_text)
-    except Malformed as error:
-        log.error("a hint that cannot be read is dropped: %s", error)
-        return "UNREADABLE"
-    if runner.stopping:
-        # A claim now would only be handed back. Unclaimed, it costs no epoch and is sent again, to another worker.
-        log.info("%s is not claimed: this worker was told to stop. The hint will be sent again", hint)
-        return "STOPPING"
-    if runner.unfit:
-        # A claim now would be charged as a lost worker, again and again: a host without Java fails in seconds.
-        runner.replace()
-        log.error("%s is not claimed: Java is gone from this host. The hint will be sent again", hint)
-        return "UNFIT"
-    # Made before the first try to claim: a claim that is repeated because its reply was lost is the same claim.
-    claimant, event = secrets.token_hex(6), secrets.token_hex(8)
-    claim: Claim | BaseException
-    try:
-        claim = persistently(runner.settings.dispatch_timeout, _claim, runner, hint, claimant, event)
-    except redis.RedisError as error:
-        log.warning("%s could not be claimed, the store does not answer: %s. The hint will be sent again", hint, error)
-        return "UNREACHABLE"
-    except BaseException as error:  # noqa: BLE001 - the store may have answered CLAIMED, so the attempt is to be ended
-        claim = error
-    if isinstance(claim, Claim) and claim.answer is not ClaimAnswer.CLAIMED:
-        log.info("%s: %s", hint, claim.answer)
-        return str(claim.answer)
-    token = hint.held_by(claimant)
-    try:
-        if wants_fresh(claim):
-            try:
-                return run_fresh(runner, token, claim)
-            except NotBegun as error:
-                runner.replace()  # its host may lack what the next one needs as well
-                claim = error
-        return Attempt(runner, token, claim).run()
-    except BaseException:
-        runner.replace()  # something of ours has failed in this process, and would again
-        raise
-
-
-def _claim(runner: Runner, hint: Hint, claimant: str, event: str) -> Claim:
-    fuse.light()  # one try takes a minute at most, all of them together may take longer
-    return runner.lease.claim(hint, claimant, runner.name, event)
+TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot describe an error
+FINISH_FOR = 600.0  # seconds of trying to record the outcome; the marker stands anyway
 
 
 class Attempt:
     """One claimed attempt in this process.
 
-    From the claim on, whatever is raised ends it with an outcome: nobody else knows that it is held, and a lease that
-    lapses would be charged to the group as a lost worker.
+    From the claim on, whatever is raised gives it an outcome: nobody else knows that the attempt is held, and a lapsed
+    lease would count as a lost worker.
     """
 
     def __init__(self, runner: Runner, token: Token, claim: Claim | BaseException) -> None:
-        """``claim``: what the store said; or what was raised while it was heard, so that nobody knows what it was."""
+        """``claim``: the answer of Redis, or the error in place of an answer."""
         self._runner = runner
         self._token = token
         self._claim = claim
-        self._secrets = Secrets(dict(os.environ))  # as it is now: a step may change it
-        self._warehouse = ""  # its address, once it is known
-        self._leave_off: Callable[[], None] = lambda: None  # its log, once it has one
-        self._changed = ""  # what its steps changed of this process, in words
+        self._secrets = Secrets(dict(os.environ))  # before a step changes it
+        self._warehouse = ""  # the address, once it is known
+        self._stop_log: Callable[[], None] = lambda: None  # of the log, once there is one
+        self._changed = ""  # what the steps changed in this process, in words
 
     def run(self) -> str:
-        """Run it and put its outcome on the record; answers both, for people."""
+        """Run the attempt and record its outcome. Returns both, for people."""
         stop: BaseException | None = None
         held: Held | None = None
         with ExitStack() as stack:
@@ -154,7 +95,7 @@ class Attempt:
                 self._order = self._ordered()
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(held, stack)
-            except BaseException as error:  # noqa: BLE001 - a step may raise anything; it ends the attempt alone
+            except BaseException as error:  # noqa: BLE001 - a step may raise anything, which ends the attempt alone
                 outcome = self._surely(held, self._ended_by, held, error)
                 if terminate_handler_fired():
                     stop = error
@@ -167,17 +108,17 @@ class Attempt:
             return answer
 
     def _surely(self, held: Held | None, end: Callable[..., Any], *arguments: Any) -> Any:
-        """``end`` this attempt. If even that fails nobody would, so this runner ends, and its watchdog says why."""
+        """Call ``end``. If that fails, end this runner, so that its watchdog reports the attempt with the reason."""
         try:
             return end(*arguments)
         except BaseException as error:
             if held is None:
-                raise  # the watchdog does not know of it: its lease lapses
+                raise  # the watchdog does not know the attempt: the lease lapses
             changed = f"; its steps had changed {self._changed}" if self._changed else ""
             why = f"{self._token} could not be ended: {describe(error)}{changed}"
-            with suppress(Exception):  # that may be what is broken
+            with suppress(Exception):  # the cleaning may be what is broken
                 why = self._secrets.clean(why)
-            self._runner.leash.give_up(why)
+            self._runner.watchdog.give_up(why)
 
     # -- what the attempt does ---------------------------------------------------------------------------------
 
@@ -189,36 +130,35 @@ class Attempt:
             raise OrderUnreadable(unreadable(claim)) from claim  # an answer that is no text
         if isinstance(claim, BaseException):
             what = f"{type(claim).__name__}: {claim}"
-            raise NotBegun(f"{self._runner.name} could not hear what the store said to its claim: {what}") from claim
+            raise NotBegun(f"{self._runner.name} could not read the answer of Redis to its claim: {what}") from claim
         order = claim.order
         assert order is not None, "only what was CLAIMED is an attempt"
         return order
 
     def _looking(self, what: str) -> AbstractContextManager[None]:
-        """Around every look at the warehouse that is ours: one that hangs must not hold the group for ever.
+        """Limit our own use of the warehouse, which may hang for ever.
 
-        The time counts from the last answer, so that ten thousand quick ones are no hang.
+        The time counts from the last answer of the warehouse, so ten thousand quick answers are no hang.
         """
-        if not self._warehouse:
-            return nullcontext()
+        seconds = self._runner.settings.warehouse_timeout if self._warehouse else None  # no address: nothing is read
         where = f"{what} the warehouse {self._warehouse} on {self._runner.name}"
-        return self._runner.leash.clock(LOOK, self._runner.settings.warehouse_timeout, where)
+        return self._runner.watchdog.clock(LOOK, seconds, where)
 
     def _open(self, stack: ExitStack) -> None:
-        """The warehouse and the log in it. The id comes first: where the warehouse is not, nothing is to be made."""
+        """Open the warehouse and the log in it. The id is checked first: nothing may be created in a wrong folder."""
         plan = self._order.plan
         self._warehouse = plan.warehouse
         with self._looking("opening"):
             self._files = Warehouse(plan.warehouse, plan.warehouse_id).storage
-            self._files.answered = partial(self._runner.leash.restart_clock, LOOK)
+            self._files.answered = partial(self._runner.watchdog.restart_clock, LOOK)
             self._files.check()
             self._log = AttemptLog(self._files, self._token.staging, self._secrets)
-            self._leave_off = self._log.leave_off
+            self._stop_log = self._log.stop
             stack.enter_context(self._log.open())
-        self._runner.leash.note_in(None if self._log.path is None else str(self._log.path))
+        self._runner.watchdog.log_to(None if self._log.path is None else str(self._log.path))
 
     def _succeed(self, held: Held, stack: ExitStack) -> Outcome:
-        """Find the work done, or do it. The Spark session is left with ``stack``."""
+        """Find the work done, or do it. ``stack`` closes the Spark session."""
         with self._looking("looking for work that is done in"):
             if (adopted := self._adopted()) is not None:
                 return adopted
@@ -248,7 +188,7 @@ class Attempt:
         return None
 
     def _resolved(self) -> dict[str, Any]:
-        """The parameters of all steps. What is resolved later is looked for as well, so that all secrets are known."""
+        """The parameters of all steps. References that are resolved later are read too: all secrets get known."""
         order = self._order
         for step in order.group.steps:
             self._secrets.resolve(step.params)
@@ -257,10 +197,9 @@ class Attempt:
         return {**self._secrets.resolve(order.written_params), **order.fork_params}
 
     def _session(self, stack: ExitStack) -> Any:
-        """The Spark session of this attempt; None for a group that wants none.
+        """The Spark session of this attempt; None for a group without Spark.
 
-        It is left with ``stack``, when the outcome is on the record: a session that cannot be left must neither hide
-        why a step failed, nor make work that is done a failure.
+        ``stack`` closes the session after the outcome is recorded, so a failing close cannot change the outcome.
         """
         group, runner = self._order.group, self._runner
         if not group.spark:
@@ -268,9 +207,9 @@ class Attempt:
         self._progress({"label": "starting Spark"}, now=True)
         conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
         entered = ExitStack()
-        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
+        with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
             try:
-                with the_users():
+                with users_code():
                     runner.driver.start()
                     session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
             except StepRaised as raised:
@@ -282,10 +221,10 @@ class Attempt:
         return session
 
     def _leave(self, entered: ExitStack) -> None:
-        """Leave the session. It has a time of its own: a query that runs on may not stop."""
+        """Close the session, within a time of its own: a query that runs on may not stop."""
         runner = self._runner
         what = f"leaving the Spark session on {runner.name}"
-        with runner.leash.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):
+        with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):
             try:
                 entered.close()
             except BaseException:
@@ -295,24 +234,24 @@ class Attempt:
                 log.exception("%s: %s failed; this runner is replaced before it takes more work", self._token, what)
 
     def _do(self, held: Held, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
-        """All steps, in order, with what they read."""
+        """Read the inputs and run all steps."""
         order, runner = self._order, self._runner
-        stack.enter_context(self._log.steps())
+        stack.enter_context(logging_restored())
         with self._looking("reading what the group needs in"):
             inputs = read_inputs(self._files, order.frozen.inputs)
         work = Work(self._files, self._token, session, inputs, self._secrets)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
-        stack.enter_context(runner.leash.clock("TIMEOUT", order.group.timeout))
-        with the_users():
+        stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))
+        with users_code():
             for name in work.inputs if session is not None else ():
-                work.show(name)  # Spark reads, in jobs that may wait for room on the cluster: the group's time
+                work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
         self._run_steps(held, work, params, scratch)
-        # Last look. From here on the work is done and counts, whatever is ordered: to give it up costs doing it again.
+        # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
         self._leave_if_ordered(held)
         return work
 
     def _run_steps(self, held: Held, work: Work, params: dict[str, Any], scratch: Path) -> None:
-        """All steps; the process is put back to what it was before any line of ours goes on that may need it so."""
+        """Run all steps, and restore the process before our own code goes on."""
         steps, runner = self._order.group.steps, self._runner
         before = runner.snapshot()
         try:
@@ -321,9 +260,9 @@ class Attempt:
                 where = f"step {index + 1} of {len(steps)}"
                 log.info("%s: %s", where, step.label)
                 ctx = self._context(held, work, step, index, params, scratch)
-                with runner.leash.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
+                with runner.watchdog.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
                     try:
-                        with the_users():
+                        with users_code():
                             run_step(step, work, ctx, runner.settings.step_modules, before.imported)
                     except BaseException:
                         before.put_back()
@@ -335,7 +274,7 @@ class Attempt:
                 self._changed = self._secrets.clean(", ".join(before.changed))
                 then = "this runner is replaced before it takes more work" if before.spoiled else "it was put back"
                 self._tell(logging.WARNING, "the steps of %s changed %s; %s", self._token, self._changed, then)
-                runner.leash.remark(f"its steps had changed {self._changed}")
+                runner.watchdog.remark(f"its steps had changed {self._changed}")
             if before.spoiled:
                 runner.replace()
 
@@ -381,7 +320,7 @@ class Attempt:
         )
 
     def _progress(self, value: dict[str, Any], *, now: bool = False) -> None:
-        self._runner.leash.progress(json.dumps(self._secrets.clean_all(value)), now=now)
+        self._runner.watchdog.progress(json.dumps(self._secrets.clean_all(value)), now=now)
 
     # -- how the attempt ends ----------------------------------------------------------------------------------
 
@@ -390,7 +329,7 @@ class Attempt:
             raise AttemptEnded(f"{self._token} was told to end: {held.order}")
 
     def _ended_by(self, held: Held | None, error: BaseException) -> Outcome | None:
-        """The outcome of an attempt that ``error`` ended; None when it is another runner's by now."""
+        """The outcome of an attempt that ``error`` ended; None if another runner has the attempt."""
         order = None if held is None else held.order
         if order is None and terminate_handler_fired():
             order = Order.DRAIN
@@ -406,16 +345,15 @@ class Attempt:
         return Outcome(OutcomeKind.FAILED, failure=None if held is None else held.timeout)
 
     def _tell(self, level: int, text: str, *arguments: object) -> None:
-        """A line into the attempt's log before its outcome is on the record, which must not wait for it."""
-        if not aside(partial(log.log, level, text, *arguments)):
-            self._leave_off()
+        """Log a line before the outcome is recorded, which must not wait for a log that hangs."""
+        if not run_with_deadline(log.log, level, text, *arguments):
+            self._stop_log()
             self._runner.replace()
 
     def _told(self, held: Held | None, error: BaseException) -> Told:
-        """``error`` in words. The clock is for a text that lets no other thread of this process run."""
-        leash = self._runner.leash
-        clock = nullcontext() if held is None else leash.clock("STEP_FAILED", TEXT_CLOCK, class_name(error))
-        with clock:
+        """``error`` in words. The watchdog counts the time too: asking for the text may block every thread."""
+        seconds = None if held is None else TEXT_CLOCK
+        with self._runner.watchdog.clock("STEP_FAILED", seconds, class_name(error)):
             told = tell(error, self._secrets.clean)
         if told.hangs:
             self._runner.replace()
@@ -430,14 +368,14 @@ class Attempt:
             self._runner.replace()
             found = outside_of_the_steps(found, self._runner.name, self._changed)
         failure = self._unless_away(found)
-        # That this runner failed is no fault of the group: it is charged as the loss of a worker is.
+        # A failure of this runner is no fault of the group: it counts as a lost worker.
         kind = OutcomeKind.LOST if ours or isinstance(error, NotBegun) else OutcomeKind.FAILED
         return Outcome(kind, failure=failure)
 
     def _unless_away(self, failure: Failure) -> Failure:
-        """``failure``, unless it is for good and the warehouse is away: whatever was missing may be there next time.
+        """``failure``; recoverable if the warehouse is away, since what was missing may be there next time.
 
-        If the warehouse hangs instead, the watchdog's word has the failure in it.
+        If the warehouse hangs instead, the watchdog reports the failure.
         """
         if failure.recoverable:
             return failure
@@ -449,13 +387,13 @@ class Attempt:
         except WarehouseMismatch as away:
             text = self._secrets.clean(shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT))
             return replace(failure, code=away.code, text=text, recoverable=True)
-        except Exception as error:  # noqa: BLE001 - whatever its file system raises, the step's own failure counts
+        except Exception as error:  # noqa: BLE001 - the failure of the step counts, not that of the file system
             said = "%s: the warehouse could not be asked whether it is there: %s"
             self._tell(logging.WARNING, said, self._token, error)
         return failure
 
     def _finish(self, outcome: Outcome | None) -> str:
-        """Put the outcome on the record. Nothing is removed when it is refused: another attempt may adopt it."""
+        """Record the outcome. If Redis refuses it nothing is removed, because another attempt may adopt the files."""
         if outcome is None:
             return "STALE"
         event = secrets.token_hex(8)  # one for all tries
@@ -464,7 +402,7 @@ class Attempt:
             answer: FinishAnswer = persistently(FINISH_FOR, self._runner.lease.finish, self._token, outcome, event)
         except redis.RedisError as error:
             log.error(
-                "%s %s, but the store did not answer for %gs: %s. Its lease will lapse and the next attempt takes over "
+                "%s %s, but Redis did not answer for %gs: %s. Its lease will lapse and the next attempt takes over "
                 "what stands in %s",
                 *(self._token, outcome.kind, FINISH_FOR, error, self._token.staging),
             )

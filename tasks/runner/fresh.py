@@ -1,8 +1,7 @@
-"""A fresh runner: a process of its own for one attempt of a group that says ``fresh: true``.
+"""A fresh runner: a new process that runs one attempt of a group with ``fresh: true``.
 
-The runner that has claimed the attempt starts it by exec and hands it the claim, so that nothing of an earlier attempt
-is there: no module, no JVM, no setting. It has a watchdog of its own, which keeps the lease and counts the time; the
-runner that started it only waits (docs/decisions/0028).
+The runner that claimed the attempt starts the process, passes the claim, and waits. The process has its own watchdog
+(docs/decisions/0028).
 """
 
 from __future__ import annotations
@@ -18,48 +17,49 @@ from typing import Any, TypeGuard
 from billiard.common import reset_signals
 
 from unstuck.tasks.errors import NotBegun
-from unstuck.tasks.process import hang_alarm as fuse
-from unstuck.tasks.process.shutdown_flag import StopSign
+from unstuck.tasks.process import hang_alarm
+from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.protocol.lease import Claim, ClaimAnswer
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.runner import Runner, start_runner
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import START_WITHIN
 
-_SHOWN_EVERY = 5.0  # seconds; meanwhile the runner that waits is shown as one that is at work
+_SHOWN_EVERY = 5.0  # seconds between two signs that the waiting runner is at work
 
 
 def wants_fresh(claim: Claim | BaseException) -> TypeGuard[Claim]:
-    """Whether what was claimed asks for a fresh runner. An order that cannot be read asks for nothing."""
+    """True if the claimed group wants a fresh runner; False if its order cannot be read."""
     if not isinstance(claim, Claim) or '"fresh":true' not in claim.stored[0]:
         return False
     try:
         return claim.order is not None and claim.order.group.fresh
-    except Exception:  # noqa: BLE001 - whoever runs the attempt says what is wrong with its order
+    except Exception:  # noqa: BLE001 - the attempt itself reports what is wrong with its order
         return False
 
 
 def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
-    """Have the attempt run by a fresh runner, and wait until that has ended.
+    """Run the attempt in a fresh runner, and wait for its end.
 
     Raises:
-        NotBegun: there is none to be had; nobody holds the attempt.
+        NotBegun: no fresh runner could be started; nobody holds the attempt.
     """
     order = claim.order
     assert order is not None, "only what was CLAIMED is an attempt"
-    sign = None if runner.sign is None else runner.sign.looking
+    flag = None if runner.shutdown_flag is None else runner.shutdown_flag.read_fd
     begun, to_say = os.pipe()
     told = {
         "token": str(token),
         "stored": claim.stored,
-        "queues": [order.group.queue_name] if order.group.spark else ["light"],  # without Spark, none is prewarmed
+        "queues": [order.group.queue_name] if order.group.spark else ["light"],  # no prewarming
         "slots": runner.slots,
-        "sign": sign,
+        "shutdown_flag": flag,
         "begun": to_say,
     }
     with os.fdopen(begun, "rb") as begun_file:
         try:
-            passed = [to_say, *([] if sign is None else [sign])]
+            passed = [to_say, *([] if flag is None else [flag])]
             command = [sys.executable, "-m", "unstuck.tasks.runner.fresh"]
             process = runner.start_helper(command, stdin=subprocess.PIPE, pass_fds=passed)
         except OSError as error:
@@ -74,16 +74,16 @@ def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
                 raise NotBegun(
                     f"the fresh runner that {runner.name} started ended with {process.wait()} and did nothing"
                 )
-            fuse.put_out()  # from here on the time is counted by its watchdog
+            hang_alarm.cancel()  # from here on its watchdog counts the time
             _wait(runner, process)
         except BaseException:
-            # This runner is told to end. Its child hands the attempt back, as any runner does that is told so.
+            # This runner is told to end. The fresh runner hands the attempt back when it gets SIGTERM.
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(runner.settings.stop_within(at_once=True))
             raise
         finally:
-            fuse.light()
+            hang_alarm.start()
     return f"run by the fresh runner {process.pid}"
 
 
@@ -93,22 +93,21 @@ def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
             process.wait(_SHOWN_EVERY)
             return
         except subprocess.TimeoutExpired:
-            runner.leash.taken()
+            runner.watchdog.taken()
 
 
 def main() -> None:
-    """The fresh runner. What it is told stands on its standard input."""
+    """The fresh runner, which reads its claim from the standard input."""
     told: dict[str, Any] = json.loads(sys.stdin.buffer.read())
-    from unstuck.tasks.runner.attempt import Attempt
-
     os.set_inheritable(told["begun"], False)
-    reset_signals()  # SIGTERM leaves the attempt, as in a child of Celery's pool
+    reset_signals()  # SIGTERM ends the attempt, as in a child of Celery's pool
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="[%(asctime)s: %(levelname)s/fresh-%(process)d] %(message)s"
     )
-    sign = None if told["sign"] is None else StopSign(told["sign"])
-    fuse.lay(START_WITHIN + settings().dispatch_timeout)  # as in a child of the pool: no end of this process may hang
-    runner = start_runner(queues=told["queues"], slots=told["slots"], sign=sign)
+    flag = None if told["shutdown_flag"] is None else ShutdownFlag(told["shutdown_flag"])
+    # As in a child of the pool: no end of this process may hang.
+    hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
+    runner = start_runner(queues=told["queues"], slots=told["slots"], shutdown_flag=flag)
     os.write(told["begun"], b"1")
     os.close(told["begun"])
     try:
@@ -119,7 +118,7 @@ def main() -> None:
         runner.end()
         sys.stdout.flush()
         logging.shutdown()
-        os._exit(0)  # threads that a step has left do not keep it
+        os._exit(0)  # a thread that a step has left must not keep the process
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""The log of one attempt: a file beside its staging folder, as ``unstuck logs`` shows it.
+"""The log of one attempt: a file beside its staging folder that ``unstuck logs`` shows.
 
-It holds what the attempt's code logged and printed, and full tracebacks; one line a record, UTC, flushed at once
-so that it can be followed. It is for people alone: nothing is ever decided from it, a log that cannot be written
-never fails an attempt, and a secret that was resolved for the attempt never reaches it.
+It holds what the attempt's code logged and printed, with full tracebacks and without the attempt's secrets. The log is
+for people: a log that cannot be written never fails an attempt.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.protocol.secrets import Secrets
@@ -25,7 +23,8 @@ from unstuck.tasks.runner.stdio import Tee
 from unstuck.tasks.warehouse.files import Files
 
 MAX_BYTES = 32 * 1024 * 1024
-_QUIET = ("py4j", "celery.utils", "kombu", "amqp")
+_QUIET = [logging.getLogger(name) for name in ("py4j", "celery.utils", "kombu", "amqp")]
+_RESTORED = ("level", "disabled", "propagate", "handlers", "filters", "formatter")
 
 
 class _Line(logging.Formatter):
@@ -37,11 +36,11 @@ class _Line(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-class _Bounded:
-    """A file of lines until ``MAX_BYTES``; says so once, and then no more.
+class _LogFile:
+    """A file of log lines, which is cut at ``MAX_BYTES``.
 
-    No ``logging.Handler``, since ``dictConfig`` closes every handler there is. Without a buffer and for appending, so
-    that a line is whole whoever writes beside it: another thread, a forked child, the watchdog.
+    It appends without a buffer, so that lines stay whole although other threads, forked children and the watchdog write
+    to the same file.
     """
 
     def __init__(self, path: Path, secrets: Secrets) -> None:
@@ -64,9 +63,9 @@ class _Bounded:
             self._file.write(data)
         except (OSError, ValueError, TypeError) as error:
             self._left = 0
-            _aside(f"the log {self.path} cannot be written any more: {error!r}")
+            _complain(f"the log {self.path} cannot be written any more: {error!r}")
 
-    def leave_off(self) -> None:
+    def stop(self) -> None:
         self._left = 0
 
     def close(self) -> None:
@@ -75,7 +74,7 @@ class _Bounded:
 
 
 class _StepLogger(logging.Logger):
-    """``ctx.log``. ``dictConfig`` and ``fileConfig`` disable every logger they do not know; this one they do not."""
+    """``ctx.log``. It stays enabled: ``dictConfig`` and ``fileConfig`` disable every logger that they do not name."""
 
     @property
     def disabled(self) -> bool:
@@ -87,62 +86,56 @@ class _StepLogger(logging.Logger):
 
 
 def _step_logger() -> logging.Logger:
-    usual = logging.getLoggerClass()
-    logging.setLoggerClass(_StepLogger)
-    try:
-        return logging.getLogger("step")
-    finally:
-        logging.setLoggerClass(usual)
+    logger = logging.getLogger("step")
+    logger.__class__ = _StepLogger
+    return logger
 
 
 class AttemptLog:
     """The open log of the attempt this process runs.
 
     Attributes:
-        path: the file on this machine, for the watchdog to write its last words into; None on an object store.
-        logger: what steps know as ``ctx.log``.
+        path: the file on this machine, for the watchdog to write to; None on an object store.
+        logger: ``ctx.log`` of the steps.
     """
 
     def __init__(self, files: Files, staging: str, secrets: Secrets | None = None) -> None:
-        """``secrets``: to be taken out of every line."""
+        """``secrets`` are taken out of every line."""
         self._files = files
         self._secrets = secrets or Secrets()
         self._name = f"{staging}.log"
         self.path = files.local_path(self._name)
         self.logger = _step_logger()
-        self._sheet: _Bounded | None = None
+        self._file: _LogFile | None = None
 
-    def leave_off(self) -> None:
-        """It hangs: no line of this process goes into it any more."""
-        if self._sheet is not None:
-            self._sheet.leave_off()
+    def stop(self) -> None:
+        """Write no further line of this process: the file hangs."""
+        if self._file is not None:
+            self._file.stop()
 
     @contextlib.contextmanager
     def open(self) -> Iterator[AttemptLog]:
-        """Catch all logging of this process (it runs one attempt at a time) and what is printed by it."""
+        """Record all that this process logs and prints; it runs one attempt at a time."""
         with contextlib.ExitStack() as stack:
             try:
-                sheet = self._sheet = self._open(stack)
+                file = self._file = self._open(stack)
             except OSError as error:
                 logging.getLogger(__name__).warning("no log for this attempt: %s: %s", self._name, error)
                 yield self
                 return
-            stack.enter_context(_listening(self._hide))
-            heard = stack.enter_context(_overhearing(sheet))
+            stack.enter_context(logging_restored())
+            self._set_levels()
+            logged = stack.enter_context(_recording(file))
             for name, redirect in (("stdout", contextlib.redirect_stdout), ("stderr", contextlib.redirect_stderr)):
                 # None in a process that was started without the descriptor.
                 stream = getattr(sys, name) or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
-                put = partial(_put, sheet, f"step.{name}")
-                tee = Tee(name, stream, put, secrets=self._secrets, heard=heard)
+                put = partial(_put, file, f"step.{name}")
+                tee = Tee(name, stream, put, secrets=self._secrets, logged=logged)
                 stack.callback(tee.finish)
                 stack.enter_context(redirect(tee))
             yield self
 
-    def steps(self) -> contextlib.AbstractContextManager[None]:
-        """Around the steps: puts back what they do to logging, before anything is said of how the attempt ended."""
-        return _as_it_was()
-
-    def _open(self, stack: contextlib.ExitStack) -> _Bounded:
+    def _open(self, stack: contextlib.ExitStack) -> _LogFile:
         path = self.path
         if path is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-log-")))
@@ -150,19 +143,29 @@ class AttemptLog:
             stack.callback(self._upload, path)
         else:
             self._files.make_folder(self._name.rpartition("/")[0])
-        sheet = _Bounded(path, self._secrets)
-        stack.callback(sheet.close)
-        return sheet
+        file = _LogFile(path, self._secrets)
+        stack.callback(file.close)
+        return file
 
-    def _hide(self, record: logging.LogRecord) -> bool:
-        """Take the secrets out of ``record`` itself, before a console formats it; always lets it through."""
+    def _set_levels(self) -> None:
+        """Log from INFO on. The worker's own console keeps its level, and shows no secret."""
+        root = logging.getLogger()
+        for console in root.handlers:
+            console.setLevel(max(root.level, console.level))
+            console.addFilter(self._clean_in_place)
+        for logger in _QUIET:
+            logger.setLevel(max(logging.WARNING, logger.level))
+        root.setLevel(min(root.level, logging.INFO) or logging.INFO)
+
+    def _clean_in_place(self, record: logging.LogRecord) -> bool:
+        """A filter that takes the secrets out of ``record`` before a console formats it."""
         plain = _plain(record)
         record.msg, record.args, record.exc_text = plain.msg, None, plain.exc_text
         _clean(record, self._secrets)
         return True
 
     def _upload(self, path: Path) -> None:
-        """An object store takes a file as a whole, so its log appears when the attempt has ended."""
+        """Store the log when the attempt has ended: an object store takes a file as a whole."""
         try:
             self._files.write_durable(self._name, path.read_bytes())
         except (OSError, WarehouseMismatch) as error:
@@ -170,10 +173,10 @@ class AttemptLog:
 
 
 def _plain(record: logging.LogRecord) -> logging.LogRecord:
-    """``record`` as text, without its arguments. Raises nothing, whatever a step logs."""
+    """A copy of ``record`` as text, without arguments. Raises nothing, whatever a step logs."""
     try:
         text = record.getMessage()
-    except Exception as error:  # noqa: BLE001 - a slip in a log line fails no step; plain logging lets it pass, too
+    except Exception as error:  # noqa: BLE001 - a mistake in a log line fails no step, as in plain logging
         said = record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
         where = f"{record.filename}:{record.lineno}"
         text = f"{said} (this line cannot be put together, see {where}: {type(error).__name__})"
@@ -197,66 +200,41 @@ def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
 
 
 @contextlib.contextmanager
-def _listening(hide: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """All loggers from INFO on. The worker's own console stays at the level it was given, and ``hide`` filters it."""
-    root = logging.getLogger()
-    level = root.level
-    consoles = [(h, h.level) for h in root.handlers]
-    noisy: list[tuple[Any, int]] = [(logging.getLogger(name), logging.getLogger(name).level) for name in _QUIET]
-    for console, own in consoles:
-        console.setLevel(max(level, own))
-        console.addFilter(hide)
-    for logger, own in noisy:
-        logger.setLevel(max(logging.WARNING, own))
-    root.setLevel(min(level, logging.INFO) or logging.INFO)
-    try:
-        yield
-    finally:
-        root.setLevel(level)
-        for console, own in consoles:
-            console.setLevel(own)
-            console.removeFilter(hide)
-        for logger, own in noisy:
-            logger.setLevel(own)
+def _recording(file: _LogFile) -> Iterator[Callable[[], bool]]:
+    """Write every record that reaches the root logger to ``file``.
 
+    ``Logger.callHandlers`` is wrapped, because a handler on the root logger has two faults. A step that sets up logging
+    removes every handler from root. And a step's own handler may print a record to ``sys.stdout``, which is the tee:
+    the record would be in the log twice.
 
-@contextlib.contextmanager
-def _overhearing(sheet: _Bounded) -> Iterator[Callable[[], bool]]:
-    """Every record of this process that gets as far as the root logger goes into ``sheet``, as text.
-
-    It is heard where loggers call their handlers, and not by one of these: a step that sets up logging removes every
-    handler from root and closes it, or adds one that prints to ``sys.stdout``, which is the tee. What is printed while
-    a record is shown is that record once more, so it is kept out of the log. As a record of its own it would come back
-    to that handler, without end.
-
-    Yields: whether this thread is showing a record that is in ``sheet`` already.
+    Yields: whether this thread is inside a handler that shows a record which is in ``file`` already.
     """
-    shown = threading.local()
+    showing = threading.local()
     call_handlers = logging.Logger.callHandlers
     over = False
 
     def call(logger: logging.Logger, record: logging.LogRecord) -> None:
         if over or not _reaches_root(logger):
             return call_handlers(logger, record)
-        sheet.write(_plain(record))
-        depth = getattr(shown, "depth", 0)
-        shown.depth = depth + 1
+        file.write(_plain(record))
+        depth = getattr(showing, "depth", 0)
+        showing.depth = depth + 1
         try:
             call_handlers(logger, record)
         except Exception as error:
             if not logger.name.startswith("unstuck.tasks."):
                 raise
-            # A handler that a step put up may raise. It must end nothing of ours: a thread, or an attempt unfinished.
-            _aside(f"a logging handler failed: {error!r}")
+            # A handler that a step added may raise, and must not end a thread of ours or leave an attempt unfinished.
+            _complain(f"a logging handler failed: {error!r}")
         finally:
-            shown.depth = depth
+            showing.depth = depth
 
     logging.Logger.callHandlers = call  # type: ignore[method-assign, assignment]
     try:
-        yield lambda: getattr(shown, "depth", 0) > 0
+        yield lambda: getattr(showing, "depth", 0) > 0
     finally:
         over = True
-        if logging.Logger.callHandlers is call:  # else a library put its own around it, which goes on through ours
+        if logging.Logger.callHandlers is call:  # else a library has wrapped it, and goes on to call it
             logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign]
 
 
@@ -268,35 +246,32 @@ def _reaches_root(logger: logging.Logger) -> bool:
 
 
 @contextlib.contextmanager
-def _as_it_was() -> Iterator[None]:
-    """Put logging back: every logger that is there now, the handlers of root, and what holds for all of them."""
+def logging_restored() -> Iterator[None]:
+    """Restore the settings of logging after the block: of every logger that exists now, and of root's handlers."""
     root = logging.getLogger()
-    named = [logger for logger in list(root.manager.loggerDict.values()) if isinstance(logger, logging.Logger)]
-    loggers = [
-        (logger, logger.level, logger.disabled, logger.propagate, list(logger.handlers), list(logger.filters))
-        for logger in (root, *named)
+    loggers = [one for one in list(root.manager.loggerDict.values()) if isinstance(one, logging.Logger)]
+    before = [
+        (vars(one), name, list(value) if isinstance(value, list) else value)
+        for one in (root, *loggers, *root.handlers)
+        for name, value in vars(one).items()
+        if name in _RESTORED
     ]
-    handlers = [(handler, handler.level, handler.formatter, list(handler.filters)) for handler in root.handlers]
-    off, factory = root.manager.disable, logging.getLogRecordFactory()
+    disabled, factory = root.manager.disable, logging.getLogRecordFactory()
     try:
         yield
     finally:
-        logging.disable(off)
+        logging.disable(disabled)
         logging.setLogRecordFactory(factory)
-        for logger, level, disabled, propagate, its_handlers, filters in loggers:
-            if logger.level != level:
-                logger.setLevel(level)
-            logger.disabled, logger.propagate = disabled, propagate
-            logger.handlers, logger.filters = its_handlers, filters
-        for handler, level, formatter, filters in handlers:
-            handler.level, handler.formatter, handler.filters = level, formatter, filters
+        for attributes, name, value in before:
+            attributes[name] = value
+        root.setLevel(root.level)  # makes every logger forget the levels that it had cached
 
 
-def _put(sheet: _Bounded, name: str, line: str) -> None:
-    """A line that was printed. Past all loggers, whose handlers may print it again."""
-    sheet.write(logging.LogRecord(name, logging.INFO, "", 0, line, None, None))
+def _put(file: _LogFile, name: str, line: str) -> None:
+    """Write a printed line. It goes past all loggers, whose handlers may print it again."""
+    file.write(logging.LogRecord(name, logging.INFO, "", 0, line, None, None))
 
 
-def _aside(text: str) -> None:
-    """Neither through logging nor to ``sys.stderr``: both lead back here."""
+def _complain(text: str) -> None:
+    """Neither through logging nor to ``sys.stderr``, which both lead back to the log."""
     print(text, file=sys.__stderr__)

@@ -1,10 +1,7 @@
-"""The process as a step found it, so that no step harms what runs in this process after it.
+"""The process snapshot: what the steps of an attempt change in this process is restored after them.
 
-``Code`` is what our own code runs on: functions and classes of Python's own modules, of the Redis client, of Celery's
-child and of Unstuck. ``_SETTINGS`` are what the kernel and the interpreter keep for a whole process. Both are put back
-as soon as the steps are over, before a line of ours goes on: a patched ``json.dumps`` must not keep an outcome from the
-record. A module that was imported may count on what it has set, so some changes replace the runner as well; which ones,
-and what all this costs, stands in docs/decisions/0028.
+``Code`` holds the functions and classes that our own code uses, and ``_SETTINGS`` what the kernel and the interpreter
+keep for a whole process. Some changes also replace the runner (docs/decisions/0028).
 """
 
 from __future__ import annotations
@@ -18,26 +15,27 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from unstuck.tasks.process.tree import working_folder
 
-# Names of modules; with a dot at the end, of all that begin so. ``builtins`` is the first to be put back.
+# Names of modules; with a dot at the end, of all that begin so. ``builtins`` is restored first.
 _USED = (
     *("builtins", "sys", "os", "posixpath", "io", "json.", "logging", "pathlib", "socket", "select", "selectors"),
     *("signal", "subprocess", "tempfile", "shutil", "threading", "queue", "time", "struct", "pickle", "re", "random"),
     *("secrets", "hashlib", "contextlib", "functools", "traceback", "importlib", "operator"),
+    "concurrent.futures.",
     *("redis.client", "redis.connection", "redis.commands.core", "redis.retry", "redis.utils", "redis._parsers."),
     *("billiard.pool", "billiard.connection", "billiard.queues", "billiard.reduction", "celery.app.trace", "unstuck."),
 )
-_OWN = ("logging.Logger", "callHandlers")  # the log of the attempt puts its own there while it is open
-# Bound here, so that a step which replaces them does not keep them from being put back.
+_OWN = ("logging.Logger", "callHandlers")  # the log of the attempt replaces it while the log is open
+# Bound here, because a step may replace the builtins themselves.
 _callable, _isinstance = callable, isinstance
 _KINDS = (property, classmethod, staticmethod, type(sys), type(os.environ))
-_HEAP, _FIXED = 1 << 9, 1 << 8  # of ``type.__flags__``: a class that Python code made; one that cannot be changed
+_HEAP, _FIXED = 1 << 9, 1 << 8  # of ``type.__flags__``: a class made by Python code; a class that cannot be changed
 
 
 class Code:
@@ -54,10 +52,10 @@ class Code:
         self._parts = [*modules, _Part("sys.modules", sys.modules, dict(used)), *classes]
 
     def put_back(self) -> list[str]:
-        """Put back what was replaced or taken away, and take away what hides it; the names of all that was."""
+        """Restore what was replaced, removed or hidden. Returns the names."""
         found: list[str] = []
         for part in self._parts:
-            # Whole dictionaries first: that is what makes it cheap. Nothing is called until the builtins are whole.
+            # Comparing whole dictionaries is cheap, and calls nothing before the builtins are restored.
             if part.held != part.as_it_was:
                 found += part.put_back()
         return found
@@ -65,10 +63,10 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one module holds, or one class: ``made``."""
+    """The attributes of one module, or of the class ``made``."""
 
     where: str
-    held: Any  # its own dictionary, as it is now
+    held: Any  # the dictionary of the module or class, as it is now
     as_it_was: dict[str, Any]
     made: type | None = None
 
@@ -79,19 +77,16 @@ class _Part:
                 continue
             if (self.where, name) != _OWN and (self.made is not None or _is_code(value)):
                 changed += [name]
-                self._set(name, value)
+                if self.made is None:
+                    self.held[name] = value
+                else:
+                    type.__setattr__(self.made, name, value)
         if self.made is not None:
-            # What a class inherits is hidden by what is put on the class itself.
+            # A new attribute of a class hides the one that the class inherits.
             for name in [name for name in self.held if name not in self.as_it_was and _is_code(self.held[name])]:
                 changed += [name]
                 type.__delattr__(self.made, name)
         return [f"{self.where}.{name}" for name in changed]
-
-    def _set(self, name: str, value: Any) -> None:
-        if self.made is None:
-            self.held[name] = value
-        else:
-            type.__setattr__(self.made, name, value)
 
 
 def _used() -> dict[str, Any]:
@@ -108,7 +103,7 @@ def _can_be_set(held: Any, module: str) -> bool:
 
 
 def _is_code(value: Any) -> bool:
-    """What is called or asked, and no number, text or list, which our own modules change as they go."""
+    """True for what is called or asked; false for numbers, texts and lists, which our own modules change themselves."""
     return _callable(value) or _isinstance(value, _KINDS)
 
 
@@ -117,11 +112,24 @@ def _is_code(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """One thing that holds for the whole process. ``put_back`` gets what ``read`` answered before the steps."""
+    """One setting of the process. ``put_back`` gets what ``read`` returned before the steps."""
 
     what: str
     read: Callable[[], Any]
     put_back: Callable[[Any], object]
+
+
+def _setting_of_each(
+    what: str, keys: Sequence[Any], read: Callable[[Any], Any], put_back: Callable[[Any, Any], object]
+) -> _Setting:
+    """A setting with a value for each of ``keys``. ``put_back`` gets a key and its value."""
+
+    def put_all_back(before: tuple[Any, ...]) -> None:
+        for key, value in zip(keys, before, strict=True):
+            if read(key) != value:
+                put_back(key, value)
+
+    return _Setting(what, lambda: tuple(map(read, keys)), put_all_back)
 
 
 def _environment(before: Mapping[str, str]) -> None:
@@ -134,18 +142,14 @@ def _environment(before: Mapping[str, str]) -> None:
 
 
 def _umask() -> int:
-    mask = os.umask(0o077)  # there is no other way to ask; what a thread makes meanwhile is private
+    mask = os.umask(0o077)  # there is no other way to read the mask; what a thread creates meanwhile is private
     os.umask(mask)
     return mask
 
 
-def _set_path(before: list[str]) -> None:
-    sys.path = list(before)
-
-
 @cache
 def _first_importers() -> tuple[Any, ...]:
-    """Those of before the first step. A module may add others while it is imported, which stay."""
+    """Those from before the first step. A module that is imported may add others, which stay."""
     return tuple(sys.meta_path)
 
 
@@ -157,59 +161,21 @@ def _set_importers(before: tuple[Any, ...]) -> None:
     sys.meta_path[:] = [*before, *(one for one in sys.meta_path if one not in before)]
 
 
-def _decimal_context() -> tuple[Any, ...]:
-    return tuple(
-        (one.prec, one.rounding, one.Emin, one.Emax, one.capitals, one.clamp, tuple(one.traps.values()))
-        for one in (decimal.getcontext(), decimal.DefaultContext)
-    )
+def _decimal_values(of: Callable[[], decimal.Context]) -> dict[str, Any]:
+    context = of()
+    names = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+    return {**{name: getattr(context, name) for name in names}, "traps": dict(context.traps)}
 
 
-def _set_decimal_context(before: tuple[Any, ...]) -> None:
-    for one, values in zip((decimal.getcontext(), decimal.DefaultContext), before, strict=True):
-        one.prec, one.rounding, one.Emin, one.Emax, one.capitals, one.clamp, traps = values
-        for trap, value in zip(list(one.traps), traps, strict=True):
-            one.traps[trap] = value
+def _set_decimal_values(of: Callable[[], decimal.Context], values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(of(), name, value)
 
 
-# SIGALRM is the fuse's, which keeps the handler of a step for its next attempt.
+# SIGALRM belongs to the hang alarm, which keeps the handler of a step for the next attempt.
 _SIGNALS = [n for n in range(1, 32) if n not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM)]
-
-
-def _signals() -> tuple[Any, ...]:
-    return tuple(map(signal.getsignal, _SIGNALS))
-
-
-def _set_signals(before: tuple[Any, ...]) -> None:
-    for number, handler in zip(_SIGNALS, before, strict=True):
-        if handler is not None and signal.getsignal(number) is not handler:
-            signal.signal(number, handler)
-
-
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-
-
-def _timers_run() -> tuple[bool, ...]:
-    return tuple(signal.getitimer(timer)[0] > 0 for timer in _TIMERS)
-
-
-def _stop_timers(before: tuple[bool, ...]) -> None:
-    for timer, ran in zip(_TIMERS, before, strict=True):
-        if not ran:
-            signal.setitimer(timer, 0.0)
-
-
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
-
-
-def _set_limits(before: tuple[tuple[int, int], ...]) -> None:
-    for limit, pair in zip(_LIMITS, before, strict=True):
-        if resource.getrlimit(limit) != pair:
-            resource.setrlimit(limit, pair)
-
-
-def _set_folder(before: str | None) -> None:
-    if before is not None:
-        os.chdir(before)
 
 
 def _not_at_all(before: Any) -> None:
@@ -217,25 +183,34 @@ def _not_at_all(before: Any) -> None:
 
 
 _ENVIRONMENT = _Setting("the environment", os.environ.copy, _environment)
-_PATH = _Setting("sys.path", lambda: list(sys.path), _set_path)
-# A step that lowers a limit may have used it up, and what it started has it, too: that is not put back.
-_RESOURCES = _Setting("a resource limit", lambda: tuple(map(resource.getrlimit, _LIMITS)), _set_limits)
+_PATH = _Setting("sys.path", lambda: list(sys.path), lambda before: setattr(sys, "path", list(before)))
+# A step that lowers a limit may have used it up, and its child processes have inherited it: neither is put back.
+_RESOURCES = _setting_of_each("a resource limit", _LIMITS, resource.getrlimit, resource.setrlimit)
 _SETTINGS = (
-    # First of all what any other call may run into.
+    # First what may make any other call fail.
     _Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     _Setting("the trace function", sys.gettrace, sys.settrace),
     _Setting("the profile function", sys.getprofile, sys.setprofile),
-    _Setting("a timer", _timers_run, _stop_timers),
+    _setting_of_each(
+        *("a timer", _TIMERS, lambda timer: signal.getitimer(timer)[0] > 0),
+        lambda timer, ran: ran or signal.setitimer(timer, 0.0),
+    ),
     _RESOURCES,
     _ENVIRONMENT,
     _PATH,
     _Setting("sys.meta_path", _importers, _set_importers),
     _Setting("the time zone", lambda: (time.tzname, time.timezone), lambda _: time.tzset()),
-    _Setting("the working directory", working_folder, _set_folder),
+    _Setting("the working directory", working_folder, os.chdir),
     _Setting("the umask", _umask, os.umask),
     _Setting("socket.setdefaulttimeout", socket.getdefaulttimeout, socket.setdefaulttimeout),
-    _Setting("the decimal context", _decimal_context, _set_decimal_context),
-    _Setting("a signal handler", _signals, _set_signals),
+    _setting_of_each(
+        *("the decimal context", (decimal.getcontext, lambda: decimal.DefaultContext)),
+        *(_decimal_values, _set_decimal_values),
+    ),
+    _setting_of_each(
+        *("a signal handler", _SIGNALS, signal.getsignal),
+        lambda number, handler: handler is None or signal.signal(number, handler),
+    ),
     _Setting(
         "the signal mask",
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
@@ -250,16 +225,16 @@ _SETTINGS = (
 )
 
 
-class Snapshot:
+class ProcessSnapshot:
     """The process before the steps of one attempt.
 
     Attributes:
         changed: in words, what the steps have changed, as far as that was looked at.
-        spoiled: it is not enough to put that back: the runner is to be replaced.
+        spoiled: putting it back is not enough, so the runner is to be replaced.
     """
 
     def __init__(self, code: Code, *, others_import: bool) -> None:
-        """``others_import``: Spark is being started meanwhile in a thread of ours, which sets variables and imports."""
+        """``others_import``: a thread of ours starts Spark meanwhile, which sets variables and imports modules."""
         self._code = code
         self._others_import = others_import
         self._before = [(setting, setting.read()) for setting in _SETTINGS]
@@ -268,7 +243,7 @@ class Snapshot:
         self.spoiled = False
 
     def imported(self) -> None:
-        """The module of a step was imported. What it has added to the environment and to ``sys.path`` is its own."""
+        """The module of a step was imported, and keeps what it has added to the environment and to ``sys.path``."""
         if len(sys.modules) == self._modules:
             return
         self._modules = len(sys.modules)
@@ -277,17 +252,17 @@ class Snapshot:
             self.spoiled = True
 
     def put_code_back(self) -> None:
-        """Between two steps: what our own code needs. A step may set variables for the next one of its group."""
+        """Restore between two steps what our own code uses. A step may set variables for the next step of its group."""
         try:
             found = self._code.put_back()
-        except Exception as error:  # noqa: BLE001 - raised by what a step has put there: it was asked whether it is equal
+        except Exception as error:  # noqa: BLE001 - an object of a step may raise when it is compared
             found = [f"what cannot be compared ({type(error).__name__})"]
         if found:
             self.changed += found
             self.spoiled = True
 
     def put_back(self) -> None:
-        """All of it."""
+        """Restore everything after the last step."""
         self.put_code_back()
         if self._others_import:
             self._keep_additions()
@@ -298,7 +273,7 @@ class Snapshot:
             self.changed.append(_words(setting, before))
             try:
                 setting.put_back(before)
-            except Exception:  # noqa: BLE001 - whatever the reason is: a new process has it as it was
+            except Exception:  # noqa: BLE001 - whatever the reason is, a new process has the setting as it was
                 self.spoiled = True
             if grown or setting is _RESOURCES or _differs(setting, before):
                 self.spoiled = True
@@ -310,7 +285,7 @@ class Snapshot:
 def _differs(setting: _Setting, before: Any) -> bool:
     try:
         return bool(setting.read() != before)
-    except Exception:  # noqa: BLE001 - what cannot be read is not as it was
+    except Exception:  # noqa: BLE001 - a setting that cannot be read has changed
         return True
 
 
@@ -323,7 +298,7 @@ def _with_additions(setting: _Setting, before: Any) -> Any:
 
 
 def _words(setting: _Setting, before: Any) -> str:
-    """``setting``; of the environment the names that were changed, never their values."""
+    """The name of ``setting``; for the environment also the changed names, never their values."""
     if setting is not _ENVIRONMENT:
         return setting.what
     now = dict(os.environ)

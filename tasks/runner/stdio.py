@@ -1,8 +1,6 @@
-"""The standard streams of an attempt: what a step prints goes to the worker's own stream as ever, and into the log.
+"""The standard streams of an attempt: what a step prints goes to the worker's own stream and into the attempt's log.
 
-A step sees what it sees when it runs alone: text, bytes through ``buffer``, an encoding, a descriptor. Lines reach the
-log whole. One that does not end, such as dots or a bar that draws itself again, is shown every ``SHOWN_EVERY`` at most,
-so that it can be followed and floods nothing. A write costs what it is long, however long the line has become.
+The log gets whole lines. A line that does not end, such as a progress bar, is logged every ``SHOWN_EVERY`` seconds.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ _END = re.compile(r"([\r\n])")
 
 
 class _Line:
-    """The line that one thread has begun. One a thread, so that what several print is not mixed within a line.
+    """The line that one thread has begun; one per thread, so that lines of several threads are not mixed.
 
-    What is added went through ``stream``, so that it holds no secret wherever the line is cut.
+    What is added went through ``stream``, so it holds no secret wherever the line is cut.
     """
 
     def __init__(self, put: Callable[[str], None], clock: Callable[[], float], stream: Stream) -> None:
@@ -34,8 +32,8 @@ class _Line:
         self._clock = clock
         self._parts: list[str] = []
         self._length = 0
-        self._since: float | None = None  # when the oldest that was not put yet was written, drawn over or not
-        self._returned = False  # a \r came last: what follows draws over the line, unless it is \n
+        self._since: float | None = None  # when the oldest text that was not put yet was written
+        self._returned = False  # a \r came last: the next text overwrites the line, unless it is \n
 
     def add(self, text: str) -> None:
         for piece in _END.split(text):
@@ -70,112 +68,68 @@ class _Line:
         self._put(text)
 
 
-class _Bytes(io.BufferedIOBase):
-    """``sys.stdout.buffer``: bytes that become text of the tee. What is no text is shown as U+FFFD."""
+class _Sink(io.BufferedIOBase):
+    """The bytes below a ``Tee``: cleaned of secrets, copied to the worker's own stream, and put into the log as lines.
 
-    def __init__(self, tee: Tee) -> None:
-        self._tee = tee
-        self._decoder = codecs.getincrementaldecoder(tee.encoding)("replace")
-
-    @property
-    def raw(self) -> Any:
-        return self
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return False
-
-    def fileno(self) -> int:
-        return self._tee.fileno()
-
-    def write(self, data: Any) -> int:
-        read = memoryview(data)
-        self._tee.write(self._decoder.decode(read.tobytes()))
-        return read.nbytes
-
-    def flush(self) -> None:
-        self._tee.flush()
-
-    def close(self) -> None:
-        """Nothing: it is the tee's, and a wrapper around it closes it when it is collected."""
-
-    def finish(self) -> None:
-        self._tee.write(self._decoder.decode(b"", final=True))
-
-
-class Tee(io.TextIOBase):
-    """One standard stream of an attempt.
-
-    Whoever keeps it beyond the attempt, such as a logger that is set up once in a process, writes to the tee of the
-    attempt that runs then, or to the worker's own stream.
+    A logger may keep a stream beyond its attempt. What is written to a kept stream goes to the attempt that runs then,
+    or to the worker's own stream alone.
     """
 
-    _open: ClassVar[dict[str, Tee]] = {}
+    _open: ClassVar[dict[str, _Sink]] = {}
 
     def __init__(
         self,
         name: str,
         stream: TextIO,
         put: Callable[[str], None],
-        *,
-        secrets: Secrets | None = None,
-        heard: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.monotonic,
+        secrets: Secrets,
+        logged: Callable[[], bool],
+        clock: Callable[[], float],
     ) -> None:
-        """
-        Args:
-            name: ``stdout`` or ``stderr``.
-            stream: the worker's own.
-            put: takes a line for the log.
-            secrets: to be taken out.
-            heard: whether what this thread writes now is in the log already, as the record that is being shown.
-            clock: seconds.
-        """
-        self._name = name
+        self.name = name
+        self.encoding = "utf-8"
         self._stream = stream
         self._put = put
-        self._secrets = secrets or Secrets()
-        self._heard = heard
+        self._secrets = secrets
+        self._logged = logged
         self._clock = clock
         self._lines: dict[int, _Line] = {}
-        self._encoding = "utf-8"
-        self._buffer = _Bytes(self)
+        self._decoders: dict[int, codecs.IncrementalDecoder] = {}
         self._open[name] = self
 
+    def decode_as(self, encoding: str) -> None:
+        self.encoding = encoding
+        self._decoders.clear()
+
     def finish(self) -> None:
-        """The attempt is over: what no line end followed goes into the log as well."""
-        self._buffer.finish()
+        """The attempt is over: lines without an end go into the log as well."""
+        for thread, decoder in list(self._decoders.items()):
+            self._take(decoder.decode(b"", final=True), thread)
         for line in list(self._lines.values()):
             self._add(line, line.stream.finish())
             line.finish()
-        if self._open.get(self._name) is self:
-            del self._open[self._name]
+        if self._open.get(self.name) is self:
+            del self._open[self.name]
 
-    def write(self, text: str) -> int:
-        if not isinstance(text, str):
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        tee = self._open.get(self._name)
-        if not text:
-            return 0  # as print(…, end="") writes, each time
-        if tee is self:
-            self._take(text)
-        elif tee is None:
+    def write(self, data: Any) -> int:
+        read = memoryview(data)
+        thread = threading.get_ident()
+        if thread not in self._decoders:
+            self._decoders[thread] = codecs.getincrementaldecoder(self.encoding)("replace")
+        self._take(self._decoders[thread].decode(read.tobytes()), thread)
+        return read.nbytes
+
+    def _take(self, text: str, thread: int) -> None:
+        current = self._open.get(self.name)
+        if current is not self and current is not None:
+            current._take(self._secrets.clean(text), thread)
+        elif current is None or self._logged():
             self._show(self._secrets.clean(text))
         else:
-            tee.write(self._secrets.clean(text))
-        return len(text)
-
-    def _take(self, text: str) -> None:
-        if self._heard():
-            self._show(self._secrets.clean(text))
-            return
-        thread = threading.get_ident()
-        line = self._lines.get(thread)
-        if line is None:
-            line = self._lines[thread] = _Line(self._put_cut, self._clock, Stream(self._secrets))
-        self._add(line, line.stream.feed(text))
+            line = self._lines.get(thread)
+            if line is None:
+                line = self._lines[thread] = _Line(self._put_cut, self._clock, Stream(self._secrets))
+            self._add(line, line.stream.feed(text))
 
     def _add(self, line: _Line, clean: str) -> None:
         if clean:
@@ -194,50 +148,8 @@ class Tee(io.TextIOBase):
         for at in range(0, max(1, len(text)), MAX_LINE):
             self._put(text[at : at + MAX_LINE])
 
-    # -- what code asks of a stream ----------------------------------------------------------------------------
-
-    @property
-    def buffer(self) -> _Bytes:
-        return self._buffer
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._encoding
-
-    @property
-    def errors(self) -> str:  # type: ignore[override]
-        return "replace"
-
-    @property
-    def name(self) -> str:
-        return f"<{self._name}>"
-
-    @property
-    def mode(self) -> str:
-        return "w"
-
-    @property
-    def line_buffering(self) -> bool:
-        return True
-
-    @property
-    def write_through(self) -> bool:
-        return True
-
-    def reconfigure(self, *, encoding: str | None = None, **_: Any) -> None:
-        """Another encoding of the bytes. All else is as it is: errors are shown, lines are written at once."""
-        if encoding is not None:
-            self._encoding = codecs.lookup(encoding).name
-            self._buffer = _Bytes(self)
-
-    def detach(self) -> Any:
-        return self._buffer
-
     def writable(self) -> bool:
         return True
-
-    def isatty(self) -> bool:
-        return False
 
     def fileno(self) -> int:
         return self._stream.fileno()
@@ -246,4 +158,47 @@ class Tee(io.TextIOBase):
         self._stream.flush()
 
     def close(self) -> None:
-        """Nothing: the stream is the worker's, and others use it after the step."""
+        """Nothing: others use the worker's stream after the step, and a wrapper around this closes it at its end."""
+
+
+class Tee(io.TextIOWrapper):
+    """One standard stream of an attempt, with all that code asks of ``sys.stdout``."""
+
+    def __init__(
+        self,
+        name: str,
+        stream: TextIO,
+        put: Callable[[str], None],
+        *,
+        secrets: Secrets | None = None,
+        logged: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            name: ``stdout`` or ``stderr``.
+            stream: the worker's own.
+            put: takes a line for the log.
+            secrets: to be taken out.
+            logged: whether what this thread writes now is in the log already, as a record that a handler prints.
+            clock: seconds.
+        """
+        self._sink = _Sink(f"<{name}>", stream, put, secrets or Secrets(), logged, clock)
+        super().__init__(self._sink, self._sink.encoding, "backslashreplace", newline="", write_through=True)
+        self.mode = "w"  # type: ignore[misc]
+
+    def finish(self) -> None:
+        """The attempt is over."""
+        self._sink.finish()
+
+    def reconfigure(self, *, encoding: str | None = None, **_: Any) -> None:
+        """Change the encoding alone: whatever a step wants, lines are written at once and no character is an error."""
+        if encoding is not None:
+            super().reconfigure(encoding=encoding, errors=self.errors)
+            self._sink.decode_as(encoding)
+
+    def detach(self) -> Any:
+        return self.buffer
+
+    def close(self) -> None:
+        """Nothing: others use the worker's stream after the step."""

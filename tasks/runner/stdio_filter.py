@@ -1,11 +1,10 @@
-"""Descriptors 1 and 2 of an attempt that was given secrets: what is written to them goes on without these.
+"""Remove secrets from what an attempt writes to descriptors 1 and 2, past ``sys.stdout``.
 
-Children of a step, ``os.write(1, …)`` and C libraries do not write through ``sys.stdout``. A small process reads what
-they write, and writes it without secrets to the worker's own streams. A thread could not do it: C code that holds the
-GIL while it writes into a full pipe would wait for ever. The process ends when the last writer has closed its
-descriptors, so it also serves a runner that dies and children that outlive the attempt. An attempt without secrets
-keeps the worker's own descriptors.
+Child processes and C libraries write there. A small process reads their text and writes it, without secrets, to the
+worker's own streams; it ends when the last writer has closed its descriptors.
 """
+
+# A thread could not filter: C code that holds the GIL while it writes into a full pipe would wait for ever.
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ from unstuck.tasks.protocol.secrets import Secrets, Stream
 
 @contextmanager
 def filtered(secrets: Secrets, start: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen) -> Iterator[None]:
-    """Within the block nothing that ``secrets`` gave out reaches the worker's own streams.
+    """Keep the values of ``secrets`` out of the worker's own streams during the block.
 
-    ``start`` starts the process that filters. It ends by itself, and nobody waits for it.
+    ``start`` starts the process that filters, which ends by itself. Without secrets, nothing is started.
 
     Raises:
         NotBegun: the process that filters cannot be started.
@@ -53,7 +52,7 @@ def filtered(secrets: Secrets, start: Callable[..., subprocess.Popen[bytes]] = s
 
 
 def _started(secrets: Secrets, fds: list[int], start: Callable[..., subprocess.Popen[bytes]]) -> Mapping[int, int]:
-    """The pipe to write to in place of each of ``fds``; the process that reads them is started."""
+    """Start the process that filters. Returns for each of ``fds`` the pipe to write to instead."""
     pipes = {fd: os.pipe() for fd in fds}
     reads = {fd: read for fd, (read, _) in pipes.items()}
     try:
@@ -63,9 +62,9 @@ def _started(secrets: Secrets, fds: list[int], start: Callable[..., subprocess.P
             pass_fds=list(reads.values()),
         )
         assert process.stdin is not None
-        with process.stdin as pipe:  # through a pipe: arguments and environment are seen by others
+        with process.stdin as pipe:  # through a pipe: other users can see arguments and environment
             pipe.write(json.dumps(secrets.given).encode())
-        # So that it is no zombie when it has ended.
+        # Reaps the process when it has ended.
         threading.Thread(target=process.wait, name="stdio filter", daemon=True).start()
     except BaseException:
         for _, write in pipes.values():
@@ -78,16 +77,16 @@ def _started(secrets: Secrets, fds: list[int], start: Callable[..., subprocess.P
 
 
 def _put(kept: int, fd: int) -> None:
-    """``fd`` is what it was again."""
-    with suppress(OSError):  # the step has closed all descriptors that there are
+    """Restore ``fd``."""
+    with suppress(OSError):  # the step has closed all descriptors
         os.dup2(kept, fd)
         os.close(kept)
 
 
 def _flush() -> None:
-    """What is in a buffer of this process was written within the block."""
+    """Write out the buffers of this process, while the filter is in place."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        with suppress(Exception):  # a step may have closed it, or put its own there
+        with suppress(Exception):  # a step may have closed or replaced the stream
             stream.flush()  # type: ignore[union-attr]
     ctypes.CDLL(None).fflush(None)
 
@@ -97,7 +96,7 @@ def _flush() -> None:
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # meant for those that write; it ends when they have
+        signal.signal(number, signal.SIG_IGN)  # meant for the writers; this process ends after them
     reads = json.loads(sys.argv[1])
     given = json.loads(sys.stdin.buffer.read())
     secrets = Secrets(given)
@@ -118,7 +117,7 @@ def main() -> None:
 
 
 def _write(fd: int, data: bytes) -> None:
-    with suppress(OSError):  # nobody reads it any more; those that write are not to notice
+    with suppress(OSError):  # nobody reads any more; the writers must not notice
         while data:
             data = data[os.write(fd, data) :]
 

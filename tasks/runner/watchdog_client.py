@@ -1,13 +1,11 @@
-"""The leash: the runner's end of the pipes to its watchdog.
+"""The watchdog client: the runner's end of the pipes to its watchdog.
 
-It says what the runner holds and hears what it should do. A watchdog that dies is replaced at once, and the new
-one is told what is held and how long its clocks have run; if that fails, or is needed again and again, the runner ends
-itself, because a runner without a watchdog holds a lease that nobody renews and hears of no cancel. A watchdog that
-stays stopped is no better than a dead one: it is killed first, so there are never two of one runner.
-
-No thread and no line of it may fail quietly: a runner that lived on after that would take hints, and lose each. It acts
-first and logs afterwards, aside and under no lock: the log may hang.
+The client tells the watchdog what the runner holds, and passes on the watchdog's orders. It replaces a watchdog that
+dies or stays stopped, and ends the runner when no watchdog can be started.
 """
+
+# No thread here may fail quietly: the runner would go on to take hints, and lose each. The client acts first and logs
+# afterwards, with a deadline and under no lock, because the log may hang.
 
 from __future__ import annotations
 
@@ -23,13 +21,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 import psutil
 
-from unstuck.tasks.process.deadlines import aside
-from unstuck.tasks.process.shutdown_flag import StopSign
+from unstuck.tasks.process.deadlines import run_with_deadline
+from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.process.standstill import LOOKS, Standstill
 from unstuck.tasks.process.tree import Seen, end_strays, look
 from unstuck.tasks.protocol.report import Failure
@@ -41,28 +38,31 @@ log = logging.getLogger(__name__)
 _MAX_RESTARTS = 5  # within a minute
 _PROGRESS_EVERY = 0.5  # seconds
 _UNWATCHED = "and a runner without a watchdog keeps no lease and hears of no cancel, so "
-_RESTART_AFTER = 0.05  # of a clock's time: sooner it is not begun anew
+_RESTART_AFTER = 0.05  # of a clock's time; a clock is not restarted sooner
 
 
-class Leash:
-    """Starts a watchdog for this process and keeps one alive.
-
-    ``on_order`` is called from a thread of the leash with the token it is for, the order, and for a timeout the
-    failure that it is. Every watchdog sees ``sign``, the stop sign of the worker. One that is seen stopped for
-    ``patience`` seconds is replaced.
-    """
+class WatchdogClient:
+    """Starts a watchdog for this process and keeps one alive."""
 
     def __init__(
         self,
         hello: dict[str, Any],
         on_order: Callable[[Token, Order, Failure | None], None],
-        sign: StopSign | None = None,
+        shutdown_flag: ShutdownFlag | None = None,
         *,
         patience: float,
     ) -> None:
-        self._passed = () if sign is None else (sign.looking,)
+        """
+        Args:
+            hello: what the watchdog shows of this runner.
+            on_order: called from a thread of the client with the token, the order, and for a timeout its failure.
+            shutdown_flag: of the worker; every watchdog looks at it.
+            patience: seconds after which a watchdog that is stopped is replaced.
+        """
+        self._passed = () if shutdown_flag is None else (shutdown_flag.read_fd,)
         self._pid = os.getpid()
-        self._hello = {"op": "hello", "pid": self._pid, "sign": sign and sign.looking, **hello}
+        flag = shutdown_flag and shutdown_flag.read_fd
+        self._hello = {"op": "hello", "pid": self._pid, "shutdown_flag": flag, **hello}
         self._on_order = on_order
         self._patience = patience
         self._lock = threading.RLock()
@@ -84,79 +84,79 @@ class Leash:
         """This runner has taken a hint, whatever comes of it. For people, who see by it that it has not stalled."""
         with self._lock:
             self._hello["taken"] = time.time()
-            self._say_if_read({"op": "taken", "at": self._hello["taken"]})
+            self._send_if_read({"op": "taken", "at": self._hello["taken"]})
 
     def hold(self, token: Token) -> None:
-        """From now on the watchdog keeps the lease of ``token`` and acts in the runner's stead if it dies."""
+        """Let the watchdog renew the lease of ``token``, and report the attempt if this runner dies."""
         with self._lock:
             self._clocks, self._progress = {}, ""
             self._hold = {"op": "hold", "token": str(token), "log": None, "since": time.time()}
             self._hello["claimed"] = self._hold["since"]  # for a watchdog that takes over while nothing is held
-            self._say(self._hold)
+            self._send(self._hold)
 
-    def note_in(self, path: str | None) -> None:
-        """The file for the watchdog's last words about the attempt that is held: its log, on this machine."""
+    def log_to(self, path: str | None) -> None:
+        """Tell the watchdog the log of the attempt on this machine, for what it has to say of the runner's death."""
         with self._lock:
             if self._hold is not None:
                 self._hold["log"] = path
-            self._say({"op": "log", "path": path})
+            self._send({"op": "log", "path": path})
 
     @contextmanager
     def clock(self, code: str, seconds: float | None, step: str = "") -> Iterator[None]:
-        """The runner is told, and after the grace killed, if the block takes longer than ``seconds``; None: no end.
+        """Limit the block to ``seconds``: then the runner gets an order, and is killed after the grace.
 
-        The failure gets ``code``; ``step`` says which step it is, or what else it is that takes so long.
+        The failure gets ``code``; ``step`` says what takes so long. None: no limit.
         """
         if seconds is None:
             yield
             return
         with self._lock:
             clock = self._clocks[code] = Clock(code, seconds, time.monotonic(), step)
-            self._say_clock(clock)
+            self._send_clock(clock)
         try:
             yield
         finally:
             with self._lock:
                 self._clocks.pop(code, None)
-                self._say({"op": "clock", "code": code, "seconds": None})
+                self._send({"op": "clock", "code": code, "seconds": None})
 
     def restart_clock(self, code: str) -> None:
-        """The clock ``code``, if it runs, begins anew: what it waits for goes on. Cheap, however often it is called."""
+        """Start the clock ``code`` again, if it runs, because its work goes on. Cheap, however often it is called."""
         with self._lock:
             clock = self._clocks.get(code)
             now = time.monotonic()
             if clock is not None and now - clock.began >= clock.seconds * _RESTART_AFTER:
                 self._clocks[code] = replace(clock, began=now)
-                self._say_clock(self._clocks[code])
+                self._send_clock(self._clocks[code])
 
     def progress(self, text: str, *, now: bool = False) -> None:
-        """``text`` (JSON) goes with the next renewal. Dropped when the last was sent a moment ago, unless ``now``."""
+        """Send ``text`` (JSON) with the next renewal. Dropped if the last one is recent, unless ``now``."""
         with self._lock:
             moment = time.monotonic()
             if not now and moment - self._progress_at < _PROGRESS_EVERY:
                 return
             self._progress, self._progress_at = text, moment
-            self._say_if_read({"op": "progress", "text": text})
+            self._send_if_read({"op": "progress", "text": text})
 
     def remark(self, text: str) -> None:
-        """``text`` goes with the watchdog's last words about the attempt, if this process dies of it."""
+        """Let the watchdog say ``text`` too, if this process dies in this attempt."""
         with self._lock:
-            self._say_if_read({"op": "remark", "text": text})
+            self._send_if_read({"op": "remark", "text": text})
 
     def give_up(self, why: str) -> NoReturn:
-        """End this runner, whose watchdog lives and says ``why`` of the attempt that is held."""
+        """End this runner. Its watchdog lives, and reports the attempt as lost with ``why``."""
         with suppress(Exception):  # what is broken may be what is needed for it
             self.remark(why)
         self._give_up(why, so="so ")
 
     def release(self) -> None:
-        """The attempt has ended; the lease is nobody's concern any more."""
+        """The attempt has ended; the watchdog renews its lease no more."""
         with self._lock:
             self._hold, self._clocks = None, {}
-            self._say({"op": "release"})
+            self._send({"op": "release"})
 
     def end(self) -> None:
-        """Let the watchdog outlive this process just long enough to end what it leaves behind."""
+        """This process ends: do not replace the watchdog, which outlives it to end what it leaves."""
         with self._lock:
             self._ending = True
 
@@ -169,55 +169,60 @@ class Leash:
             bufsize=0,
             pass_fds=self._passed,
         )
-        self._say(self._hello)
+        self._send(self._hello)
         if self._hold is not None:
-            self._say(self._hold)
+            self._send(self._hold)
             for clock in self._clocks.values():
-                self._say_clock(clock)
+                self._send_clock(clock)
             if self._progress:
-                self._say({"op": "progress", "text": self._progress})
+                self._send({"op": "progress", "text": self._progress})
         # Found before anybody can have waited for it: until then its pid is given to nobody else.
         process, seen, ended = self._process, psutil.Process(self._process.pid), threading.Event()
-        threading.Thread(target=self._hear, args=(process, ended), name="watchdog", daemon=True).start()
-        threading.Thread(target=self._mind, args=(process, seen, ended), name="watchdog seen", daemon=True).start()
+        threading.Thread(target=self._read_orders, args=(process, ended), name="watchdog", daemon=True).start()
+        threading.Thread(
+            target=self._kill_if_stopped, args=(process, seen, ended), name="watchdog seen", daemon=True
+        ).start()
 
-    def _say_clock(self, clock: Clock) -> None:
+    def _send_clock(self, clock: Clock) -> None:
         elapsed = time.monotonic() - clock.began
-        self._say({"op": "clock", "code": clock.code, "seconds": clock.seconds, "elapsed": elapsed, "step": clock.step})
+        self._send(
+            {"op": "clock", "code": clock.code, "seconds": clock.seconds, "elapsed": elapsed, "step": clock.step}
+        )
 
-    def _say_if_read(self, line: dict[str, Any]) -> None:
-        """A watchdog that does not read (it is stopped) must not block the runner over a number for people."""
+    def _send_if_read(self, line: dict[str, Any]) -> None:
+        """Send ``line``, which is for people, unless the watchdog is stopped and does not read: that must not block."""
         assert self._process.stdin is not None
         # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made.
         pipe = select.poll()
         pipe.register(self._process.stdin, select.POLLOUT)
         if pipe.poll(0):
-            self._say(line)
+            self._send(line)
 
-    def _say(self, line: dict[str, Any]) -> None:
+    def _send(self, line: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(line).encode() + b"\n")
         except BrokenPipeError:
-            # It has just died. The thread that hears from it starts the next one, repeats what is held, and logs it.
+            # It has just died. The thread that reads its orders starts the next one and repeats what is held.
             return
         except OSError as error:
             if os.getpid() != self._pid:
                 raise  # a child that the step forked, and that closed what it had: the runner's pipe is whole
             # The step has closed our end (libraries that make daemons close all there is). It stays so.
-            self._give_up(f"the pipe to the watchdog {self._process.pid} is broken: {_said(error)}")
+            self._give_up(f"the pipe to the watchdog {self._process.pid} is broken: {_described(error)}")
 
-    def _mind(self, process: subprocess.Popen[bytes], seen: psutil.Process, ended: threading.Event) -> None:
-        """Kill a watchdog that stays stopped; ``_hear`` then starts the next one, as after any other death.
+    def _kill_if_stopped(self, process: subprocess.Popen[bytes], seen: psutil.Process, ended: threading.Event) -> None:
+        """Kill a watchdog that stays stopped; ``_read_orders`` then starts the next one.
 
-        It takes no lock: whoever holds that may be waiting for the stopped one to read what is in its pipe.
+        This takes no lock, because whoever holds it may wait for the stopped watchdog to read its pipe.
         """
         every, standstill = self._patience / LOOKS, Standstill()
         while not ended.wait(every):
             try:
                 state = look(seen)
             except OSError as error:  # the step has every descriptor; it may give some back
-                aside(partial(log.warning, "the watchdog %d cannot be looked at: %s", process.pid, error), within=0)
+                said = "the watchdog %d cannot be looked at: %s"
+                run_with_deadline(log.warning, said, process.pid, error, seconds=0)
                 state = Seen.ALIVE
             standstill = standstill.after(state, time.monotonic(), within=2 * every)
             if standstill.seconds >= self._patience:
@@ -225,16 +230,17 @@ class Leash:
                 log.warning("the watchdog %d was stopped for %.1fs and was killed", process.pid, standstill.seconds)
                 return
 
-    def _hear(self, process: subprocess.Popen[bytes], ended: threading.Event) -> None:
-        """Pass its orders on until it has died, and replace it."""
+    def _read_orders(self, process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+        """Pass the watchdog's orders on until it dies, and replace it."""
         try:
             self._pass_on(process)
             status = process.wait()
             ended.set()
             if self._replace(process, status):
-                aside(partial(log.warning, "the watchdog %d died (%d); another one took over", process.pid, status))
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody else hears this watchdog or follows it
-            self._give_up(f"the watchdog {process.pid} cannot be heard any more: {_said(error)}")
+                said = "the watchdog %d died (%d); another one took over"
+                run_with_deadline(log.warning, said, process.pid, status)
+        except Exception as error:  # noqa: BLE001 - nobody else reads the orders of this watchdog
+            self._give_up(f"the watchdog {process.pid} cannot be heard any more: {_described(error)}")
 
     def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -259,13 +265,13 @@ class Leash:
                 self._start()
             except (OSError, RuntimeError) as error:
                 # No descriptor, process, thread or memory is left, or no Python is where ours was.
-                self._give_up(f"the watchdog {process.pid} died, and no other can be started: {_said(error)}")
+                self._give_up(f"the watchdog {process.pid} died, and no other can be started: {_described(error)}")
             return True
 
     def _give_up(self, why: str, so: str = _UNWATCHED) -> NoReturn:
-        """End this runner, with all that it started. Celery starts another.
+        """End this runner, with all that it started; Celery starts another.
 
-        A watchdog that still lives reports the attempt lost, at once; without one its lease lapses.
+        A watchdog that lives reports the attempt as lost at once; otherwise the lease lapses.
         """
         try:
             try:
@@ -275,11 +281,11 @@ class Leash:
             except OSError as error:
                 what = f"with its process group (what else it started cannot be looked up: {error})"
             said = "%s, %s%d ends itself %s; the worker starts another, and what it ran is given out again"
-            aside(partial(log.critical, said, why, so, self._pid, what))
+            run_with_deadline(log.critical, said, why, so, self._pid, what)
         finally:
             os.killpg(0, signal.SIGKILL)
         raise AssertionError("a process outlives SIGKILL")
 
 
-def _said(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

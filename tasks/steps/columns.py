@@ -1,7 +1,7 @@
-"""Columns: in which types an output is stored, so that every reader of its files finds the same values.
+"""Columns: the types in which an output is stored, so that every reader of its files finds the same values.
 
-Spark, Arrow, pandas, DuckDB and Polars read the plain types below alike. Any other type is stored as a plain type that
-holds the same values, or the output is refused before anything is written. Pure: this module reads and writes no files.
+Spark, Arrow, pandas, DuckDB and Polars read the plain types below alike. A column of another type is stored as a plain
+type with the same values, or the output is refused before anything is written.
 """
 
 from __future__ import annotations

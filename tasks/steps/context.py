@@ -1,7 +1,6 @@
-"""The step context ``ctx``: what a step may ask of the attempt that runs it.
+"""The step context ``ctx``: all that user code sees of Unstuck at run time, so its names must not change.
 
-It is the whole of what user code sees of Unstuck at run time, so names here are promises. It never lets a step
-reach the store, the lease or another attempt's files.
+A step cannot reach Redis, the lease or the files of another attempt through it.
 """
 
 from __future__ import annotations

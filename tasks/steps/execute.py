@@ -1,7 +1,7 @@
-"""Steps: find the code, check the call, run it, store what it returns.
+"""Run one step: find the code, check the call, run it, store what it returns.
 
-Errors here say whose fault it is: code that cannot be imported, a call that does not fit and SQL that does not
-resolve are not mended by a retry; whatever the code itself raises may be.
+Code that cannot be imported, a call that does not fit and SQL that does not resolve are not retried; what the code
+itself raises is.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class StepRaised(Exception):
-    """Carries what the user's part of an attempt raised past our own code, which asks it for nothing on its way."""
+    """Carries an error of the user's code through our own code, which never touches the error itself."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
-class the_users:
-    """Around all that runs the user's code, or that its spec decides: what is raised here is charged to the group."""
+class users_code:
+    """Mark what the block raises as an error of the user's code or spec."""
 
     def __enter__(self) -> None: ...
 
@@ -89,7 +89,7 @@ def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]
 
 
 class _ending_forks:
-    """A process that the block forks ends where it leaves the block: only this process goes on with the attempt."""
+    """End a forked child of this process where it leaves the block: only this process goes on with the attempt."""
 
     def __enter__(self) -> None:
         self._pid = os.getpid()
@@ -106,7 +106,7 @@ class _ending_forks:
 
 
 def _exit_code(error: BaseException) -> int:
-    """The exit code that Python ends with when nobody catches ``error``, whose text goes to the standard error."""
+    """Print ``error`` and return the exit code, as Python does for an error that nobody catches."""
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         return error.code or os.EX_OK
     with suppress(Exception):

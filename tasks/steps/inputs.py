@@ -1,7 +1,7 @@
-"""Inputs: what the needed groups staged, as the datasets that a group's steps read.
+"""Inputs: what the needed groups staged, as datasets that a group's steps read.
 
-The attempts to read were frozen when the group was first queued, so that every retry reads the same. Reading is
-lazy: only markers are looked at before a step asks.
+The attempts to read are fixed when the group is first queued, so every retry reads the same. Before a step reads, only
+markers are looked at.
 """
 
 from __future__ import annotations

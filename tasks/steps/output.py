@@ -1,7 +1,7 @@
-"""Outputs: a frame becomes Parquet files in the attempt's own staging folder, and is counted there.
+"""Outputs: write a frame as Parquet files into the attempt's own staging folder.
 
-Rows and schema come from the footers of the files themselves: what was written, not what was meant, and without
-another Spark job. Nothing here is visible to anybody before the marker and the package are.
+Rows and schema are read from the footers of the files, without another Spark job. Nobody sees the files before the
+marker and the package are written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _kind(value: Any) -> str:
 
 
 def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
-    """Write ``frame`` into ``folder`` (relative to the warehouse) and say what stands there.
+    """Write ``frame`` into ``folder`` (relative to the warehouse) and describe the files.
 
     Raises:
         OutputInvalid: it is no frame, or one that cannot be stored as Parquet that all readers read alike.
@@ -90,7 +90,7 @@ def _untyped(schema: str, written: dict[str, Any]) -> str:
 
 
 def describe(files: Files, folder: str) -> StagedOutput:
-    """What the Parquet files in ``folder`` say of themselves.
+    """Rows and schema of the Parquet files in ``folder``.
 
     Raises:
         StagingLost: there is no data file.

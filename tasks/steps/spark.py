@@ -1,9 +1,7 @@
-"""Spark: the one driver of a runner, and everything this package asks of Spark.
+"""Spark: the driver of a runner, and all that this package asks of Spark.
 
-The session is made lazily and in the child (a child forked after a session exists talks to its parent's JVM), and
-stays warm from one attempt to the next. Each attempt gets a session of its own on the warm context: what it sets,
-registers or calls its views goes with it. No other module of ``tasks`` imports pyspark, and importing this one does
-not either: a runner of ``spark: false`` groups starts no JVM.
+The driver starts in the child, when a group first needs it, and stays for later attempts; each attempt gets its own
+session. Importing this module does not import pyspark, so a runner of ``spark: false`` groups starts no JVM.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _WRITE_CONF = {
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
 NONE_SET = f"UNSTUCK_SPARK_MASTER={NO_SPARK}"
-_TOLD_WITHIN = "10 seconds"  # most often it is there at once
+_TOLD_WITHIN = "10 seconds"  # usually it is there at once
 
 
 def local_master(master: str, slots: int, cores: int) -> str:
@@ -65,7 +63,7 @@ class Driver:
             return True
         try:
             return not (self._base.sparkContext._jsc is None or self._base.sparkContext._jsc.sc().isStopped())
-        except Exception:  # noqa: BLE001 - py4j raises what it likes once the JVM is dead; dead is the answer
+        except Exception:  # noqa: BLE001 - py4j may raise anything once the JVM is dead
             return False
 
     @property
@@ -95,7 +93,7 @@ class Driver:
             return {}
 
     def start(self) -> None:
-        """Start the session, unless one is running. A session whose JVM has died is made anew.
+        """Start the session, unless one is running. A session whose JVM has died is replaced.
 
         Raises:
             RuntimeError: this process was forked from the one that owns the driver.
@@ -126,14 +124,14 @@ class Driver:
             if self._base is not None:
                 try:
                     self._base.stop()
-                except Exception as error:  # noqa: BLE001 - the JVM may be gone, which is what was wanted
+                except Exception as error:  # noqa: BLE001 - the JVM may be gone, which is the aim
                     log.info("the Spark session did not stop in good order: %s", error)
                     self._let_go()
                 self._base = None
 
     @contextlib.contextmanager
     def attempt(self, tag: str, conf: Mapping[str, str]) -> Iterator[Any]:
-        """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. Cleans up behind it.
+        """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. It is cleaned up at the end.
 
         Raises:
             Unrecoverable: ``conf`` has a key that cannot be set at run time.
@@ -167,9 +165,9 @@ class Driver:
             else:
                 # interruptTag cancels nothing from another thread on a classic session (measured); this does.
                 base.sparkContext.cancelJobsWithTag(tag)
-                # A step between two actions ends at its next one, not when a repeated cancel happens to hit one.
+                # So a step between two actions is canceled at its next action.
                 base.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(tag)
-        except Exception as error:  # noqa: BLE001 - the session may be going down under us; the caller repeats
+        except Exception as error:  # noqa: BLE001 - the session may be stopping; the caller repeats
             log.info("jobs of %s were not canceled this time: %s", tag, error)
 
     # -- making and cleaning -----------------------------------------------------------------------------------
@@ -204,7 +202,7 @@ class Driver:
         return session
 
     def _tells_of_the_host(self, error: Exception) -> bool:
-        """Did Spark not even come to life? What is raised later may be the cluster's, or the conf's."""
+        """True if Spark did not start at all. A later error may come from the cluster or the conf."""
         if self.remote or isinstance(error, ImportError):
             return isinstance(error, ImportError)
         from pyspark import SparkContext
@@ -212,7 +210,7 @@ class Driver:
         return SparkContext._gateway is None
 
     def _forget(self) -> None:
-        """Take leave of a JVM that has died."""
+        """Forget a JVM that has died."""
         if self._base is None:
             return
         log.warning("the Spark session of this runner has died; it is made anew")
@@ -220,7 +218,7 @@ class Driver:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Of a JVM that does not answer: pyspark keeps it in class variables and would go on talking to it."""
+        """Make pyspark forget a JVM that does not answer: class variables keep the JVM for later use."""
         if self.remote:
             return
         from pyspark import SparkContext
@@ -245,7 +243,7 @@ class Driver:
         SparkSession._activeSession = None
 
     def _activate(self, session: Any) -> None:
-        """Let ``SparkSession.builder.getOrCreate()`` in a step answer with the attempt's own session."""
+        """Let ``SparkSession.builder.getOrCreate()`` in a step return the attempt's own session."""
         if self.remote:
             return
         from pyspark.sql import SparkSession
@@ -257,7 +255,7 @@ class Driver:
         classic.setActiveSession(session._jsparkSession)
 
     def _tidy(self, session: Any) -> None:
-        """Take away what outlives a session: the cache, global views, queries, and marks on this thread."""
+        """Remove what outlives a session: the cache, global views, queries, and properties of this thread."""
         if self.remote:
             session.clearTags()
             return
@@ -270,7 +268,7 @@ class Driver:
             context = session.sparkContext
             for stored in context._jsc.getPersistentRDDs().values():
                 stored.unpersist()
-            # Not by SQL: its first statement in a session takes seconds, in which a cancel would seem not to be heard.
+            # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
             session._jsparkSession.sharedState().globalTempViewManager().clear()
             context.clearJobTags()
             for key in (
@@ -281,7 +279,7 @@ class Driver:
             ):
                 context.setLocalProperty(key, None)
             self._activate(self._base)
-        except Exception as error:  # noqa: BLE001 - whatever it is, this session is not clean and must not be used again
+        except Exception as error:  # noqa: BLE001 - a session that is not clean must not be used again
             log.warning("the Spark session could not be cleaned after an attempt and is ended: %s", error)
             self.stop()
 
@@ -316,7 +314,7 @@ def hadoop_uri(uri: str) -> str:
 
 
 def write_parquet(frame: Any, uri: str) -> int | None:
-    """The rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try of the same step left there.
+    """Write the rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try left there.
 
     Returns:
         The rows that its tasks wrote, as they counted them; None if Spark does not say. The driver commits whatever
@@ -347,7 +345,7 @@ def _typed(frame: Any) -> Any:
 
 
 def _told(frame: Any, counted: Any) -> int | None:
-    """What was observed. It is on its way when the write returns, and Spark drops such news when it has too many."""
+    """What was observed. It may come late, and Spark drops observations when it has too many."""
     from py4j.protocol import Py4JJavaError
 
     jvm = frame.sparkSession._jvm
@@ -411,7 +409,7 @@ def spark_schema(arrow_schema: Any) -> str:
 
 
 def same_schema(one: str, other: str) -> bool:
-    """True if two schemas have the same columns, types and order; nullability and metadata left aside."""
+    """True if two schemas have the same columns, types and order; nullability and metadata are ignored."""
     return bool(_bare(json.loads(one)) == _bare(json.loads(other)))
 
 

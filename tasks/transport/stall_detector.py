@@ -10,14 +10,13 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import redis
 from celery import bootsteps
 from celery.worker import state
 
-from unstuck.tasks.process.deadlines import aside
+from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings, whoami
 from unstuck.tasks.transport.redis_client import connect, takes_writes
@@ -128,7 +127,7 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
             self._watch(consumer, settings)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody else would notice a stall
             said = "the stall detector of %s has failed, so it ends, and its supervisor restarts it: %s: %s"
-            aside(partial(log.critical, said, whoami(), type(error).__name__, error))
+            run_with_deadline(log.critical, said, whoami(), type(error).__name__, error)
             self.give_up()
 
     def _watch(self, consumer: Any, settings: Settings) -> None:
@@ -142,10 +141,10 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
             look = Look(time.monotonic(), self._received, self.at_work() and self.free(consumer), waiting)
             silence = silence.after(look, within=3 * every + 1.0)
             if silence.stalled_for >= settings.stalled_after:
-                # Aside: what hangs may be the log, with the main thread in it, and then it is never written.
+                # With a deadline: what hangs may be the log, with the main thread in it.
                 said = "%s has stalled: for %.0fs it has received nothing from %s, %s"
-                aside(partial(log.critical, said, whoami(), silence.stalled_for, ", ".join(queues), self.parting))
-                aside(partial(_note_stall, client, Keys(settings.prefix)), within=STORE_WITHIN)
+                run_with_deadline(log.critical, said, whoami(), silence.stalled_for, ", ".join(queues), self.parting)
+                run_with_deadline(_note_stall, client, Keys(settings.prefix), seconds=STORE_WITHIN)
                 self.give_up()
         client.close()
 

@@ -14,7 +14,6 @@ import signal
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import psutil
@@ -22,8 +21,8 @@ import redis
 
 from unstuck.tasks.failpoints import Point, arm_this_process, reach
 from unstuck.tasks.identity import release_here
-from unstuck.tasks.process.deadlines import AsideHandler, aside
-from unstuck.tasks.process.shutdown_flag import StopSign, Word
+from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
+from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.tree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease, RenewAnswer
@@ -72,8 +71,8 @@ class Watchdog:
         self._parent = self._runner.parent()  # the main process of the worker
         self._tree = Tree(self._runner)
         self._channel = CancelChannel(self._client, self._keys)
-        self._sign = None if hello.get("sign") is None else StopSign(int(hello["sign"]))
-        self._word = Word.WORK
+        self._flag = None if hello.get("shutdown_flag") is None else ShutdownFlag(int(hello["shutdown_flag"]))
+        self._level = ShutdownLevel.WORK
         self._drain_at: float | None = None  # monotonic seconds
         self._token: Token | None = None
         self._claimed = float(hello.get("claimed", 0.0))  # its last claim, by the clock of this host
@@ -114,16 +113,16 @@ class Watchdog:
         if self._drain_at is not None and self._token is not None and not self._state.drains:
             moments += [self._drain_at, now + SIGN_EVERY]
         sources: list[Any] = [0] if self._piped else []
-        if self._sign is not None and self._word is Word.WORK:
-            sources.append(self._sign)  # a raised one can be read for ever
+        if self._flag is not None and self._level is ShutdownLevel.WORK:
+            sources.append(self._flag)  # a raised one can be read for ever
         if pidfd is not None:
             sources.append(pidfd)
         socket = self._channel.socket()
         if socket is not None:
             sources.append(socket)
         ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
-        if self._sign in ready and self._sign is not None and self._sign.word is Word.WORK:
-            self._sign = None  # whoever could raise it has died, which is for the process table to say
+        if self._flag in ready and self._flag is not None and self._flag.level is ShutdownLevel.WORK:
+            self._flag = None  # whoever could raise it has died, which is for the process table to say
         if 0 in ready:
             self._read()
         if socket in ready and self._channel.received():
@@ -174,7 +173,7 @@ class Watchdog:
 
     def _step(self) -> bool:
         """Look, renew when it is time, and do what is decided. False: there is nothing left to watch."""
-        self._look_at_stop()  # before the runner is looked at: what ended it may be the stop
+        self._look_at_flag()  # before the runner is looked at: what ended it may be the stop
         runner = look(self._runner)
         # Read before the parent reaps the zombie; afterwards nobody can tell.
         death = describe_status(exit_status(self._runner.pid)) + self._remark if runner is Seen.GONE else ""
@@ -211,14 +210,14 @@ class Watchdog:
             _report(self._lease, self._token, action.finish)
         return not action.kill
 
-    def _look_at_stop(self) -> None:
-        """Look at the stop sign, and count the grace from when it is first seen."""
-        word = Word.WORK if self._sign is None else self._sign.word
-        if word <= self._word:
+    def _look_at_flag(self) -> None:
+        """Look at the shutdown flag, and count the grace from when it is first seen."""
+        level = ShutdownLevel.WORK if self._flag is None else self._flag.level
+        if level <= self._level:
             return
-        self._word = word
+        self._level = level
         now = time.monotonic()
-        grace = self._settings.drain_grace if word is Word.STOP else 0.0
+        grace = self._settings.drain_grace if level is ShutdownLevel.STOP else 0.0
         self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
 
     def _counts_as_living(self, runner: Seen) -> bool:
@@ -285,7 +284,7 @@ class Watchdog:
     @property
     def _free(self) -> bool:
         """It runs nothing, and its worker was not told to stop: it should take what is offered."""
-        return self._token is None and self._word is Word.WORK
+        return self._token is None and self._level is ShutdownLevel.WORK
 
     # -- the runner --------------------------------------------------------------------------------------------
 
@@ -304,7 +303,7 @@ class Watchdog:
         if self._log is None:
             return
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z ERROR watchdog: {text}\n"
-        if not aside(partial(_append, self._log, line)):
+        if not run_with_deadline(_append, self._log, line):
             log.warning("%s cannot be written: it hangs", self._log)
 
 
@@ -362,7 +361,7 @@ def _report_gone(hello: dict[str, Any], settings: Settings) -> None:
 def main() -> None:
     # A log that nobody reads any more must not keep it from renewing, counting and killing.
     logging.basicConfig(
-        handlers=[AsideHandler(2)],
+        handlers=[NonBlockingHandler(2)],
         level=logging.WARNING,
         format="%(asctime)s %(levelname)s watchdog: %(message)s",
     )

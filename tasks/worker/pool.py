@@ -23,8 +23,8 @@ from billiard.pool import EX_RECYCLE
 from billiard.process import current_process
 from celery.concurrency import asynpool, prefork
 
-from unstuck.tasks.process import hang_alarm as fuse
-from unstuck.tasks.process.shutdown_flag import Word
+from unstuck.tasks.process import hang_alarm
+from unstuck.tasks.process.shutdown_flag import ShutdownLevel
 from unstuck.tasks.process.tree import adopt_orphans, end_strays, is_watchdog
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import START_WITHIN
@@ -48,7 +48,8 @@ class Worker(asynpool.Worker):  # type: ignore[misc]
     wait_for_job: Callable[..., Any]
 
     def _make_child_methods(self, *args: Any, **kwargs: Any) -> None:
-        fuse.lay(START_WITHIN + settings().dispatch_timeout)  # what comes after the start may be a try to claim
+        # What comes after the start may be a try to claim.
+        hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
         super()._make_child_methods(*args, **kwargs)
         self.wait_for_job = _or_leave(_noting_idle(self.wait_for_job))
 
@@ -69,12 +70,12 @@ def _noting_idle(wait: Callable[..., Any]) -> Callable[..., Any]:
     slots = worker.idle_slots
 
     def on_the_way() -> None:
-        fuse.light()
+        hang_alarm.start()
         slots.busy(slot, pid)
 
     def wait_idle(*args: Any, **kwargs: Any) -> Any:
         slots.idle(slot, pid)
-        fuse.put_out()
+        hang_alarm.cancel()
         try:
             job = wait(*args, **kwargs)
         except BaseException:  # it is told to leave
@@ -128,9 +129,9 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
 
     def on_close(self) -> None:
         # A stop that came without a signal: ``celery control shutdown``, SIGHUP, an error that ends the worker.
-        self._stopping.stop(Word.STOP)
+        self._stopping.stop(ShutdownLevel.STOP)
         super().on_close()
 
     def on_terminate(self) -> None:
-        self._stopping.stop(Word.STOP_NOW)
+        self._stopping.stop(ShutdownLevel.STOP_NOW)
         super().on_terminate()

@@ -3,7 +3,7 @@
 Signals are taken here and not by Celery. Its own cold shutdown signals the runners, and twice may be once too often:
 the second SIGTERM ends a runner that is just handing its attempt back (measured: 1 stop of 13, on a busy machine). Its
 warm shutdown waits for what runs, and sometimes hangs (measured: 3 of 19). So every stop is Celery's warm one;
-that what runs ends in time is seen to by the watchdogs, who are told by the stop sign; and a main process that
+that what runs ends in time is seen to by the watchdogs, who are told by the shutdown flag; and a main process that
 has not left by then is ended by its own alarm, which the kernel keeps.
 
 It must never touch a runner: ending attempts is for the watchdogs.
@@ -16,7 +16,7 @@ import signal
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from unstuck.tasks.process.shutdown_flag import StopSign, Word
+from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.settings import Settings, settings
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class Stopping:
     """What the main process of a worker does when it is told to stop."""
 
-    def __init__(self, sign: StopSign, settings: Settings, name: str) -> None:
+    def __init__(self, flag: ShutdownFlag, settings: Settings, name: str) -> None:
         """``name``: of the worker, as people know it."""
-        self.sign = sign
+        self.flag = flag
         self.idle_slots: IdleSlots | None = None  # of its runners, once there are any
         self._settings = settings
         self._name = name
@@ -44,15 +44,15 @@ class Stopping:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, self._on_signal)
 
-    def stop(self, word: Word) -> None:
+    def stop(self, word: ShutdownLevel) -> None:
         """Let the watchdogs know, and set a limit to this process. May come again, and from a signal handler."""
         if os.getpid() != self._pid:
             return  # a child that was forked just now, and has not set its own handlers yet
-        before = self.sign.word
+        before = self.flag.level
         if word <= before:
             return
-        self.sign.say(word)
-        self._limit(self._settings.stop_within(at_once=word is Word.STOP_NOW))
+        self.flag.raise_to(word)
+        self._limit(self._settings.stop_within(at_once=word is ShutdownLevel.STOP_NOW))
         _tell(self._words(word))
 
     def give_up(self) -> None:
@@ -63,7 +63,7 @@ class Stopping:
         from celery.worker import state
 
         self._exit_code = os.EX_SOFTWARE
-        self.stop(Word.STOP)
+        self.stop(ShutdownLevel.STOP)
         state.should_stop = self._exit_code
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -73,8 +73,8 @@ class Stopping:
         from celery.worker import state
 
         try:
-            again = self.sign.word is not Word.WORK
-            self.stop(Word.STOP_NOW if again or number == signal.SIGQUIT else Word.STOP)
+            again = self.flag.level is not ShutdownLevel.WORK
+            self.stop(ShutdownLevel.STOP_NOW if again or number == signal.SIGQUIT else ShutdownLevel.STOP)
         finally:
             state.should_stop = self._exit_code  # a warm shutdown, at the next turn of the worker's loop
         # Celery's own handler sends it; whoever listens should not miss it.
@@ -86,8 +86,8 @@ class Stopping:
         left, _ = signal.getitimer(signal.ITIMER_REAL)
         signal.setitimer(signal.ITIMER_REAL, min(left, seconds) if left else seconds)
 
-    def _words(self, word: Word) -> str:
-        if word is Word.STOP_NOW:
+    def _words(self, word: ShutdownLevel) -> str:
+        if word is ShutdownLevel.STOP_NOW:
             grace = f"{self._settings.cancel_grace:g}s"
             return f"{self._name} stops now: what runs is handed back, and killed if it has not left after {grace}."
         grace = f"{self._settings.drain_grace:g}s"
@@ -111,7 +111,7 @@ _stopping: Stopping | None = None
 def begin(name: Any) -> Stopping:
     """This process becomes the main process of the worker ``name``. Before it forks its first runner."""
     global _stopping
-    _stopping = Stopping(StopSign.make(), settings(), str(name))
+    _stopping = Stopping(ShutdownFlag.create(), settings(), str(name))
     return _stopping
 
 
@@ -120,6 +120,6 @@ def this_worker() -> Stopping | None:
     return _stopping
 
 
-def sign_of_this_worker() -> StopSign | None:
-    """The sign of the worker that this process is, or was forked from; None if there is none."""
-    return None if _stopping is None else _stopping.sign
+def sign_of_this_worker() -> ShutdownFlag | None:
+    """The shutdown flag of the worker that this process is, or was forked from; None if there is none."""
+    return None if _stopping is None else _stopping.flag

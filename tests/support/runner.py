@@ -19,7 +19,7 @@ from unstuck.tasks.protocol.token import Hint
 
 _RUNNER = """
 import logging, sys
-from unstuck.tasks.runner.attempt import run
+from unstuck.tasks.runner.claim import run
 from unstuck.tasks.runner.runner import start_runner
 logging.basicConfig(stream=sys.stderr, level=logging.INFO)
 runner = start_runner(queues=["light"], slots=1)
@@ -31,7 +31,7 @@ runner.end()
 
 
 class LoneRunner:
-    """One runner. ``said`` are the answers of ``tasks.runner.attempt.run``, once it has ended by itself."""
+    """One runner. ``said`` are the answers of ``tasks.runner.claim.run``, once it has ended by itself."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path) -> None:
         self.process = process

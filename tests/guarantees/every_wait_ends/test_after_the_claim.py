@@ -81,12 +81,12 @@ def test_a_claim_whose_answer_is_no_text_is_ended_by_the_runner_that_holds_it(
     assert (failure.code, failure.recoverable) == ("ORDER_UNREADABLE", True)
 
 
-# The pipe to its watchdog is closed on this side, so its leash cannot be taken up.
+# The pipe to its watchdog is closed on this side, so it cannot be told what is held.
 CANNOT_BEGIN = """
 claim = runner.lease.claim
 def claim_and_break(*arguments):
     claimed = claim(*arguments)
-    runner.leash._process.stdin.close()
+    runner.watchdog._process.stdin.close()
     return claimed
 runner.lease.claim = claim_and_break
 runner.replace = lambda: print("replaced")

@@ -248,10 +248,10 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
         "import re, sys, unstuck.tasks.settings\n"
         "unstuck.tasks.settings.LAST_STEPS = 0.2\n"
         "from unstuck.tasks.worker import shutdown as stopping\n"
-        "from unstuck.tasks.process.shutdown_flag import Word\n"
+        "from unstuck.tasks.process.shutdown_flag import ShutdownLevel\n"
         "worker = stopping.begin('spark@here')\n"
         "worker.take_signals()\n"
-        "worker.stop(Word.STOP)\n"
+        "worker.stop(ShutdownLevel.STOP)\n"
         "re.match(r'(a+)+$', 'a' * 60 + 'b')\n"  # for ever, and no other Python code runs meanwhile
     )
     env = {**os.environ, "PYTHONPATH": PYTHONPATH, "UNSTUCK_DRAIN_GRACE": "100ms", "UNSTUCK_CANCEL_GRACE": "100ms"}

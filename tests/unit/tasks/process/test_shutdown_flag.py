@@ -1,4 +1,4 @@
-"""The stop sign, and a runner under it."""
+"""The shutdown flag, and a runner whose worker has raised it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ import select
 from types import SimpleNamespace
 from typing import Any, cast
 
-from unstuck.tasks.process.shutdown_flag import StopSign, Word
-from unstuck.tasks.runner.attempt import run
+from unstuck.tasks.process.shutdown_flag import ShutdownFlag
+from unstuck.tasks.process.shutdown_flag import ShutdownLevel as Level
+from unstuck.tasks.runner.claim import run
 
 
-def test_everybody_sees_what_was_said_and_nobody_takes_it_from_the_others() -> None:
-    sign = StopSign.make()
-    lookers = [StopSign(os.dup(sign.looking)) for _ in range(3)]
+def test_everybody_sees_the_level_and_nobody_takes_it_from_the_others() -> None:
+    flag = ShutdownFlag.create()
+    lookers = [ShutdownFlag(os.dup(flag.read_fd)) for _ in range(3)]
     seen = []
-    for word in (Word.WORK, Word.STOP, Word.STOP, Word.STOP_NOW, Word.STOP):
-        sign.say(word)
-        seen.append({looker.word for looker in lookers})
-    assert seen == [{Word.WORK}, {Word.STOP}, {Word.STOP}, {Word.STOP_NOW}, {Word.STOP_NOW}]
-    late = StopSign(os.dup(sign.looking))
-    assert late.word is Word.STOP_NOW
+    for level in (Level.WORK, Level.STOP, Level.STOP, Level.STOP_NOW, Level.STOP):
+        flag.raise_to(level)
+        seen.append({looker.level for looker in lookers})
+    assert seen == [{Level.WORK}, {Level.STOP}, {Level.STOP}, {Level.STOP_NOW}, {Level.STOP_NOW}]
+    late = ShutdownFlag(os.dup(flag.read_fd))
+    assert late.level is Level.STOP_NOW
 
 
-def test_a_sign_whose_worker_has_died_says_nothing() -> None:
-    looking, raising = os.pipe()
-    os.close(raising)
-    assert select.select([looking], [], [], 0)[0], "it can be read: the end of the pipe"
-    assert StopSign(looking).word is Word.WORK
+def test_a_flag_whose_worker_has_died_is_not_raised() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    assert select.select([reading], [], [], 0)[0], "it can be read: the end of the pipe"
+    assert ShutdownFlag(reading).level is Level.WORK
 
 
 def test_a_runner_whose_worker_stops_leaves_the_hint_to_others() -> None:
     """It has no store: any try to claim would raise."""
-    leash = SimpleNamespace(taken=lambda: None)
-    assert run(cast(Any, SimpleNamespace(stopping=True, leash=leash)), "job/group/1/nonce") == "STOPPING"
+    watchdog = SimpleNamespace(taken=lambda: None)
+    assert run(cast(Any, SimpleNamespace(stopping=True, watchdog=watchdog)), "job/group/1/nonce") == "STOPPING"

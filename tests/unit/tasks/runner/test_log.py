@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.warehouse.files import Files
 
 
@@ -75,7 +75,7 @@ def test_records_of_a_kind_of_their_own_are_in_the_log(log: AttemptLog) -> None:
 
     usual = logging.getLogRecordFactory()
     try:
-        with log.open(), log.steps():
+        with log.open(), logging_restored():
             logging.setLogRecordFactory(Braces)
             log.logger.info("{} and {{{}}}", 1, 2)
             log.logger.info("after that")
@@ -151,7 +151,7 @@ def test_the_console_of_the_worker_shows_what_is_printed_once_and_works_after_a_
     root.handlers = [console]
     try:
         with contextlib.redirect_stdout(stream), log.open():
-            with log.steps():
+            with logging_restored():
                 print("printed")
                 console.setFormatter(logging.Formatter("%(unknown)s"))
                 logging.config.dictConfig({"version": 1, "root": {"level": "CRITICAL"}})

@@ -1,4 +1,4 @@
-"""The leash in a process of its own, with a real watchdog: what a step may do to it, and what becomes of the runner."""
+"""A watchdog client with a real watchdog: what a step may do to it, and what becomes of the runner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.servers import RedisServer, wait_until
 # Does what it is told, line by line, and says what came of it; as a runner does with the steps of its attempts.
 _RUNNER = """
 import errno, logging, os, resource, signal, subprocess, sys, threading, time
-from unstuck.tasks.runner.watchdog_client import Leash
+from unstuck.tasks.runner.watchdog_client import WatchdogClient
 
 def hoard(most):
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -45,8 +45,8 @@ class Hung(logging.Handler):
 
 logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
 hello = {"runner": "r", "worker": "here:1", "worker_pid": os.getppid(), "queues": []}
-leash = Leash(hello, lambda *_: None, patience=0.5)
-print(leash.watchdog_pid, flush=True)
+client = WatchdogClient(hello, lambda *_: None, patience=0.5)
+print(client.watchdog_pid, flush=True)
 for line in sys.stdin:
     try:
         exec(line)
@@ -57,7 +57,7 @@ for line in sys.stdin:
 
 
 class Runner:
-    """The process with the leash."""
+    """The process with the client."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
@@ -117,8 +117,8 @@ Does = Callable[[Runner], object]
 @pytest.mark.parametrize(
     ("step", "then", "says"),
     [
-        ("hoard(64)", "os.kill(leash.watchdog_pid, signal.SIGKILL)", "no other can be started: OSError: [Errno 24]"),
-        ("os.closerange(3, 64)", "leash.taken()", "is broken: OSError: [Errno 9] Bad file descriptor"),
+        ("hoard(64)", "os.kill(client.watchdog_pid, signal.SIGKILL)", "no other can be started: OSError: [Errno 24]"),
+        ("os.closerange(3, 64)", "client.taken()", "is broken: OSError: [Errno 9] Bad file descriptor"),
     ],
     ids=["no descriptor is left", "every descriptor was closed"],
 )
@@ -145,7 +145,7 @@ def test_a_watchdog_is_replaced_although_the_log_hangs(runner: Runner, number: s
     runner.do(HANG_THE_LOG)
     runner.watchdog.send_signal(number)
     runner.another_watchdog()
-    assert runner.do("leash.taken(); print('taken')") == "taken", "and the runner goes on"
+    assert runner.do("client.taken(); print('taken')") == "taken", "and the runner goes on"
 
 
 def test_a_runner_that_speaks_to_a_dead_watchdog_while_the_log_hangs_has_another_one_all_the_same(
@@ -153,9 +153,9 @@ def test_a_runner_that_speaks_to_a_dead_watchdog_while_the_log_hangs_has_another
 ) -> None:
     runner.do(HANG_THE_LOG)
     # Until then nobody else can have noticed: the thread that would is not let go on.
-    runner.do("leash._lock.acquire()")
-    runner.do("os.kill(leash.watchdog_pid, signal.SIGKILL); time.sleep(0.2)")
-    assert runner.do("leash.taken(); leash._lock.release(); print('spoken')") == "spoken"
+    runner.do("client._lock.acquire()")
+    runner.do("os.kill(client.watchdog_pid, signal.SIGKILL); time.sleep(0.2)")
+    assert runner.do("client.taken(); client._lock.release(); print('spoken')") == "spoken"
     runner.another_watchdog()
 
 
@@ -163,7 +163,7 @@ def test_a_runner_that_can_have_no_watchdog_ends_although_the_log_hangs(runner: 
     child = runner.do("print(subprocess.Popen(['sleep', '600'], process_group=0).pid)")
     runner.do(HANG_THE_LOG)
     runner.do("hoarded = hoard(64)")
-    runner.do("os.kill(leash.watchdog_pid, signal.SIGKILL)")
+    runner.do("os.kill(client.watchdog_pid, signal.SIGKILL)")
     assert "ends itself with all that it started" in runner.end()
     wait_until(lambda: fleet.gone(int(child)), 5, "what the step had started to be gone")
 
@@ -171,7 +171,10 @@ def test_a_runner_that_can_have_no_watchdog_ends_although_the_log_hangs(runner: 
 def test_a_watchdog_is_spoken_to_also_through_a_pipe_with_a_number_beyond_1023(runner: Runner) -> None:
     """As that of a new one may have, when the step has a thousand files open. select() refuses it."""
     runner.do("hoarded = hoard(4096)")
-    assert runner.do("leash = Leash(hello, lambda *_: None, patience=0.5); leash.taken(); print('taken')") == "taken"
+    assert (
+        runner.do("client = WatchdogClient(hello, lambda *_: None, patience=0.5); client.taken(); print('taken')")
+        == "taken"
+    )
 
 
 def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_looked_at_for_a_while(runner: Runner) -> None:
@@ -184,6 +187,6 @@ def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_looked_at_for_a_
 
 
 def test_a_child_of_a_step_that_has_closed_all_it_had_ends_no_runner(runner: Runner) -> None:
-    runner.do("in_a_child(lambda: (os.closerange(3, 64), leash.taken()))")
-    assert runner.do("leash.taken(); print('taken')") == "taken"
+    runner.do("in_a_child(lambda: (os.closerange(3, 64), client.taken()))")
+    assert runner.do("client.taken(); print('taken')") == "taken"
     assert runner.watchdog.is_running()

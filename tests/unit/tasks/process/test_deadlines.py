@@ -1,0 +1,100 @@
+"""Calls and logs that may hang for ever: nobody waits for them longer than a deadline."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.servers import wait_until
+from unstuck.tasks.process.deadlines import (
+    LOG_TIMEOUT,
+    MAX_WAITING,
+    NonBlockingHandler,
+    call_in_thread,
+    run_with_deadline,
+)
+
+
+def test_a_call_that_hangs_is_left_behind_and_may_still_end() -> None:
+    may_end = threading.Event()
+    ended: list[str] = []
+    assert not run_with_deadline(lambda: (may_end.wait(30), ended.append("late")), seconds=0.01)
+    may_end.set()
+    wait_until(lambda: ended == ["late"], 30, "the call to end")
+    assert run_with_deadline(ended.append, "in time", seconds=30)
+    assert ended == ["late", "in time"]
+
+
+def test_an_error_of_a_call_is_printed_and_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_with_deadline(int, "no number", seconds=30)
+    assert "ValueError: invalid literal" in capsys.readouterr().err
+
+
+def test_a_call_is_made_here_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads: list[str] = []
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert run_with_deadline(lambda: threads.append(threading.current_thread().name))
+    assert threads == [threading.current_thread().name]
+
+
+def test_the_answer_or_the_error_of_a_call_is_in_its_future() -> None:
+    assert call_in_thread(lambda: 7, "asks").result(30) == 7
+    error = call_in_thread(lambda: int("no number"), "asks").exception(30)
+    assert isinstance(error, ValueError)
+
+
+@dataclass
+class Log:
+    """A log that is written into a pipe."""
+
+    log: logging.Logger
+    handler: NonBlockingHandler
+    reading: int
+
+    def lines(self) -> list[str]:
+        self.handler.flush()
+        return os.read(self.reading, 1 << 16).decode().splitlines()
+
+
+@pytest.fixture
+def piped() -> Iterator[Log]:
+    reading, writing = os.pipe()
+    handler = NonBlockingHandler(writing)
+    log = logging.Logger("piped")
+    log.addHandler(handler)
+    yield Log(log, handler, reading)
+    os.close(reading)  # whoever is still writing is told so
+    # Its number may be given to another file as soon as it is closed, and must not be written to then.
+    wait_until(lambda: not handler._lines.unfinished_tasks, 30, "all that was left to be given up")
+    os.close(writing)
+
+
+def test_lines_are_written_in_order_and_waited_for(piped: Log) -> None:
+    for n in range(100):
+        piped.log.warning("line %d", n)
+    assert piped.lines() == [f"line {n}" for n in range(100)]
+
+
+def test_a_line_that_cannot_be_made_is_said_to_be_one_and_the_next_is_written(piped: Log) -> None:
+    piped.log.warning("too %s %s", "few")
+    piped.log.warning("next")
+    bad, following = piped.lines()
+    assert "'too %s %s' cannot be written: TypeError" in bad
+    assert following == "next"
+
+
+def test_nobody_waits_for_a_log_that_is_not_read(piped: Log) -> None:
+    began = time.monotonic()
+    for _ in range(2 * MAX_WAITING):
+        piped.log.warning("x" * 1000)
+    piped.handler.flush()
+    assert time.monotonic() - began < LOG_TIMEOUT + 5.0
