@@ -6,21 +6,17 @@ from typing import Annotated
 
 import typer
 
-from unstuck.coordinator.cli.change import alter, rerun, retry, skip
-from unstuck.coordinator.cli.control import cancel, force_stop, pause, resume, stop
+from unstuck.coordinator.cli.control import alter, cancel, force_stop, pause, rerun, resume, retry, skip, stop
 from unstuck.coordinator.cli.datasets import datasets
-from unstuck.coordinator.cli.events import events
+from unstuck.coordinator.cli.jobs import list_jobs, show, why
 from unstuck.coordinator.cli.logs import logs
-from unstuck.coordinator.cli.look import list_jobs, show
 from unstuck.coordinator.cli.ops.dead_letters import dead
 from unstuck.coordinator.cli.ops.demo import demo
 from unstuck.coordinator.cli.ops.doctor import doctor
 from unstuck.coordinator.cli.ops.fleet import fleet
 from unstuck.coordinator.cli.ops.local import up
-from unstuck.coordinator.cli.submit import submit
-from unstuck.coordinator.cli.validate import validate
-from unstuck.coordinator.cli.watch import watch
-from unstuck.coordinator.cli.why import why
+from unstuck.coordinator.cli.submit import submit, validate
+from unstuck.coordinator.cli.watch import events, watch
 
 app = typer.Typer(
     name="unstuck",

@@ -14,7 +14,7 @@ import typer
 from unstuck.coordinator.cli.connection import Connection, connected
 from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.exits import BadRequest
-from unstuck.coordinator.cli.job_name import resolve
+from unstuck.coordinator.cli.options import resolve
 from unstuck.coordinator.cli.render.terminal import emit_line, stderr
 from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.errors import Malformed

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.control import SHOWN, let_decide
 from unstuck.coordinator.cli.exits import BadRequest, ExitCode
 from unstuck.coordinator.cli.render.terminal import (
     clock,
@@ -23,7 +24,6 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
     voice,
 )
-from unstuck.coordinator.cli.selection import SHOWN, let_decide
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.store.dead_letters import NoSuchReport, Treated, Treatment, unreadable
 from unstuck.coordinator.store.reports import DeadReport

@@ -1,7 +1,8 @@
-"""``unstuck list`` and ``unstuck show``: how jobs stand."""
+"""``unstuck list``, ``show`` and ``why``: how jobs stand, and what they wait for."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import time
 from collections.abc import Iterator
@@ -13,14 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.diff import diff_json, diff_lines
-from unstuck.coordinator.cli.job_name import resolve
+from unstuck.coordinator.cli.options import resolve
+from unstuck.coordinator.cli.render.diff import diff_json, diff_lines
 from unstuck.coordinator.cli.render.json import job_json, listed_json
 from unstuck.coordinator.cli.render.terminal import (
     clock,
     coloured,
     count_of,
     emit,
+    iso,
     one_line,
     printable,
     stderr,
@@ -28,6 +30,7 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
 )
 from unstuck.coordinator.cli.render.tree import job_tree
+from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.jobs import GroupView, JobView, ListedJob
 from unstuck.tasks.duration import format_duration, parse_duration
@@ -185,3 +188,42 @@ def _error(what: str, failure: Failure) -> Iterator[Text | Padding]:
     yield Text.assemble((f"  {what}: ", "dim"), (failure.code, "red"), f" {printable(failure.text)}")
     if failure.traceback:
         yield Padding(Text(printable(failure.traceback.rstrip()), "dim"), (0, 0, 0, 4))
+
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]
+
+
+def why(job: JobArgument, as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False) -> None:
+    """Say what a job waits for: since when, what was tried, what happens next and when, and what would help."""
+    with connected() as connection:
+        found = connection.client.explain(resolve(connection.client, job))
+    if as_json:
+        emit([_as_json(one) for one in found])
+        return
+    for one in found:
+        stdout.print(Text.assemble((one.subject, "bold"), f"  {one.state}" if one.state else ""), soft_wrap=True)
+        for label, text in _lines(one):
+            stdout.print(Text(f"  {label:<8}{text}"), soft_wrap=True)
+
+
+def _lines(one: Explanation) -> list[tuple[str, str]]:
+    lines = [("why", one.what)]
+    if one.since:
+        lines.append(("since", clock(one.since)))
+    if one.tried:
+        lines.append(("tried", one.tried))
+    if one.next_at:
+        lines.append(("next", f"{clock(one.next_at)}: {one.next_what}"))
+    elif one.next_what:
+        lines.append(("next", one.next_what))
+    if one.gives_up:
+        lines.append(("ends", one.gives_up + (f", at {clock(one.gives_up_at)}" if one.gives_up_at else "")))
+    lines.extend(("try", command) for command in one.help)
+    return lines
+
+
+def _as_json(one: Explanation) -> dict[str, object]:
+    data = dataclasses.asdict(one)
+    for name in ("since", "next_at", "gives_up_at"):
+        data[name] = iso(data[name]) if data[name] else None
+    return {**data, "help": list(one.help)}

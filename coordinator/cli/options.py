@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
+
+import typer
 
 from unstuck.coordinator.cli.exits import Ambiguous
 from unstuck.coordinator.client import Client, NoSuchJob
@@ -11,6 +14,12 @@ from unstuck.coordinator.views.jobs import ListedJob
 LAST = "last"
 _MINTED = re.compile(r"\d{8}T\d{6}-[a-z0-9]{8}")
 _LOOK_AT = 100_000  # jobs; as many as a listing ever answers with
+
+Because = Annotated[str, typer.Option("--reason", help="Why, for the event log.")]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Who asks, for the event log; by default user@host.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
 def resolve(client: Client, word: str) -> str:
@@ -40,3 +49,14 @@ def resolve(client: Client, word: str) -> str:
 
 def _fits(job: ListedJob, word: str) -> bool:
     return bool(word) and (job.id.startswith(word) or job.id.partition("-")[2].startswith(word))
+
+
+def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE") -> dict[str, str]:
+    """``{"year": "2013"}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
+    params = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
+        params[name] = value
+    return params
