@@ -10,21 +10,22 @@ import typer
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.exits import ExitCode
-from unstuck.coordinator.cli.options import By, params_of
+from unstuck.coordinator.cli.options import STANDARD_INPUT, AsJson, By, Params, read_spec
 from unstuck.coordinator.cli.render.json import job_json
 from unstuck.coordinator.cli.render.terminal import count_of, emit, stderr, stdout, voice
 from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.client import Client, Submitted
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError
+
+SPEC = "A job spec, YAML or JSON; `-` is standard input."
 
 
 def submit(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A job spec, YAML or JSON.", show_default=False)],
-    param: Annotated[
-        list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Set a parameter of the spec.")
-    ] = None,
+    spec: Annotated[
+        Path, typer.Argument(metavar="SPEC", help="A job spec, YAML or JSON; `-`: standard input.", show_default=False)
+    ],
+    param: Params = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Submitting the same spec under the same key again is the same job.")
     ] = None,
@@ -35,7 +36,7 @@ def submit(
     ] = False,
 ) -> None:
     """Submit a job. It runs whether or not anybody watches."""
-    job_spec = JobSpec.from_file(spec, params_of(param or []))
+    job_spec = read_spec(spec, param)
     settings = settings_here()
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
@@ -69,14 +70,10 @@ def tell(client: Client, name: str, submitted: Submitted, as_json: bool) -> None
 
 
 def validate(
-    spec: Annotated[
-        Path | None, typer.Argument(metavar="SPEC", help="A job spec, YAML or JSON.", show_default=False)
-    ] = None,
-    param: Annotated[
-        list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Set a parameter of the spec.")
-    ] = None,
+    spec: Annotated[Path | None, typer.Argument(metavar="SPEC", help=SPEC, show_default=False)] = None,
+    param: Params = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a spec, for editors.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a job spec without submitting it. Exit code 2 with all its problems if it is wrong."""
     if schema:
@@ -87,7 +84,7 @@ def validate(
     if spec is None:
         raise typer.BadParameter("name a job spec, or give --schema", param_hint="SPEC")
     try:
-        job = JobSpec.from_file(spec, params_of(param or []))
+        job = read_spec(spec, param)
         plan = compile_to_store(job).plan
     except SpecError as error:
         if not as_json:
@@ -111,9 +108,10 @@ def validate(
         return
     open_ended = f", {dynamic} of them dynamic" if dynamic else ""
     size = f"at least {members}" if dynamic else str(members)
+    source = "standard input" if spec == STANDARD_INPUT else spec
     stdout.print(
-        f"OK: {spec}: job {job.name}, {count_of(len(plan.groups), 'group')} "
-        f"({len(forks)} forked{open_ended}), {count_of(answer['steps'], 'step')}, {size} to run"
+        f"OK: {source}: job {job.name}, {count_of(len(plan.groups), 'group')} ({len(forks)} forked{open_ended}), "
+        f"{count_of(answer['steps'], 'step')}, {size} to run"
     )
 
 

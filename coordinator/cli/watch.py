@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import redis
 import typer
@@ -20,7 +20,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from unstuck.coordinator.cli.connection import Connection, connected
 from unstuck.coordinator.cli.exits import ExitCode
-from unstuck.coordinator.cli.options import resolve
+from unstuck.coordinator.cli.options import Follow, JobArgument, JsonLines, resolve
 from unstuck.coordinator.cli.render.terminal import (
     can_live,
     clock,
@@ -39,10 +39,16 @@ from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
 from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.duration import format_duration
 
-T = TypeVar("T")
-Event = dict[str, Any]
+EVERY = 0.5  # seconds between two looks
+OUTAGE = 60.0  # seconds that a watcher waits for a store that was there before
+STANDS = 10.0  # seconds without an event after which a line says why
+FRAMES = 4  # per second, so that clocks tick between two looks
 LOOK_EVERY = 2.0  # seconds between two looks at the job itself, which may end without an event to say so
 CHANGES = 5  # of one alter, written out
+
+T = TypeVar("T")
+Event = dict[str, Any]
+Footer = Callable[[], str]
 _ENDS = {str(status) for status in TERMINAL}
 
 
@@ -137,11 +143,7 @@ def event_text(event: Event) -> Text:
     return line
 
 
-def events(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
-) -> None:
+def events(job: JobArgument, follow: Follow = False, as_json: JsonLines = False) -> None:
     """Show what happened to a job, the oldest first."""
     with connected() as connection:
         client = connection.client
@@ -154,15 +156,6 @@ def events(
                 emit_line({"entry": entry, **event, **times})
             else:
                 stdout.print(event_text(event), soft_wrap=True)
-
-
-EVERY = 0.5  # seconds between two looks
-OUTAGE = 60.0  # seconds that a watcher waits for a store that was there before
-STANDS = 10.0  # seconds without an event after which a line says why
-FRAMES = 4  # per second, so that clocks tick between two looks
-
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")]
-Footer = Callable[[], str]
 
 
 def watch(job: JobArgument) -> None:
@@ -205,7 +198,7 @@ def conclusion(view: JobView) -> Iterator[Text]:
         yield Text(f"  errors  unstuck show {job.id}\n  logs    unstuck logs {job.id}")
 
 
-class Patience:
+class PatientStore:
     """Asks the store again while it is away, and says so once per outage."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -236,7 +229,7 @@ def _passing(error: BaseException) -> bool:
 def _live(connection: Connection, job_id: str, console: Console, footer: Footer | None) -> JobView:
     # Asked before the display is there, so that an error stands alone on the screen.
     latest = _Latest(_look(connection, job_id))
-    patience = Patience(console.print)
+    store = PatientStore(console.print)
 
     def frame() -> RenderableType:
         view, at = latest.now()
@@ -246,7 +239,7 @@ def _live(connection: Connection, job_id: str, console: Console, footer: Footer 
     with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, vertical_overflow="crop") as live:
         while not latest.view.job.terminal:
             asked = time.monotonic()
-            latest.set(patience.ask(lambda: _look(connection, job_id)))
+            latest.set(store.ask(lambda: _look(connection, job_id)))
             # A job of ten thousand groups takes a while to read: spend most of the time not reading it.
             time.sleep(max(EVERY, 4 * (time.monotonic() - asked)))
         live.refresh()
@@ -277,7 +270,7 @@ class _Latest:
 def _lines(connection: Connection, job_id: str, console: Console) -> JobView:
     """One line per event, from the first one on, and one for each time that the job stands still."""
     connection.client.show(job_id)  # an error now is an answer, and later an outage to wait out
-    ask = Patience(console.print).ask
+    ask = PatientStore(console.print).ask
 
     def stands() -> None:
         if text := standing(ask(lambda: _look(connection, job_id))):
