@@ -1,8 +1,7 @@
-"""The command line ``unstuck``: one file per command, plus what they share (see ``commands`` for the list).
+"""The command line ``unstuck``; ``app`` lists the commands.
 
-Commands only ask and show; everything they do goes through ``coordinator.client``, ``coordinator.views.jobs``, the
-warehouse reader and the local fleet. They must never decide anything, never show a Python traceback for an error that
-was to be expected, and never write anything but their answer to standard output when ``--json`` is given.
+Commands ask and show, and decide nothing: the client, the warehouse reader and the local fleet do the work. An expected
+error is shown without a traceback, and with ``--json`` standard output holds the answer alone.
 """
 
 from __future__ import annotations
@@ -35,17 +34,19 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the last stop: explained, or shown as a bug
-        from unstuck.coordinator.cli.exits import ExitCode, verdict
+        from unstuck.coordinator.cli.exits import ExitCode, explained
 
-        found = verdict(error)
+        found = explained(error)
         if found is None:
             sys.stderr.write("unstuck: this is a bug in Unstuck; please report it with the lines below\n")
             sys.excepthook(type(error), error, error.__traceback__)
             sys.exit(ExitCode.BUG)
         if os.environ.get("UNSTUCK_DEBUG") == "1":
             sys.excepthook(type(error), error, error.__traceback__)
+        from unstuck.coordinator.cli.render.terminal import printable
+
         code, text = found
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable(text)}\n")
         sys.exit(code)
 
 

@@ -1,34 +1,70 @@
-"""The list of commands: which word calls which function. Each command is a file of its own beside this one."""
+"""The list of commands: the function, the panel of the help, and an example for each word."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from typer.core import TyperGroup
 
-from unstuck.coordinator.cli.change import alter, rerun, retry, skip
-from unstuck.coordinator.cli.control import cancel, force_stop, pause, resume, stop
+from unstuck.coordinator.cli.control import alter, cancel, force_stop, pause, rerun, resume, retry, skip, stop
 from unstuck.coordinator.cli.datasets import datasets
-from unstuck.coordinator.cli.events import events
+from unstuck.coordinator.cli.jobs import list_jobs, show, why
 from unstuck.coordinator.cli.logs import logs
-from unstuck.coordinator.cli.look import list_jobs, show
 from unstuck.coordinator.cli.ops.dead_letters import dead
 from unstuck.coordinator.cli.ops.demo import demo
 from unstuck.coordinator.cli.ops.doctor import doctor
 from unstuck.coordinator.cli.ops.fleet import fleet
 from unstuck.coordinator.cli.ops.local import up
-from unstuck.coordinator.cli.submit import submit
-from unstuck.coordinator.cli.validate import validate
-from unstuck.coordinator.cli.watch import watch
-from unstuck.coordinator.cli.why import why
+from unstuck.coordinator.cli.submit import submit, validate
+from unstuck.coordinator.cli.watch import events, watch
+
+RUN, INSPECT, CONTROL, OPERATE = "Run", "Inspect", "Control", "Operate"
+COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
+    (RUN, "submit", submit, "unstuck submit flights.yaml --param year=2013 --wait"),
+    (RUN, "validate", validate, "unstuck validate flights.yaml"),
+    (RUN, "up", up, "unstuck up --workers 2"),
+    (RUN, "demo", demo, "unstuck demo --keep"),
+    (INSPECT, "list", list_jobs, "unstuck list --status RUNNING --since 2h"),
+    (INSPECT, "show", show, "unstuck show flights"),
+    (INSPECT, "watch", watch, "unstuck watch last"),
+    (INSPECT, "why", why, "unstuck why flights"),
+    (INSPECT, "events", events, "unstuck events last --follow"),
+    (INSPECT, "logs", logs, "unstuck logs flights 'by_month[3]' --follow"),
+    (INSPECT, "datasets", datasets, "unstuck datasets report --files"),
+    (CONTROL, "pause", pause, "unstuck pause flights --now --reason 'the source is being repaired'"),
+    (CONTROL, "resume", resume, "unstuck resume flights"),
+    (CONTROL, "stop", stop, "unstuck stop flights"),
+    (CONTROL, "cancel", cancel, "unstuck cancel --name 'nightly-*' --since 1d --yes"),
+    (CONTROL, "force-stop", force_stop, "unstuck force-stop 20131231T235959-k3f9a2xw"),
+    (CONTROL, "retry", retry, "unstuck retry flights --param year=2014"),
+    (CONTROL, "alter", alter, "unstuck alter flights --set groups.clean.timeout=2h"),
+    (CONTROL, "skip", skip, "unstuck skip flights 'by_month[3]'"),
+    (CONTROL, "rerun", rerun, "unstuck rerun flights clean"),
+    (OPERATE, "fleet", fleet, "unstuck fleet"),
+    (OPERATE, "doctor", doctor, "unstuck doctor --json"),
+)
+
+
+class _Commands(TyperGroup):
+    """Suggests ``submit`` to a person who types ``run``: typer would suggest ``rerun``, which throws work away."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] == "run":
+            ctx.fail("No such command 'run'. Did you mean 'submit'? It stores a job, which the fleet runs.")
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="unstuck",
-    help="Spark pipelines on a fleet of Celery workers: no job gets stuck, and none lies about its state.",
+    cls=_Commands,
     epilog="Exit codes: 0 fine · 1 the job did not finish well · 2 usage or spec · 3 no such job · "
     "4 refused in this state · 5 Redis unreachable.",
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 
@@ -50,26 +86,6 @@ def _unstuck(
     """Spark pipelines on a fleet of Celery workers: no job gets stuck, and none lies about its state."""
 
 
-app.command("up")(up)
-app.command("demo")(demo)
-app.command("submit")(submit)
-app.command("list")(list_jobs)
-app.command("show")(show)
-app.command("watch")(watch)
-app.command("why")(why)
-app.command("fleet")(fleet)
-app.command("doctor")(doctor)
-app.command("pause")(pause)
-app.command("resume")(resume)
-app.command("stop")(stop)
-app.command("cancel")(cancel)
-app.command("force-stop")(force_stop)
-app.command("retry")(retry)
-app.command("alter")(alter)
-app.command("skip")(skip)
-app.command("rerun")(rerun)
-app.command("events")(events)
-app.command("logs")(logs)
-app.command("validate")(validate)
-app.command("datasets")(datasets)
-app.add_typer(dead, name="dead")
+for panel, word, command, example in COMMANDS:
+    app.command(word, rich_help_panel=panel, epilog=f"Example: {escape(example)}")(command)
+app.add_typer(dead, name="dead", rich_help_panel=OPERATE, epilog="Example: unstuck dead list")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from unstuck.coordinator.cli.exits import BadRequest
+from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, iso, size, stderr, stdout, table
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import DatasetState, Warehouse
@@ -30,7 +31,7 @@ def datasets(
     warehouse: Annotated[
         str | None, typer.Option("--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is published: datasets, their version, rows, files, bytes, and the job that made them."""
     settings = Settings() if warehouse is None else Settings(warehouse=warehouse)

@@ -69,8 +69,8 @@ def unreachable(url: str, error: redis.RedisError, otherwise: str = ELSEWHERE) -
     return Unreachable(f"The Redis at {place} answered with an error: {said}")
 
 
-def verdict(error: Exception) -> tuple[ExitCode, str] | None:
-    """The exit code and the text for ``error``; None if nobody expected it."""
+def explained(error: Exception) -> tuple[ExitCode, str] | None:
+    """The exit code and the sentence for ``error``; None if the error is a bug of ours."""
     from pydantic import ValidationError
 
     from unstuck.coordinator.client import NoSuchJob, NotDurable, Refused

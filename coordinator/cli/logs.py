@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 import re
 import sys
 import time
@@ -14,14 +16,15 @@ import typer
 from unstuck.coordinator.cli.connection import Connection, connected
 from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.exits import BadRequest
-from unstuck.coordinator.cli.job_name import resolve
-from unstuck.coordinator.cli.render.terminal import emit_line, stderr
+from unstuck.coordinator.cli.options import Follow, JobArgument, JsonLines, resolve
+from unstuck.coordinator.cli.render.terminal import clock, emit_line, printable, stderr
 from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import GROUP_ID, split_member
 from unstuck.tasks.warehouse.files import Files
 
 EVERY = 0.5  # seconds between two looks
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z(?= )")
 _LOG = re.compile(r"(\d+)-(\w+)-(\w+)\.log")
 
 
@@ -38,12 +41,15 @@ class LogFile:
         return f"{self.group}#{self.epoch}"
 
 
-def find_logs(files: Files, job: str, group: str | None, every_attempt: bool) -> list[LogFile]:
-    """The logs there are, in order of group and attempt; the newest of each group unless ``every_attempt``.
+def find_logs(files: Files, view: JobView, group: str | None, every_attempt: bool) -> list[LogFile]:
+    """The logs of a job, in the order in which its groups started; the newest of each group unless ``every_attempt``.
 
     Args:
         group: a group, a fork (all its members), or one member (``by_month[3]``).
     """
+    job = view.job.id
+    records = {member.id: member.record for one in view.groups for member in one.members}
+    started = {name: record.started_at or record.since for name, record in records.items()}
     found = []
     for folder in files.names(f"_staging/{job}"):
         owner = _group_of(folder)
@@ -57,7 +63,12 @@ def find_logs(files: Files, job: str, group: str | None, every_attempt: bool) ->
                 logs.append(LogFile(owner, int(match[1]), f"_staging/{job}/{folder}/{name}"))
         logs.sort(key=lambda log: log.epoch)
         found += logs if every_attempt else logs[-1:]
-    return sorted(found, key=lambda log: (split_member(log.group)[0], split_member(log.group)[1] or 0, log.epoch))
+
+    def order(log: LogFile) -> tuple[float, str, int, int]:
+        name, ordinal = split_member(log.group)
+        return started.get(log.group, math.inf), name, ordinal or 0, log.epoch
+
+    return sorted(found, key=order)
 
 
 def _names(files: Files, folder: str) -> list[str]:
@@ -102,13 +113,13 @@ class Reader:
 
 
 def logs(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")],
+    job: JobArgument,
     group: Annotated[
         str | None, typer.Argument(metavar="[GROUP]", help="A group, a fork, or one member: by_month[3].")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Follow = False,
     every: Annotated[bool, typer.Option("--all", help="Every attempt, not the newest of each group alone.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Show what a job's attempts logged and printed. Lines of several groups are led by GROUP#ATTEMPT."""
     with connected() as connection:
@@ -122,13 +133,22 @@ def logs(
             if as_json:
                 emit_line({"group": log.group, "attempt": log.epoch, "file": files.uri(log.path), "line": line})
             else:
-                sys.stdout.write(f"{line}\n" if one_group and not every else f"{log.name} | {line}\n")
+                text = for_people(line)
+                sys.stdout.write(f"{text}\n" if one_group and not every else f"{log.name} | {text}\n")
         sys.stdout.flush()
     if not shown:
         stderr.print(
             f"No logs in {view.job.warehouse} for {group or 'any group'} of job {view.job.id} ({view.job.status}). "
             "They appear when an attempt begins; on an object store, when it has ended."
         )
+
+
+def for_people(line: str) -> str:
+    """``line`` of a log with its time as a person here reads it, and without what a terminal would obey."""
+    if stamp := _STAMP.match(line):
+        at = datetime.datetime.fromisoformat(stamp[0]).timestamp()
+        line = clock(at, "milliseconds") + line[stamp.end() :]
+    return printable(line)
 
 
 def _lines(
@@ -138,7 +158,7 @@ def _lines(
     while True:
         ended = view.job.terminal or not follow
         # While following, an attempt that was seen is followed to its end, also when the next one has begun.
-        yield from _look(reader, find_logs(files, view.job.id, group, every or follow), ended)
+        yield from _look(reader, find_logs(files, view, group, every or follow), ended)
         sys.stdout.flush()
         if ended:
             return

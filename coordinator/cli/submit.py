@@ -1,4 +1,4 @@
-"""``unstuck submit``: store a job, and with ``--wait`` see it through."""
+"""``unstuck submit`` stores a job; ``unstuck validate`` checks its spec without Redis."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Annotated, Any
 import typer
 
 from unstuck.coordinator.cli.connection import connected, settings_here
-from unstuck.coordinator.cli.control import By
 from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.options import STANDARD_INPUT, AsJson, By, Params, read_spec
 from unstuck.coordinator.cli.render.json import job_json
-from unstuck.coordinator.cli.render.terminal import emit, stderr, voice
+from unstuck.coordinator.cli.render.terminal import count_of, emit, stderr, stdout, voice
 from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.client import Client, Submitted
-from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.spec.problems import Problem, SpecError
+
+SPEC = "A job spec, YAML or JSON; `-` is standard input."
 
 
 def submit(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A job spec, YAML or JSON.", show_default=False)],
-    param: Annotated[
-        list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Set a parameter of the spec.")
-    ] = None,
+    spec: Annotated[
+        Path, typer.Argument(metavar="SPEC", help="A job spec, YAML or JSON; `-`: standard input.", show_default=False)
+    ],
+    param: Params = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Submitting the same spec under the same key again is the same job.")
     ] = None,
@@ -33,7 +36,7 @@ def submit(
     ] = False,
 ) -> None:
     """Submit a job. It runs whether or not anybody watches."""
-    job_spec = JobSpec.from_file(spec, params_of(param or []))
+    job_spec = read_spec(spec, param)
     settings = settings_here()
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
@@ -66,12 +69,57 @@ def tell(client: Client, name: str, submitted: Submitted, as_json: bool) -> None
     out.print(f"The same spec was submitted under this key before: job {submitted.id} of {name}, which is {status}.")
 
 
-def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE") -> dict[str, str]:
-    """``{"year": "2013"}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
-    params = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
-        params[name] = value
-    return params
+def validate(
+    spec: Annotated[Path | None, typer.Argument(metavar="SPEC", help=SPEC, show_default=False)] = None,
+    param: Params = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a spec, for editors.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a job spec without submitting it. Exit code 2 with all its problems if it is wrong."""
+    if schema:
+        from unstuck.coordinator.spec.json_schema import json_schema
+
+        emit(json_schema())
+        return
+    if spec is None:
+        raise typer.BadParameter("name a job spec, or give --schema", param_hint="SPEC")
+    try:
+        job = read_spec(spec, param)
+        plan = compile_to_store(job).plan
+    except SpecError as error:
+        if not as_json:
+            raise
+        emit({"ok": False, "problems": [_problem(problem) for problem in error.problems]})
+        raise typer.Exit(ExitCode.USAGE) from None
+    forks = [group for group in plan.groups.values() if group.spec.for_each is not None]
+    dynamic = sum(1 for group in forks if group.spec.fork_from is not None)
+    members = sum(plan.member_count(name, {}) or 0 for name in plan.groups)
+    answer: dict[str, Any] = {
+        "ok": True,
+        "name": job.name,
+        "groups": len(plan.groups),
+        "forks": len(forks),
+        "members": None if dynamic else members,
+        "steps": sum(len(group.spec.steps) for group in plan.groups.values()),
+        "problems": [],
+    }
+    if as_json:
+        emit(answer)
+        return
+    open_ended = f", {dynamic} of them dynamic" if dynamic else ""
+    size = f"at least {members}" if dynamic else str(members)
+    source = "standard input" if spec == STANDARD_INPUT else spec
+    stdout.print(
+        f"OK: {source}: job {job.name}, {count_of(len(plan.groups), 'group')} ({len(forks)} forked{open_ended}), "
+        f"{count_of(answer['steps'], 'step')}, {size} to run"
+    )
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": problem.source or None,
+        "line": problem.line,
+        "column": problem.column,
+        "path": problem.path,
+        "message": problem.message,
+    }

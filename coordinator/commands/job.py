@@ -42,6 +42,7 @@ _INTENT = {
     Command.CANCEL: Intent.CANCEL,
     Command.FORCE_STOP: Intent.FORCE_STOP,
 }
+_ENDS = {Command.STOP: Status.STOPPED, Command.CANCEL: Status.CANCELED, Command.FORCE_STOP: Status.CANCELED}
 _STRENGTH = (Intent.RUN, Intent.PAUSE, Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP)
 
 
@@ -55,13 +56,15 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
     where = f"job {job.id} is {job.status}"
     wanted = _INTENT[given]
     if job.terminal:
+        if job.status is _ENDS.get(given):
+            return Commanded(Answer.ALREADY, job, f"{where} already; {_after(job)}")
         return Commanded(Answer.REFUSED, job, f"{where}, and a job that has ended never changes; {_after(job)}")
     if given is Command.RESUME:
         if job.intent is Intent.RUN and job.halted is None:
             if job.renewed:  # its status says so as soon as a coordinator has looked
                 return Commanded(Answer.ALREADY, job, f"job {job.id} goes on: resume had been asked for before")
             return Commanded(
-                Answer.REFUSED, job, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
+                Answer.ALREADY, job, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
             )
         if job.intent not in (Intent.RUN, Intent.PAUSE):
             return Commanded(

@@ -15,6 +15,7 @@ from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.spec.problems import listed
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.token import fork_member
 
@@ -186,8 +187,16 @@ def published(draft: Draft, result: PublishResult) -> None:
         )
     else:
         draft.job = replace(draft.job, version=result.version, published=dict(result.rows))
-        what = f" and published as version {result.version}" if result.version else "; there was nothing to publish"
+        what = f" and published as version {result.version}" if result.version else _unpublished(draft)
         finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}"))
+
+
+def _unpublished(draft: Draft) -> str:
+    """Which outputs exist and were not published, and how to publish them."""
+    outputs = sorted({output for record in draft.state.groups.values() for output in record.rows})
+    if not outputs:
+        return "; there was nothing to publish"
+    return f"; nothing was published of the outputs {listed(outputs)}: name those to publish under publish: in the spec"
 
 
 def finish(draft: Draft, status: Status, reason: Reason) -> None:

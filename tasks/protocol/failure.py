@@ -124,13 +124,24 @@ def _trimmed(frames: list[traceback.FrameSummary], text: str, clean: Callable[[s
 
 
 def _own(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    return [f for f in frames if not f.filename.startswith(_OURS) and not any(n in f.filename for n in _NOT_THE_USERS)]
+    return [frame for frame in frames if _users(frame.filename)]
+
+
+def _users(filename: str) -> bool:
+    return not filename.startswith(_OURS) and not any(name in filename for name in _NOT_THE_USERS)
 
 
 def _whole(error: BaseException) -> str:
-    """All that there is to show of ``error``, with its causes; its frames and its text if it does not let itself be."""
+    """The traceback of ``error`` from the first frame of the user's code on, with its causes.
+
+    An error that cannot be formatted is shown by its frames and its class.
+    """
     bare = "".join(["Traceback (most recent call last):\n", *traceback.format_list(_frames(error)), describe(error)])
-    return _ask(lambda: "".join(traceback.format_exception(type(error), error, _FRAMES(error))).rstrip(), bare)
+    begins = _FRAMES(error)
+    while begins is not None and not _users(begins.tb_frame.f_code.co_filename):
+        begins = begins.tb_next
+    shown = begins or _FRAMES(error)  # an error of ours is shown with our frames
+    return _ask(lambda: "".join(traceback.format_exception(type(error), error, shown)).rstrip(), bare)
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:

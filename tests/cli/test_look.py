@@ -29,17 +29,17 @@ SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", 
 # -- list -----------------------------------------------------------------------------------------------------
 
 
-def test_list_in_json_has_stable_names_and_times_with_an_offset(cli: Cli, hand: ByHand) -> None:
+def test_list_in_json_has_stable_names_and_times_in_utc(cli: Cli, hand: ByHand) -> None:
     old = hand.finished(name="nightly")
     new = hand.submit({"name": "a"}, {"name": "b", "needs": ["a"]})
     first, second = cli.json("list")
     assert (first["id"], second["id"]) == (new, old)
     assert set(second) == {
         *("id", "name", "status", "submitted_at", "started_at", "ended_at"),
-        *("done", "total", "groups", "version", "reason"),
+        *("done", "total", "groups", "version", "why", "reason"),
     }
     assert (second["status"], second["done"], second["total"], second["groups"]) == ("FINISHED", 1, 1, {"SUCCEEDED": 1})
-    assert datetime.datetime.fromisoformat(second["ended_at"]).utcoffset() is not None
+    assert second["ended_at"].endswith("Z")
     assert (first["status"], first["started_at"], first["total"]) == ("PENDING", None, 2)
 
 
@@ -81,6 +81,33 @@ def test_list_for_people_shows_where_each_job_stands_and_why(cli: Cli, hand: ByH
     assert "the file is gone" in line
 
 
+def test_list_says_what_a_job_waits_for_in_the_words_of_why(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+    retrying = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
+    hand.decide(retrying)
+    hand.fail(retrying, "flaky", "no network", recoverable=True)
+    paused, stuck = hand.submit({"name": "a"}), hand.submit({"name": "heavy", "queue": "heavy"})
+    hand.client.pause(paused, reason="night", by="anna")
+    for job in (paused, stuck):
+        hand.decide(job)
+    groups = Keys(hand.settings.prefix).of(stuck).groups
+    record = json.loads(client.hget(groups, "heavy") or "")
+    client.hset(groups, "heavy", json.dumps({**record, "since": record["since"] - 60}))  # long enough to be stuck
+    listed = {job["id"]: (job["status"], job["why"]) for job in cli.json("list")}
+    assert listed == {
+        retrying: ("RETRYING", "flaky recovers (backoff, attempt 1) after: no network"),
+        paused: ("PAUSED", "anna paused it (night)"),
+        stuck: ("PENDING", "heavy: queue heavy: no worker listens on it"),
+    }
+    lines = cli("list").stdout.splitlines()
+    for job, (status, waits) in listed.items():
+        (line,) = [line for line in lines if job in line]
+        assert status in line
+        assert line.endswith(waits)
+        assert cli.json("show", job)["why"] == waits
+    why, said = cli.json("why", paused)[0], cli("why", paused).stdout
+    assert (why["what"] in said, why["what"]) == (True, listed[paused][1])
+
+
 def test_an_empty_list_is_an_empty_list(cli: Cli) -> None:
     assert cli.json("list") == []
     done = cli("list")
@@ -97,7 +124,64 @@ def test_a_job_may_be_named_last_or_by_the_beginning_of_either_part_of_its_id(cl
         assert cli.json("show", word)["id"] == job
 
 
+def test_the_name_of_a_job_is_its_newest_job_and_an_exact_id_wins(cli: Cli, hand: ByHand) -> None:
+    older = hand.submit({"name": "a"}, name="flights")
+    newest = hand.submit({"name": "a"}, name="flights")
+    named_so = hand.submit({"name": "a"}, name=older)  # somebody called a job by the id of another
+    assert cli.json("show", "flights")["id"] == newest
+    assert cli.json("show", older)["id"] == older
+    assert cli("cancel", "flights").returncode == 0
+    assert [hand.view(job).job.intent for job in (older, newest, named_so)] == ["run", "cancel", "run"]
+    done = cli("show", "fligths")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no job fligths is in the store" in done.stderr
+    assert "no job has this name, and no id begins with it" in done.stderr
+
+
 # -- show -----------------------------------------------------------------------------------------------------
+
+
+def test_no_line_of_an_answer_in_a_pipe_ends_with_spaces(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "only"}, {"name": "other", "needs": ["only"]})
+    hand.decide(job)
+    hand.fail(job, "only", "no such column", traceback="Frames:\n  File x, line 1\n    f()\nKeyError: 'x'")
+    for command in (("show", job), ("list",), ("events", job), ("why", job), ("fleet",)):
+        lines = cli(*command).stdout.splitlines()
+        assert [line for line in lines if line != line.rstrip()] == [], command
+    assert "      File x, line 1\n        f()\n    KeyError: 'x'" in cli("show", job).stdout
+
+
+# -- times ----------------------------------------------------------------------------------------------------
+
+
+def test_people_read_local_times_with_the_offset_and_programs_read_utc(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
+    hand.decide(job)
+    hand.fail(job, "flaky", "no network", recoverable=True)
+    view = hand.view(job)
+    write_log(hand, Token(job, "flaky", 1, "n", "c"), "2013-12-31T23:30:00.250Z INFO step: one", "two 23:30:00")
+    cli.env["TZ"] = "Somewhere-05:30"  # POSIX counts westwards: this is five and a half hours ahead of UTC
+
+    def said(*arguments: str) -> str:
+        with cli.start(*arguments) as process:
+            return process.communicate(timeout=60)[0]
+
+    ahead = datetime.timezone(datetime.timedelta(hours=5.5))
+    local = datetime.datetime.fromtimestamp(view.job.submitted_at, ahead).isoformat(sep=" ", timespec="seconds")
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert said("events", job).startswith(f"{local}  SUBMITTED")
+    for command in ("show", "why", "events"):
+        out = said(command, job)
+        assert len(re.findall(stamp, out)) >= 1
+        assert len(re.findall(stamp, out)) == len(re.findall(stamp + r"\+05:30", out)), out
+        times = re.findall(r'"(\d{4}-\d\d-\d\dT[^"]*)"', said(command, job, "--json"))
+        assert times
+        assert [time for time in times if not re.fullmatch(r"[\d-]{10}T[\d:]{8}\.\d{3}Z", time)] == []
+    assert said("logs", job, "flaky").splitlines() == ["2014-01-01 05:00:00.250+05:30 INFO step: one", "two 23:30:00"]
+    assert json.loads(said("logs", job, "--json").splitlines()[0])["line"].startswith("2013-12-31T23:30:00.250Z ")
+
+
+# -- more of show ---------------------------------------------------------------------------------------------
 
 
 def test_show_in_json_tells_everything_of_a_fork_and_its_members(cli: Cli, hand: ByHand) -> None:
@@ -277,6 +361,19 @@ def test_logs_show_the_newest_attempt_of_each_group_and_all_when_asked(cli: Cli,
     entry = json.loads(cli("logs", logged, "month[1]", "--json").stdout)
     assert (entry["group"], entry["attempt"], entry["line"]) == ("month[1]", 1, "august")
     assert Path(entry["file"]).read_text() == "august\n"
+
+
+def test_logs_come_in_the_order_in_which_groups_started_and_obey_no_escape(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "zebra"}, {"name": "apple", "needs": ["zebra"]})
+    hand.decide(job)
+    for group in ("zebra", "apple"):
+        token = hand.claim(job, group)
+        write_log(hand, token, f"\x1b[31m{group}\x1b[0m \x1b]0;title\x07\x07")
+        hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
+    assert cli("logs", job).stdout.splitlines() == [
+        "zebra#1 | zebra \N{REPLACEMENT CHARACTER}",
+        "apple#1 | apple \N{REPLACEMENT CHARACTER}",
+    ]
 
 
 def test_what_else_lies_about_beside_the_logs_of_a_job_disturbs_nobody(cli: Cli, hand: ByHand, logged: str) -> None:

@@ -101,6 +101,30 @@ def test_one_that_refuses_is_4_and_the_others_are_done_all_the_same(cli: Cli, ha
     assert intents(hand, first, second) == [Intent.CANCEL, Intent.CANCEL]
 
 
+def test_a_command_that_asks_for_what_is_so_already_is_0(cli: Cli, hand: ByHand) -> None:
+    """Whoever cancels twice, or after the deadline of a script, has what was asked for."""
+    canceled, stopped, paused, running = jobs(hand, 4)
+    for job, command in ((canceled, hand.client.cancel), (stopped, hand.client.stop), (paused, hand.client.pause)):
+        command(job)
+        hand.decide(job)
+    hand.decide(running)
+    hand.claim(running, "a")
+    told = {
+        canceled: (("cancel", "force-stop"), "CANCELED"),
+        stopped: (("stop",), "STOPPED"),
+        paused: (("pause",), "PAUSED"),
+        running: (("resume",), "RUNNING"),
+    }
+    for job, (commands, status) in told.items():
+        before = hand.view(job).job
+        for command in commands:
+            (answer,) = cli.json(command, job)
+            assert (answer["answer"], answer["status"]) == ("ALREADY", status)
+            assert status in answer["text"]
+        assert hand.view(job).job == before
+    assert cli("stop", canceled).returncode == cli("cancel", stopped).returncode == 4, "these are other states"
+
+
 @pytest.mark.parametrize("arguments", [(), ("last", "--name", "x")], ids=["neither", "both"])
 def test_ids_or_a_filter_but_not_both_and_not_neither(cli: Cli, hand: ByHand, arguments: tuple[str, ...]) -> None:
     (job,) = jobs(hand, 1)

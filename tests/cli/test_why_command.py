@@ -88,7 +88,18 @@ def test_of_a_paused_job_no_attempt_is_promised_and_the_resume_is_offered(cli: C
     assert "attempt 2 in" not in cli("show", job).stdout
 
 
-def test_in_json_every_time_has_an_offset_and_what_is_not_known_is_null(
+def test_an_error_of_several_lines_is_indented_and_its_escapes_are_not_obeyed(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
+    hand.decide(job)
+    hand.fail(job, "flaky", "\x1b[31mno\x1b[0m network\n\x1b]0;mine\x07on two\rlines\n", recoverable=True)
+    out = cli("why", job).stdout  # Cli looks for escapes
+    assert "  why     no network\n          on two\N{REPLACEMENT CHARACTER}lines" in out
+    assert "first error: USER_ERROR: no network\n          on two" in out
+    assert {line[:2] for line in out.splitlines()} == {job[:2], "fl", "  "}
+    assert cli.json("why", job)[1]["what"].startswith("\x1b[31mno"), "a program reads what was said"
+
+
+def test_in_json_every_time_is_in_utc_and_what_is_not_known_is_null(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
     job = hand.submit({"name": "heavy", "queue": "heavy"})
@@ -101,7 +112,7 @@ def test_in_json_every_time_has_an_offset_and_what_is_not_known_is_null(
     assert heavy["what"] == "queue heavy: no worker listens on it"
     for name, at in (("since", record.since), ("next_at", record.hinted_at + 10)):
         read = datetime.datetime.fromisoformat(heavy[name])
-        assert read.utcoffset() is not None
+        assert heavy[name].endswith("Z")
         assert abs(read.timestamp() - at) < 1
     assert datetime.datetime.fromisoformat(about["since"]).timestamp() > 0
     assert heavy["tried"] == "its hint was sent 2 times"

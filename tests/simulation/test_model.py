@@ -86,6 +86,10 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
         elif kind == "halt" and rng.random() < 0.1:
             both.halt(f"halt{step}")
         both.compare()
+    for given in (Command.FORCE_STOP, Command.PAUSE):  # a pause after a force-stop is refused, whatever came before
+        both.look()
+        agreed(both.command(len(both.seen) - 1, given, False, f"last {given}"), "command")
+        both.compare()
     both.commands_told()
     return answers
 

@@ -10,7 +10,9 @@ import typer
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.control import SHOWN
 from unstuck.coordinator.cli.exits import BadRequest, ExitCode
+from unstuck.coordinator.cli.options import AsJson, Yes, confirm
 from unstuck.coordinator.cli.render.terminal import (
     clock,
     count_of,
@@ -23,7 +25,6 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
     voice,
 )
-from unstuck.coordinator.cli.selection import SHOWN, let_decide
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.store.dead_letters import DeadLetterAnswer, DeadLetterResult, NoSuchReport, unreadable
 from unstuck.coordinator.store.reports import DeadLetter
@@ -35,8 +36,6 @@ dead = typer.Typer(help="Reports of workers that nobody could apply.", no_args_i
 
 Reports = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids, as `unstuck dead list` shows them.")]
 All = Annotated[bool, typer.Option("--all", help="Every report that is parked now.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether they are meant.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
 @dead.callback()
@@ -44,7 +43,7 @@ def _reports() -> None:
     """Reports of workers that nobody could apply."""
 
 
-@dead.command("list")
+@dead.command("list", epilog="Example: unstuck dead list --limit 20")
 def list_dead(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 100, as_json: AsJson = False
 ) -> None:
@@ -60,7 +59,7 @@ def list_dead(
     stdout.print(_listing(parked))
 
 
-@dead.command("show")
+@dead.command("show", epilog="Example: unstuck dead show 1388530799000-0")
 def show_dead(
     report: Annotated[str, typer.Argument(metavar="ID", help="Of a report.")], as_json: AsJson = False
 ) -> None:
@@ -88,13 +87,13 @@ def show_dead(
     stdout.print(printable(json.dumps(one.raw, indent=2, ensure_ascii=False)), soft_wrap=True)
 
 
-@dead.command("replay")
+@dead.command("replay", epilog="Example: unstuck dead replay --all")
 def replay(reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Put parked reports back, for a coordinator to apply. Refused for what would only be parked again."""
     _treat(reports, everything, yes, as_json, "replay", lambda client: client.replay_report)
 
 
-@dead.command("drop")
+@dead.command("drop", epilog="Example: unstuck dead drop 1388530799000-0 --yes")
 def drop(reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove parked reports for good. Asks first."""
     _treat(reports, everything, yes, as_json, "drop", lambda client: client.drop_report)
@@ -166,7 +165,7 @@ def _agree(word: str, parked: Sequence[DeadLetter], yes: bool) -> None:
     if len(parked) > SHOWN:
         stderr.print(f"and {len(parked) - SHOWN:,} more")
     count = count_of(len(parked), "parked report")
-    let_decide(f"{word}: {count}, as listed?", f"{word} would be done to {count}", yes)
+    confirm(f"{word}: {count}, as listed?", f"{word} would be done to {count}", yes)
 
 
 def _listing(parked: Sequence[DeadLetter]) -> Any:

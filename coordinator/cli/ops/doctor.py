@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Annotated
 
 import redis
 import typer
@@ -20,6 +19,7 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.exits import ExitCode, Unreachable
+from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
 from unstuck.coordinator.doctor import checks, fleet_checks
 from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
@@ -75,7 +75,7 @@ class _Seen:
     fleet: FleetView | None = None
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Examine Redis, the fleet, the settings, the warehouse and this machine. Changes nothing.
 
     Exits with 0 if there is no problem (there may be warnings), 1 if there is one, 5 if Redis cannot be reached.

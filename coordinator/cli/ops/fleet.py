@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, iso, one_line, stderr, stdout, table
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.coordinator.views.fleet import FleetView, QueueView
@@ -21,7 +21,7 @@ WORKER = "celery -A unstuck.tasks worker"
 COORDINATOR = "celery -A unstuck.coordinator worker -P threads"
 
 
-def fleet(as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False) -> None:
+def fleet(as_json: AsJson = False) -> None:
     """Show runners and what each runs, coordinators and what each last did, and the queues between them."""
     with connected() as connection:
         view = connection.client.fleet()

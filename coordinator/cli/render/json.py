@@ -1,4 +1,4 @@
-"""What ``--json`` shows: the field names here are a promise to scripts. Times are ISO 8601 with an offset, or null."""
+"""What ``--json`` shows: the field names here are a promise to scripts. Times are ISO 8601 in UTC with Z, or null."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from unstuck.coordinator.views.jobs import ForkView, GroupView, JobView, ListedJ
 from unstuck.tasks.protocol.report import Failure
 
 
-def listed_json(job: ListedJob) -> dict[str, Any]:
-    """One line of ``list``. ``total`` is null while a dynamic fork is not expanded."""
+def listed_json(job: ListedJob, why: str = "") -> dict[str, Any]:
+    """One line of ``list``; ``why``: what the job waits for. ``total`` is null while a dynamic fork is not expanded."""
     return {
         "id": job.id,
         "name": job.name,
@@ -23,6 +23,7 @@ def listed_json(job: ListedJob) -> dict[str, Any]:
         "total": job.total,
         "groups": job.groups,
         "version": job.version,
+        "why": why or None,
         "reason": _reason(job.reason),
     }
 

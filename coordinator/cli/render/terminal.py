@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import errno
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -22,6 +23,9 @@ from rich.text import Text
 
 PIPED_WIDTH = 1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
 BAR = 16
+
+# Colours and moves of the cursor (CSI), and titles and links (OSC).
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 STYLES = {
     "PENDING": "dim",
@@ -44,7 +48,19 @@ STYLES = {
 
 
 class _Console(Console):
-    """One that does not leave by itself when its reader has gone: ``cli.main`` knows the exit code for that."""
+    """Prints lines without trailing spaces into a pipe, and leaves it to ``cli.main`` to end when the reader has gone.
+
+    Rich pads the cells of a table to the width of the console, and that of a pipe is ``PIPED_WIDTH``.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if self.file.isatty():
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
+        self.file.flush()
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -84,8 +100,11 @@ def emit_line(value: Any) -> None:
 
 
 def printable(text: str) -> str:
-    """``text`` without the characters that a terminal would obey."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """``text`` without the escape sequences and control characters that a terminal would obey."""
+    if text.isprintable():
+        return text
+    plain = _ESCAPES.sub("", text)
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in plain)
 
 
 def one_line(text: str) -> str:
@@ -106,18 +125,18 @@ def bar(done: float, total: float, width: int = BAR) -> str:
     return "▇" * filled + "▁" * (width - filled)
 
 
-def local(at: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
-
-
-def clock(at: float) -> str:
-    """A time as a person here reads it; empty for a time that never was (0)."""
-    return local(at).strftime("%Y-%m-%d %H:%M:%S") if at else ""
+def clock(at: float, timespec: str = "seconds") -> str:
+    """A time for people: local, with the offset from UTC; empty for a time that never was (0)."""
+    local = datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
+    return local.isoformat(sep=" ", timespec=timespec) if at else ""
 
 
 def iso(at: float | None) -> str | None:
-    """A time as a machine reads it: ISO 8601 with the offset from UTC; None for a time that never was."""
-    return local(at).isoformat(timespec="milliseconds") if at else None
+    """A time for programs: ISO 8601 in UTC, with Z; None for a time that never was."""
+    if not at:
+        return None
+    utc = datetime.datetime.fromtimestamp(at, datetime.UTC)
+    return utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def program(folder: Path) -> str:

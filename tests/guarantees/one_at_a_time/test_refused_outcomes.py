@@ -11,7 +11,7 @@ import redis
 import unstuck.tasks.watchdog.__main__ as watchdog
 from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lapse, lossy, queued  # noqa: F401 - a fixture
 from tests.support.coordinator import SUCCEEDED, Head, failed
-from unstuck.coordinator.cli.events import event_text
+from unstuck.coordinator.cli.watch import event_text
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.lease import ANSWER_KEPT, Lease

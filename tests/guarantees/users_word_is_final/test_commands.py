@@ -290,18 +290,35 @@ def test_a_stronger_command_overrides_a_weaker_one_and_never_the_other_way_round
     assert head.client.force_stop(job).answer == "DONE"
 
 
-def test_resume_of_what_is_not_paused_is_refused_with_the_job_the_state_and_what_to_do(head: Head) -> None:
+def test_resume_of_what_is_not_paused_says_that_it_goes_on_and_of_what_has_ended_is_refused(head: Head) -> None:
     retrying, going = backoff(head), running(head)
     for job, state in ((retrying, "RETRYING"), (going, "RUNNING")):
-        refused = head.client.resume(job)
-        assert refused.answer == "REFUSED"
-        assert job in refused.text
-        assert state in refused.text
+        commit = head.show(job).job.commit
+        answered = head.client.resume(job)
+        assert answered.answer == "ALREADY"
+        assert job in answered.text
+        assert state in answered.text
+        assert head.show(job).job.commit == commit
     done = head.submit(group("only"))
     head.drive(done)
     refused = head.client.resume(done)
     assert refused.answer == "REFUSED"
     assert "FINISHED" in refused.text
+
+
+@pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
+def test_a_command_whose_state_is_reached_changes_nothing_and_is_no_refusal(head: Head, given: Command) -> None:
+    job = running(head)
+    head.client.command(job, given)
+    act(head, job)
+    let_go(head, job)
+    act(head, job)
+    act(head, job)
+    before = head.show(job).job
+    assert before.status is WANTED[given]
+    again = head.client.command(job, given)
+    assert (again.answer, str(before.status) in again.text) == ("ALREADY", True)
+    assert head.show(job).job == before
 
 
 @pytest.mark.parametrize("given", [Command.STOP, Command.CANCEL, Command.FORCE_STOP], ids=lambda given: given.name)

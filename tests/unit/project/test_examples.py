@@ -15,6 +15,7 @@ import pytest
 
 from examples import dynamic, flights, nycflights, retry
 from examples.flights_truth import disagreements, truth
+from unstuck.coordinator.spec import json_schema
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.errors import Unrecoverable
 
@@ -42,6 +43,14 @@ def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 # -- specs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_an_editor_finds_the_schema_of_every_example(path: Path) -> None:
+    line = path.read_text().splitlines()[0]
+    told, _, schema = line.partition("$schema=")
+    assert told == "# yaml-language-server: "
+    assert (path.parent / schema).resolve() == Path(json_schema.__file__).with_name("spec.schema.json").resolve()
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name)

@@ -223,6 +223,16 @@ def test_a_job_that_had_nothing_to_publish_does_not_say_that_it_published() -> N
     assert (job.status(), said) == (Status.FINISHED, "all groups are done; there was nothing to publish")
 
 
+def test_a_job_that_published_none_of_its_outputs_names_them_and_says_how_to_publish_them() -> None:
+    job = Job(group("a"))
+    job.decide()
+    job.run("a", rows={"monthly": 3, "clean": 0})
+    job.decide(published=PublishResult(version=0, rows={}))
+    assert job.state.job.reason is not None
+    said = "nothing was published of the outputs clean, monthly: name those to publish under publish: in the spec"
+    assert job.state.job.reason.text == f"all groups are done; {said}"
+
+
 def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -> None:
     """Found by the simulator: the store is rolled back under a publisher, whose job is in recovery when it answers."""
     job = Job(group("a", retry=NO_JITTER))

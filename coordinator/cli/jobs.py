@@ -1,10 +1,11 @@
-"""``unstuck list`` and ``unstuck show``: how jobs stand."""
+"""``unstuck list``, ``show`` and ``why``: how jobs stand, and what they wait for."""
 
 from __future__ import annotations
 
-import datetime
+import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -13,14 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.diff import diff_json, diff_lines
-from unstuck.coordinator.cli.job_name import resolve
+from unstuck.coordinator.cli.options import AsJson, JobArgument, Named, Since, Statuses, resolve, since_time
+from unstuck.coordinator.cli.render.diff import diff_json, diff_lines
 from unstuck.coordinator.cli.render.json import job_json, listed_json
 from unstuck.coordinator.cli.render.terminal import (
     clock,
     coloured,
     count_of,
     emit,
+    iso,
     one_line,
     printable,
     stderr,
@@ -28,66 +30,59 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
 )
 from unstuck.coordinator.cli.render.tree import job_tree
+from unstuck.coordinator.client import Client, NoSuchJob
+from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.jobs import GroupView, JobView, ListedJob
-from unstuck.tasks.duration import format_duration, parse_duration
+from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.report import Failure
 
 FAILED_SHOWN = 5  # groups whose errors are written out
+EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
 
 
 def list_jobs(
-    status: Annotated[
-        list[Status] | None,
-        typer.Option("--status", case_sensitive=False, help="Only jobs in this status; may be given several times."),
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="GLOB", help="Only jobs whose name fits.")] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Only jobs submitted since: 2h, 7d, or 2013-12-31T12:00."),
-    ] = None,
+    status: Statuses = None,
+    name: Named = None,
+    since: Since = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """List jobs, the newest first."""
-    start = None if since is None else since_time(since, time.time())
+    """List jobs, the newest first, and what each waits for or how it ended."""
+    start = None if since is None else since_time(since)
     with connected() as connection:
         jobs = connection.client.jobs(status=status or (), name=name, since=start, limit=limit)
+        waits = _waits(connection.client, jobs)
     if as_json:
-        emit([listed_json(job) for job in jobs])
+        emit([listed_json(job, waits.get(job.id, "")) for job in jobs])
         return
     if not jobs:
         stderr.print("No jobs." if not (status or name or since) else "No job fits.")
         return
-    stdout.print(_listing(jobs, time.time()))
+    stdout.print(_listing(jobs, waits, time.time()))
     if len(jobs) == limit:
         stderr.print(f"These are the newest {limit}; --limit shows more.")
 
 
-def since_time(text: str, now: float) -> float:
-    """Seconds since the epoch of ``2h`` (before ``now``) or of an ISO time (local unless it says otherwise).
-
-    Raises:
-        typer.BadParameter: it is neither.
-    """
-    try:
-        return now - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is neither a duration (2h, 7d) nor an ISO time (2013-12-31T12:00)", param_hint="--since"
-        ) from None
+def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
+    """The line of ``why`` for each job that has not ended, of as many as can be asked in ``EXPLAIN_WITHIN`` seconds."""
+    until = time.monotonic() + EXPLAIN_WITHIN
+    waits = {}
+    for job in jobs:
+        if job.status.terminal or time.monotonic() > until:
+            continue
+        with suppress(NoSuchJob):  # it was removed since it was listed
+            waits[job.id] = client.show(job.id, why=True, members=1).why_line(job.id)
+    return waits
 
 
-def _listing(jobs: list[ListedJob], now: float) -> Table:
+def _listing(jobs: list[ListedJob], waits: Mapping[str, str], now: float) -> Table:
     listing = table("ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", "REASON", right=("DONE", "AGE", "TOOK"))
     for column in listing.columns[:6]:
         column.no_wrap = True
     for job in jobs:
         took = (job.ended_at or now) - job.started_at if job.started_at else None
+        ended = job.reason.text if job.reason and job.status is not Status.FINISHED else ""
         listing.add_row(
             job.id,
             job.name,
@@ -95,15 +90,15 @@ def _listing(jobs: list[ListedJob], now: float) -> Table:
             f"{job.done}/{'?' if job.total is None else job.total}",
             format_duration(max(0.0, now - job.submitted_at)),
             "" if took is None else format_duration(max(0.0, took)),
-            Text(one_line(job.reason.text) if job.reason and job.status is not Status.FINISHED else ""),
+            Text(one_line(waits.get(job.id) or ended)),
         )
     return listing
 
 
 def show(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or `last`.")],
+    job: JobArgument,
     diff: Annotated[bool, typer.Option("--diff", help="What was altered, and which groups ran with what.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show all there is to know of one job, and the errors of its groups."""
     with connected() as connection:
@@ -184,4 +179,41 @@ def _errors(member: GroupView) -> Iterator[Text | Padding]:
 def _error(what: str, failure: Failure) -> Iterator[Text | Padding]:
     yield Text.assemble((f"  {what}: ", "dim"), (failure.code, "red"), f" {printable(failure.text)}")
     if failure.traceback:
-        yield Padding(Text(printable(failure.traceback.rstrip()), "dim"), (0, 0, 0, 4))
+        yield Padding(Text(printable(failure.traceback.rstrip()), "dim"), (0, 0, 0, 4), expand=False)
+
+
+def why(job: JobArgument, as_json: AsJson = False) -> None:
+    """Say what a job waits for: since when, what was tried, what happens next and when, and what would help."""
+    with connected() as connection:
+        found = connection.client.explain(resolve(connection.client, job))
+    if as_json:
+        emit([_as_json(one) for one in found])
+        return
+    for one in found:
+        stdout.print(Text.assemble((one.subject, "bold"), f"  {one.state}" if one.state else ""), soft_wrap=True)
+        for label, text in _explained(one):
+            said = printable(text.strip()).replace("\n", "\n" + 10 * " ")
+            stdout.print(Text(f"  {label:<8}{said}"), soft_wrap=True)
+
+
+def _explained(one: Explanation) -> list[tuple[str, str]]:
+    lines = [("why", one.what)]
+    if one.since:
+        lines.append(("since", clock(one.since)))
+    if one.tried:
+        lines.append(("tried", one.tried))
+    if one.next_at:
+        lines.append(("next", f"{clock(one.next_at)}: {one.next_what}"))
+    elif one.next_what:
+        lines.append(("next", one.next_what))
+    if one.gives_up:
+        lines.append(("ends", one.gives_up + (f", at {clock(one.gives_up_at)}" if one.gives_up_at else "")))
+    lines.extend(("try", command) for command in one.help)
+    return lines
+
+
+def _as_json(one: Explanation) -> dict[str, object]:
+    data = dataclasses.asdict(one)
+    for name in ("since", "next_at", "gives_up_at"):
+        data[name] = iso(data[name]) if data[name] else None
+    return {**data, "help": list(one.help)}

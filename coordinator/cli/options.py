@@ -1,0 +1,169 @@
+"""The words that several commands take: how a person names a job, a status, a time or a parameter, and says yes."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unstuck.coordinator.cli.exits import Ambiguous, BadRequest, ExitCode
+from unstuck.coordinator.cli.render.terminal import stderr
+from unstuck.coordinator.client import Client, NoSuchJob
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import listed, suggestion
+from unstuck.coordinator.views.jobs import ListedJob
+from unstuck.tasks.duration import parse_duration
+
+LAST = "last"
+STANDARD_INPUT = Path("-")
+_MINTED = re.compile(r"\d{8}T\d{6}-[a-z0-9]{8}")
+_LOOK_AT = 100_000  # jobs; as many as a listing ever answers with
+
+
+def read_status(word: str) -> Status:
+    """Raises: typer.BadParameter."""
+    try:
+        return Status(word.upper())
+    except ValueError:
+        known = [str(status) for status in Status]
+        near = suggestion(word.upper(), known).replace("'", "")
+        raise typer.BadParameter(f"{word!r} is no status{near or f'; there are {listed(known)}'}") from None
+
+
+def since_time(text: str) -> float:
+    """Seconds since the epoch of ``2h`` (ago) or of an ISO time (local unless it says otherwise).
+
+    Raises:
+        typer.BadParameter: it is neither.
+    """
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a duration (2h, 7d) nor an ISO time (2013-12-31T12:00)", param_hint="--since"
+        ) from None
+
+
+def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE") -> dict[str, str]:
+    """``{"year": "2013"}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
+    params = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
+        params[name] = value
+    return params
+
+
+def read_spec(path: Path, params: list[str] | None) -> JobSpec:
+    """The spec in the file, or on standard input. Raises: SpecError, typer.BadParameter."""
+    values = params_of(params or [])
+    if path != STANDARD_INPUT:
+        return JobSpec.from_file(path, values)
+    from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes
+
+    source = "standard input"
+    text = read_bytes(sys.stdin.buffer.read(MAX_BYTES + 1), source)
+    return JobSpec.from_text(text, source, Path.cwd()).with_params(values)
+
+
+def _statuses(begun: str) -> list[str]:
+    return [status for status in Status if status.startswith(begun.upper())]
+
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="An id, the beginning of one, a job's name (its newest job), or `last`.")
+]
+Statuses = Annotated[
+    list[Status] | None,
+    typer.Option(
+        "--status",
+        parser=read_status,
+        metavar="STATUS",
+        autocompletion=_statuses,
+        help="Only jobs in this status; may be given several times.",
+    ),
+]
+Named = Annotated[str | None, typer.Option("--name", metavar="GLOB", help="Only jobs whose name fits.")]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Only jobs submitted since: 2h, 7d, or 2013-12-31T12:00.")
+]
+Params = Annotated[
+    list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Set a parameter of the spec.")
+]
+Because = Annotated[str, typer.Option("--reason", help="Why, for the event log.")]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Who asks, for the event log; by default user@host.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")]
+
+
+def resolve(client: Client, word: str) -> str:
+    """The id of the job that ``word`` names: an id, a name (of its newest job), the beginning of an id, or ``last``.
+
+    Raises:
+        NoSuchJob: it names none.
+        Ambiguous: it begins several ids; the text lists them.
+    """
+    if _MINTED.fullmatch(word):
+        return word  # whether it is there, the next question tells
+    if word == LAST:
+        newest = client.jobs(limit=1)
+        if not newest:
+            raise NoSuchJob("there is no job yet; submit one with `unstuck submit SPEC`")
+        return newest[0].id
+    jobs = client.jobs(limit=_LOOK_AT)
+    for fits in (lambda job: job.id == word, lambda job: job.name == word):
+        if (found := next(filter(fits, jobs), None)) is not None:
+            return found.id  # the newest, for jobs are listed newest first
+    fitting = [job for job in jobs if _begins(job, word)]
+    if not fitting:
+        raise NoSuchJob(
+            f"no job {word} is in the store at {client.settings.prefix}: no job has this name, and no id begins with "
+            "it; `unstuck list` shows what is there"
+        )
+    if len(fitting) > 1:
+        shown = "\n".join(f"  {job.id}  {job.name}  {job.status}" for job in fitting[:20])
+        more = f"\n  … and {len(fitting) - 20} more" if len(fitting) > 20 else ""
+        raise Ambiguous(f"{word} fits {len(fitting)} jobs; name one of them:\n{shown}{more}")
+    return fitting[0].id
+
+
+def _begins(job: ListedJob, word: str) -> bool:
+    return bool(word) and (job.id.startswith(word) or job.id.partition("-")[2].startswith(word))
+
+
+def confirm(question: str, would: str, yes: bool) -> None:
+    """Let a person decide. Returns if the answer is yes.
+
+    Args:
+        would: what would be done, as a sentence for a script, where nobody can answer.
+
+    Raises:
+        BadRequest: nobody can be asked.
+        typer.Exit: the answer is no.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and stderr.is_terminal):
+        raise BadRequest(f"{would}, and nobody is there to agree. Nothing was changed; give --yes if they are meant.")
+    try:
+        answer = stderr.input(f"{question} [y/N] ", markup=False, emoji=False)
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        stderr.print("Nothing was changed.")
+        raise typer.Exit(ExitCode.NOT_WELL)
