@@ -81,7 +81,7 @@ def _prepare(home: Path) -> None:
 
 def footer(fleet: LocalFleet) -> str:
     """The workers with their process ids, and what a reader may do to them."""
-    pids = [f"{child.name} {child.pid}" for child in fleet.children if child.pid and child.name.startswith("spark-")]
+    pids = [f"{one.name} {one.pid}" for one in fleet.processes if one.pid and one.name.startswith("spark-")]
     if not pids:
         return "The Spark worker is being started again …"
     return f"Worker pids: {', '.join(pids)}. Try kill -9 on one: the job finishes all the same."
