@@ -77,7 +77,7 @@ class LocalFleet:
         self._programs = programs
         self._await_redis_for, self._log_limit, self._rotate_every = await_redis, log_limit, rotate_every
         self._say = Console(self.home.log("up"), say or to_stdout, log_limit)
-        self._signaled = False  # no Event: a signal handler could find its lock taken by the thread it interrupted
+        self._signaled = False
         self._ended = threading.Event()
         self._log_rotator: threading.Thread | None = None
         self._valkey: SupervisedProcess | None = None
@@ -181,8 +181,8 @@ class LocalFleet:
         Returns: 0 after a stop that was asked for; 1 if the fleet did not come up.
         Raises: FleetRunning, FleetFailed (from ``start``).
         """
-        # Signal handlers only set a flag and write a byte: a handler that set a threading.Event could find its lock
-        # taken by the very thread it interrupted.
+        # A signal handler only sets a flag and writes a byte: it could find the lock of a threading.Event taken by the
+        # thread that it interrupted.
         inbox, outbox = os.pipe()
 
         def note(number: int, frame: FrameType | None) -> None:
@@ -190,7 +190,7 @@ class LocalFleet:
             os.write(outbox, b"!")
 
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        # One that is ignored stays so: nohup means that the fleet outlives its terminal.
+        # An ignored signal stays ignored: under nohup the fleet outlives its terminal.
         before = {n: signal.signal(n, note) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
         failures: list[str] = []
         stopper = threading.Thread(target=self._stop_and_tell, args=(outbox,), name="stopper", daemon=True)
@@ -219,13 +219,13 @@ class LocalFleet:
             stopper.start()
             killer = threading.Timer(now, self._kill)
             killer.daemon = True
-            while (told := os.read(inbox, 1)) != b".":
-                if told == b"!" and killer.ident is None:
+            while (byte := os.read(inbox, 1)) != b".":
+                if byte == b"!" and killer.ident is None:
                     self._say(f"Handing back; what has not ended in {now:g} s is killed. Ctrl-C again kills it now.")
                     killer.start()
                     for process in self.processes:
                         process.stop()  # a worker that gets a second SIGTERM hands back at once
-                elif told == b"!":
+                elif byte == b"!":
                     self._kill()
             killer.cancel()
             stopper.join()

@@ -97,10 +97,8 @@ class SupervisedProcess:
         """Ask it to end (SIGTERM), and start it no more. Returns at once."""
         with self._mutex:
             self._stopping.set()
-            if self._process is not None and self._process.poll() is None:
-                # Remembered before the signal: nobody can see what a dead process had started.
-                self._tree = self._tree or Tree(psutil.Process(self._process.pid))
-                self._tree.remember()
+            if self._process is not None and self._tree is not None:
+                self._tree.remember()  # before the signal: nobody can see what a dead process had started
                 self._process.terminate()
 
     def gone(self, timeout: float) -> bool:
@@ -160,7 +158,7 @@ class SupervisedProcess:
                 return None
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("ab") as log:
-                self._process = subprocess.Popen(
+                process = subprocess.Popen(
                     tied(self.program.argv),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -169,5 +167,11 @@ class SupervisedProcess:
                     start_new_session=True,
                     pass_fds=(self._lock,),
                 )
-            self._started = time.monotonic()
-            return self._process
+            try:
+                self._tree = Tree(psutil.Process(process.pid))
+            except BaseException:
+                process.kill()  # nobody knows it, and another one will be started
+                process.wait()
+                raise
+            self._process, self._started = process, time.monotonic()
+            return process
