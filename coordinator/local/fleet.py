@@ -117,7 +117,8 @@ class LocalFleet:
             else:
                 port = self.home.port()
                 self._url = f"redis://127.0.0.1:{port}/0"
-                self._valkey = self._supervise(valkey(self.home.valkey, port), lock)
+                # Valkey holds the lock of the home too, so no second server ever opens its data.
+                self._valkey = self._supervise(valkey(self.home.valkey, port), pass_fds=[lock])
             if not self._redis_is_ready():
                 return
             if self._valkey is not None:
@@ -127,7 +128,7 @@ class LocalFleet:
             if programs is None:
                 programs = program_list(self.size, self._url, self.settings, suffix)
             for program in programs:
-                self.processes.append(self._supervise(program, lock))
+                self.processes.append(self._supervise(program))
         except BaseException:
             self.stop(grace=0.0)
             raise
@@ -260,8 +261,8 @@ class LocalFleet:
             )
         )
 
-    def _supervise(self, program: Program, lock: int) -> SupervisedProcess:
-        process = SupervisedProcess(program, self.home.log(program.name), lock, self._say, self._log_limit)
+    def _supervise(self, program: Program, pass_fds: Sequence[int] = ()) -> SupervisedProcess:
+        process = SupervisedProcess(program, self.home.log(program.name), self._say, self._log_limit, pass_fds)
         process.start()
         return process
 

@@ -64,7 +64,7 @@ class Home:
     def lock(self) -> int:
         """Take the home for this process; returns the file descriptor that holds the lock.
 
-        Every process of the fleet inherits the descriptor, so the home stays locked until a killed fleet has ended.
+        The embedded Valkey inherits the descriptor, so the home stays locked until the server of a killed fleet ends.
 
         Raises:
             FleetRunning: another process holds it; the sentence names its pid.
@@ -90,8 +90,8 @@ class Home:
                 f"'kill {pid}', or start another one with --home."
             )
         return (
-            f"The fleet in {self.path} (pid {pid or 'unknown'}) was killed, and some of its processes have not ended "
-            "yet; try again in a moment."
+            f"The fleet in {self.path} (pid {pid or 'unknown'}) was killed, and its Valkey has not ended yet; "
+            "try again in a moment."
         )
 
     def unlock(self) -> None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,18 +56,22 @@ class SupervisedProcess:
 
     Args:
         program: what to run; its output is appended to ``log``.
-        lock: file descriptor of the home's lock. The process holds it too, so that a home is free only when the last
-            process of a killed fleet has ended.
         say: takes one line for the person at the terminal; must not raise.
         log_limit: bytes of the log; see ``log_rotation.rotate``.
+        pass_fds: file descriptors that the process inherits.
     """
 
     def __init__(
-        self, program: Program, log: Path, lock: int, say: Callable[[str], None], log_limit: int = LOG_LIMIT
+        self,
+        program: Program,
+        log: Path,
+        say: Callable[[str], None],
+        log_limit: int = LOG_LIMIT,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self.program, self.log = program, log
         self.deaths = 0  # in a row
-        self._lock, self._say, self._log_limit = lock, say, log_limit
+        self._say, self._log_limit, self._pass_fds = say, log_limit, pass_fds
         self._stopping = threading.Event()
         self._mutex = threading.Lock()  # no process is started once stop() has been called
         self._process: subprocess.Popen[bytes] | None = None
@@ -165,7 +169,7 @@ class SupervisedProcess:
                     stderr=log,
                     env={**os.environ, **self.program.env},
                     start_new_session=True,
-                    pass_fds=(self._lock,),
+                    pass_fds=self._pass_fds,
                 )
             try:
                 self._tree = Tree(psutil.Process(process.pid))

@@ -276,29 +276,23 @@ def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(up
 def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
     up: Callable[..., Up], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a Spark stage and a step with a daemon that run; when the foreground is killed; then everything ends."""
+    """Given a Spark stage; when the foreground is killed; then all ends but a watchdog, which reports to the next."""
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     fleet = up(programs=None)
     fleet.says("Ready", 90)
-    stage, daemons = tmp_path / "stage", tmp_path / "daemons"
-    daemons.mkdir()
-    steps = [
-        {"python": "fleet_steps:slow_stage", "params": {"started": str(stage)}},
-        {"python": "child_steps:work_beside_a_daemon", "params": {"folder": str(daemons)}},
-    ]
-    settings = Settings(redis_url=fleet.address(), prefix="up", warehouse=str(tmp_path / "warehouse"))
-    with Client(settings) as client:
-        spec = {
-            "name": "at-work",
-            "groups": [{"name": "stage", "steps": steps[:1]}, {"name": "daemon", "spark": False, "steps": steps[1:]}],
-        }
-        client.submit(spec)
-        wait_until(lambda: stage.exists() and [*daemons.iterdir()], 90, "both steps to run")
+    stage = tmp_path / "stage"
+    step = {"python": "fleet_steps:slow_stage", "params": {"started": str(stage)}}
+    with Client(Settings(redis_url=fleet.address(), prefix="up", warehouse=str(tmp_path / "warehouse"))) as client:
+        client.submit({"name": "at-work", "groups": [{"name": "stage", "steps": [step]}]})
+        wait_until(stage.exists, 90, "the stage to run")
     family = [process.name() for process in fleet.family().values()]
     assert "java" in family, family
-    assert {int(note.name) for note in daemons.iterdir()} <= set(fleet.seen)
 
     fleet.process.kill()
     fleet.process.wait()
 
-    fleet.is_gone()
+    wait_until(lambda: all("unstuck.tasks.watchdog" in line for line in fleet.left()), 15, "all but watchdogs to end")
+    # The watchdog of the attempt goes on trying to report its loss to the Valkey that was killed as well.
+    again = up(programs={})
+    again.says("Ready")
+    fleet.is_gone(30)

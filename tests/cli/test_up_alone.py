@@ -149,11 +149,10 @@ def test_what_cannot_be_started_is_tried_again_until_it_can_be(up: Callable[...,
     fleet.is_back(PLAIN, former.pid, 10)
 
 
-def test_a_home_stays_locked_until_the_last_process_of_a_killed_fleet_has_ended(tmp_path: Path) -> None:
+def test_a_home_stays_locked_until_the_valkey_of_a_killed_fleet_has_ended(tmp_path: Path) -> None:
     lock = Home(tmp_path).lock()
-    process = SupervisedProcess(
-        Program("plain", (sys.executable, "-c", PLAIN)), tmp_path / "plain.log", lock, [].append
-    )
+    program = Program("valkey", (sys.executable, "-c", PLAIN))
+    process = SupervisedProcess(program, tmp_path / "valkey.log", [].append, pass_fds=[lock])
     process.start()
     try:
         wait_until(lambda: process.settled, 10, "the process to run")

@@ -175,12 +175,6 @@ def leave(spark: Any, ctx: Any, way: str, folder: str) -> None:
         time.sleep(0.01)
 
 
-def work_beside_a_daemon(spark: Any, ctx: Any, folder: str) -> None:
-    """Starts a daemon and works on for minutes."""
-    _daemon(folder)
-    time.sleep(600)
-
-
 def last(spark: Any, ctx: Any, ends: str) -> None:
     """Notes that somebody came to the end of the attempt."""
     with open(ends, "a") as file:
