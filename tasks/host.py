@@ -43,7 +43,12 @@ def _lacking_packages() -> str:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if not missing:
         return ""
-    return f"{' and '.join(missing)} cannot be imported by {sys.executable}: pip install 'unstuck[worker]'"
+    return f"{' and '.join(missing)} cannot be imported by {sys.executable}. {how_to_install('worker')}"
+
+
+def how_to_install(extra: str) -> str:
+    """What to run for an extra of Unstuck. No package index has Unstuck, so the command names a checkout."""
+    return f"In a checkout of Unstuck run: pip install -e '.[{extra}]'"
 
 
 def lacking_java() -> str:

@@ -1,16 +1,14 @@
-"""The doctor: what is wrong with an installation, and what to do about it. Pure: facts in, findings out.
+"""The doctor judges Redis, the records, the settings, this machine and the warehouse. Pure: facts in, findings out.
 
-The facts are read in ``vitals`` (Redis) and ``premises`` (this machine and the warehouse); what is said of the fleet
-stands in ``fleet_health``.
-Every code has its cure in docs/troubleshooting.md.
+``redis_facts`` and ``host_facts`` read the facts; ``fleet_checks`` judges the processes and their queues. Every code
+has its cure in docs/troubleshooting.md.
 """
 
 from __future__ import annotations
 
 from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, warning
-from unstuck.coordinator.doctor.host_facts import JavaSeen, PackageSeen, PlaceSeen
-from unstuck.coordinator.doctor.redis_facts import JobPlace, Records, Server
-from unstuck.coordinator.doctor.tested import TESTED_JAVA, TESTED_SERVER
+from unstuck.coordinator.doctor.host_facts import JavaFacts, WarehouseFacts
+from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.coordinator.explain.explanation import longest_gap
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.coordinator.views.fleet import FleetView
@@ -32,17 +30,17 @@ PATIENCE = 40.0  # seconds; what the how-to lets supervisors wait before they ki
 # ---- Redis itself --------------------------------------------------------------------------------------
 
 
-def of_server(seen: Server, settings: Settings) -> list[Finding]:
+def of_server(seen: ServerFacts, settings: Settings) -> list[Finding]:
     """Is this a Redis that loses nothing?"""
     return [_version(seen), *_role(seen), _persistence(seen, settings), _eviction(seen), _memory(seen), _clock(seen)]
 
 
-def _version(seen: Server) -> Finding:
+def _version(seen: ServerFacts) -> Finding:
     what = f"{seen.name.capitalize()} {seen.version}"
     oldest = OLDEST_VALKEY if seen.name == "valkey" else OLDEST_REDIS
     if _numbers(seen.version) < oldest:
         return problem("REDIS_VERSION", f"{what} is too old", "Use Redis 7.0 or newer, or Valkey 8 or newer.")
-    return ok("REDIS_VERSION", f"{what} (tested with {TESTED_SERVER})")
+    return ok("REDIS_VERSION", what)
 
 
 def _numbers(version: str) -> tuple[int, int]:
@@ -51,7 +49,7 @@ def _numbers(version: str) -> tuple[int, int]:
     return int(major) if major.isdecimal() else 0, int(minor) if minor.isdecimal() else 0
 
 
-def _role(seen: Server) -> list[Finding]:
+def _role(seen: ServerFacts) -> list[Finding]:
     found = []
     if seen.cluster:
         text = "This Redis runs as a Cluster, in which neither Celery's broker nor our scripts work"
@@ -63,7 +61,7 @@ def _role(seen: Server) -> list[Finding]:
     return found or [ok("REDIS_READ_ONLY", "it is a primary and can be written to")]
 
 
-def _persistence(seen: Server, settings: Settings) -> Finding:
+def _persistence(seen: ServerFacts, settings: Settings) -> Finding:
     code = "REDIS_PERSISTENCE"
     if seen.trouble:
         cure = "Look at the server's log and disk. Until it can write, it refuses writes or loses them."
@@ -80,14 +78,14 @@ def _persistence(seen: Server, settings: Settings) -> Finding:
     return ok(code, f"append-only file, appendfsync {seen.fsync or 'not known (we may not ask)'}")
 
 
-def _eviction(seen: Server) -> Finding:
+def _eviction(seen: ServerFacts) -> Finding:
     if seen.policy != "noeviction":
         text = f"maxmemory-policy is {seen.policy}: a full Redis would drop records, and a dropped record is a lost job"
         return problem("REDIS_EVICTION", text, "Set `maxmemory-policy noeviction` in its configuration.")
     return ok("REDIS_EVICTION", "maxmemory-policy is noeviction")
 
 
-def _memory(seen: Server) -> Finding:
+def _memory(seen: ServerFacts) -> Finding:
     room = seen.limit or seen.machine
     used = f"{_size(seen.memory)} used"
     if not room:
@@ -100,7 +98,7 @@ def _memory(seen: Server) -> Finding:
     return warning("REDIS_MEMORY", text, cure) if share >= NEARLY_FULL else ok("REDIS_MEMORY", text)
 
 
-def _clock(seen: Server) -> Finding:
+def _clock(seen: ServerFacts) -> Finding:
     off = abs(seen.ahead)
     if off > SKEW + seen.unsure:
         text = f"the clock of this machine is {off:.1f}s {'ahead of' if seen.ahead > 0 else 'behind'} that of Redis"
@@ -112,7 +110,7 @@ def _clock(seen: Server) -> Finding:
 # ---- the records of the fleet --------------------------------------------------------------------------
 
 
-def of_records(seen: Records, settings: Settings) -> list[Finding]:
+def of_records(seen: RecordFacts, settings: Settings) -> list[Finding]:
     """Does anybody take what waits?"""
     return [
         *(_reports(seen, settings), _parked(seen), *_newer(seen)),
@@ -120,7 +118,7 @@ def of_records(seen: Records, settings: Settings) -> list[Finding]:
     ]
 
 
-def _reports(seen: Records, settings: Settings) -> Finding:
+def _reports(seen: RecordFacts, settings: Settings) -> Finding:
     code, cure = "REPORTS", "Start a coordinator, or look at the log of those that run: unstuck fleet"
     if seen.unread_age is not None and seen.unread_age > LATE:
         count = "" if seen.lag is None else f" ({seen.lag:,} unread)"
@@ -133,14 +131,14 @@ def _reports(seen: Records, settings: Settings) -> Finding:
     return ok(code, f"{seen.lag or 0:,} unread, {seen.pending:,} being applied")
 
 
-def _parked(seen: Records) -> Finding:
+def _parked(seen: RecordFacts) -> Finding:
     if seen.parked:
         cure = "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck dead drop`."
         return warning("REPORTS_PARKED", f"{count_of(seen.parked, 'report')} that nobody could apply, parked", cure)
     return ok("REPORTS_PARKED", "no report is parked")
 
 
-def _newer(seen: Records) -> list[Finding]:
+def _newer(seen: RecordFacts) -> list[Finding]:
     if not seen.newer:
         return []
     told = ", ".join(f"{count:,} of schema {version}" for version, count in sorted(seen.newer.items()))
@@ -148,7 +146,7 @@ def _newer(seen: Records) -> list[Finding]:
     return [warning("REPORTS_NEWER", f"reports of a newer release wait for a newer coordinator: {told}", cure)]
 
 
-def _astray(seen: Records, settings: Settings) -> list[Finding]:
+def _astray(seen: RecordFacts, settings: Settings) -> list[Finding]:
     if not seen.astray:
         return []
     text = f"{count_of(seen.astray, 'message')} for a coordinator, sent without a prefix to a queue that no fleet reads"
@@ -157,12 +155,12 @@ def _astray(seen: Records, settings: Settings) -> list[Finding]:
     return [problem("STRAY_MESSAGES", text, cure)]
 
 
-def _gap(seen: Records, settings: Settings) -> float:
+def _gap(seen: RecordFacts, settings: Settings) -> float:
     """Seconds that may lie between two sweeps: as the fleet is set, which need not be as this process is."""
     return longest_gap(settings.sweep_every if seen.period is None else seen.period)
 
 
-def _overdue(seen: Records, settings: Settings) -> Finding:
+def _overdue(seen: RecordFacts, settings: Settings) -> Finding:
     late = max(LATE, _gap(seen, settings))
     if seen.overdue is not None and seen.overdue > late:
         ago = format_duration(seen.overdue)
@@ -172,7 +170,7 @@ def _overdue(seen: Records, settings: Settings) -> Finding:
     return ok("JOBS_OVERDUE", f"{count_of(seen.open, 'open job')}, none overdue")
 
 
-def _sweep(seen: Records, settings: Settings) -> Finding:
+def _sweep(seen: RecordFacts, settings: Settings) -> Finding:
     cure = (
         "Start a coordinator (celery -A unstuck.coordinator worker -P threads) and a beat "
         "(celery -A unstuck.coordinator beat)."
@@ -242,33 +240,19 @@ def of_settings(settings: Settings) -> list[Finding]:
     return broken or [ok("SETTINGS", "the terms fit each other, as this process is set")]
 
 
-def of_java(seen: JavaSeen, oldest: int) -> list[Finding]:
+def of_java(seen: JavaFacts, oldest: int) -> list[Finding]:
     """Can this machine run Spark, with Java ``oldest`` or newer? Asked only where a worker is installed."""
     if seen.spark is None:
         return [ok("JAVA", "not looked at: no worker is installed here (no PySpark)")]
     spark = ok("SPARK", f"PySpark {seen.spark}")
     if seen.java >= oldest:
-        return [ok("JAVA", f"Java {seen.java} (tested with {TESTED_JAVA})"), spark]
+        return [ok("JAVA", f"Java {seen.java}"), spark]
     what = f"Java {seen.java} is too old" if seen.java else "Java is not installed"
     cure = f"Install Java {oldest} or newer, on the PATH or in JAVA_HOME. It matters only where a worker is to run."
     return [problem("JAVA", f"{what} for Spark on this machine", cure), spark]
 
 
-def of_packages(seen: list[PackageSeen]) -> list[Finding]:
-    """What is installed here against what is asked for and what was tested."""
-    wrong = [f"{one.name} {one.installed or 'is missing'} (needs {one.wanted})" for one in seen if not one.fits]
-    other = [f"{one.name} {one.installed} ({one.tested})" for one in seen if one.fits and one.installed != one.tested]
-    cure = "Install the tested set: pip install -c constraints.txt with that file of the release."
-    found = []
-    if wrong:
-        found.append(problem("PACKAGES", f"installed against what is asked for: {some(wrong)}", cure))
-    if other:
-        text = f"installed in another version than was tested (in brackets): {some(other)}"
-        found.append(warning("PACKAGES", text, cure))
-    return found or [ok("PACKAGES", f"the {len(seen)} packages here are those that were tested")]
-
-
-def of_place(seen: PlaceSeen) -> list[Finding]:
+def of_warehouse(seen: WarehouseFacts) -> list[Finding]:
     """Can the warehouse be published to?"""
     cure = "Mount it here under the same path as everywhere, or set UNSTUCK_WAREHOUSE."
     if seen.trouble:
@@ -282,7 +266,7 @@ def of_place(seen: PlaceSeen) -> list[Finding]:
     return [ok("WAREHOUSE", f"{seen.uri} can be written, and creates a file only if it is absent")]
 
 
-def of_place_and_jobs(seen: PlaceSeen, jobs: tuple[JobPlace, ...]) -> list[Finding]:
+def of_warehouse_and_jobs(seen: WarehouseFacts, jobs: tuple[JobWarehouse, ...]) -> list[Finding]:
     """Is the warehouse here the one that the open jobs were submitted to? Nobody knows of one that cannot be used."""
     if seen.trouble:
         return []
@@ -303,7 +287,7 @@ def of_place_and_jobs(seen: PlaceSeen, jobs: tuple[JobPlace, ...]) -> list[Findi
     return [ok("WAREHOUSE_ID", f"{seen.id or 'none yet'}; the same for {count_of(len(here), 'open job')} looked at")]
 
 
-def of_place_and_fleet(seen: PlaceSeen, view: FleetView) -> list[Finding]:
+def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Finding]:
     """Is the warehouse here the one that runners and coordinators see? Each looks from its own host, now and then."""
     code = "WAREHOUSE_SHARED"
     fleet = [*view.coordinators, *view.runners]
@@ -338,7 +322,7 @@ def of_place_and_fleet(seen: PlaceSeen, view: FleetView) -> list[Finding]:
     return [ok(code, text + (why if silent else ""))]
 
 
-def _before(seen: PlaceSeen, what: WarehouseSeen) -> bool:
+def _before(seen: WarehouseFacts, what: WarehouseSeen) -> bool:
     """Did that process look before the warehouse was made, or about then? That it saw none says nothing.
 
     Every process of a new fleet has looked before the first submit makes the warehouse. It looks again within seconds.

@@ -1,4 +1,4 @@
-"""Finding: one thing that the doctor looked at, how bad it is, and the words in which findings are told."""
+"""A finding of the doctor: what was examined, how bad it is, and what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. ``cure`` says what to do; empty where all is well."""
+    """One thing that was examined. ``cure`` says what to do; empty where all is well."""
 
     code: str
     level: Level

@@ -1,6 +1,6 @@
-"""Fleet health: what the doctor says of those who are there, and of the queues between them. Pure.
+"""The doctor judges the processes of the fleet and the queues between them. Pure.
 
-The facts are read in ``fleet``. Every code has its cure in docs/troubleshooting.md.
+``views.fleet`` reads the facts. Every code has its cure in docs/troubleshooting.md.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float =
     Args:
         stalled_after: UNSTUCK_STALLED_AFTER, in seconds; 0: ``views.queues.STALLED_AFTER`` holds.
     """
-    heads = [one for one in view.coordinators if not one.silent]
-    hands = [one for one in view.runners if not one.silent]
+    coordinators = [one for one in view.coordinators if not one.silent]
+    runners = [one for one in view.runners if not one.silent]
     silent = [f"{one.host}:{one.pid}" for one in view.coordinators if one.silent]
     silent += [f"{one.host}:{one.pid}" for one in view.runners if one.silent]
     found = []
-    if heads:
-        told = [f"{one.host}:{one.pid} (last report {ago(one.read_at, view.at)})" for one in heads]
+    if coordinators:
+        told = [f"{one.host}:{one.pid} (last report {ago(one.read_at, view.at)})" for one in coordinators]
         found.append(ok("COORDINATORS", some(told)))
     else:
         cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
         found.append(problem("COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure))
-    if hands:
-        told = [f"{one.host}:{one.pid} (last hint {ago(one.taken_at, view.at)})" for one in hands]
+    if runners:
+        told = [f"{one.host}:{one.pid} (last hint {ago(one.taken_at, view.at)})" for one in runners]
         found.append(ok("WORKERS", some(told)))
     else:
         cure = (

@@ -1,27 +1,22 @@
-"""Premises: what this machine has, and whether the warehouse can be published to from here.
+"""Host facts: the Java and PySpark of this machine, and whether the warehouse can be published to from here.
 
-Nothing is changed but one probe file beside the log, which is removed again. It must never import Spark.
+The warehouse gets one probe file beside the log, which is removed again. This module never imports Spark.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
 
-WORKER = "worker"  # the extra that brings Spark
-
 
 @dataclass(frozen=True, slots=True)
-class PlaceSeen:
+class WarehouseFacts:
     """The warehouse as seen from here.
 
     Attributes:
@@ -41,25 +36,14 @@ class PlaceSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class JavaSeen:
+class JavaFacts:
     """Java's major version (0: none), and the version of PySpark; None if no worker is installed here."""
 
     java: int
     spark: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PackageSeen:
-    """One package that this release asks for: what it wants, what is installed (empty: nothing), what was tested."""
-
-    name: str
-    wanted: str
-    installed: str
-    tested: str
-    fits: bool
-
-
-def place_seen(uri: str, word: str) -> PlaceSeen:
+def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
     """Try the warehouse at ``uri``. May hang as long as its file system does.
 
     Args:
@@ -71,7 +55,7 @@ def place_seen(uri: str, word: str) -> PlaceSeen:
         # Without a folder there is nothing to probe, and none must be made: the doctor changes nothing.
         local = files.local_path("")
         if not (local.is_dir() if local is not None else files.names("")):
-            return PlaceSeen(uri, trouble="" if local is None else _in_the_way(local))
+            return WarehouseFacts(uri, trouble="" if local is None else _in_the_way(local))
         known = warehouse.identity()
         made_at = local.joinpath(ID_FILE).stat().st_mtime if known and local is not None else None
         probe = f"_doctor-{word}"
@@ -80,9 +64,9 @@ def place_seen(uri: str, word: str) -> PlaceSeen:
             kept = files.read(probe)
         finally:
             files.remove_tree(probe)
-        return PlaceSeen(uri, True, known, created == (True, False) and kept == b"first", made_at=made_at)
+        return WarehouseFacts(uri, True, known, created == (True, False) and kept == b"first", made_at=made_at)
     except (OSError, ValueError, UnstuckError, ImportError) as error:
-        return PlaceSeen(uri, trouble=f"{type(error).__name__}: {error}")
+        return WarehouseFacts(uri, trouble=f"{type(error).__name__}: {error}")
 
 
 def _in_the_way(folder: Path) -> str:
@@ -93,34 +77,10 @@ def _in_the_way(folder: Path) -> str:
     return f"{there} is a link that leads nowhere" if there.is_symlink() else f"{there} is a file, not a folder"
 
 
-def java_seen(java: Callable[[], int]) -> JavaSeen:
+def java_facts(java: Callable[[], int]) -> JavaFacts:
     """``java``: asks the Java that Spark would start for its version; only where a worker is installed."""
     try:
         spark = version("pyspark")
     except PackageNotFoundError:
-        return JavaSeen(0, None)
-    return JavaSeen(java(), spark)
-
-
-def packages_seen(tested: dict[str, str]) -> list[PackageSeen]:
-    """What this release asks for, here. Of the worker's packages only those that are installed."""
-    try:
-        wanted = requires("unstuck") or []
-    except PackageNotFoundError:  # run from a checkout that is not installed: nobody asked for anything
-        return []
-    return list(_compared(map(Requirement, wanted), tested))
-
-
-def _compared(wanted: Iterable[Requirement], tested: dict[str, str]) -> Iterable[PackageSeen]:
-    for one in wanted:
-        name = canonicalize_name(one.name)
-        if name not in tested:
-            continue
-        light = one.marker is None or one.marker.evaluate({"extra": ""})
-        try:
-            installed = version(name)
-        except PackageNotFoundError:
-            installed = ""
-        if light or (installed and one.marker is not None and one.marker.evaluate({"extra": WORKER})):
-            fits = bool(installed) and one.specifier.contains(installed, prereleases=True)
-            yield PackageSeen(name, str(one.specifier) or "any", installed, tested[name], fits)
+        return JavaFacts(0, None)
+    return JavaFacts(java(), spark)

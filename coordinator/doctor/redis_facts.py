@@ -1,4 +1,4 @@
-"""Vitals: what a Redis says of itself and of the fleet's records in it. Read-only; ``doctor`` judges what it means."""
+"""Redis facts: the state of the server and of the fleet's records in it. Read-only; ``checks`` judges the facts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from unstuck.coordinator.store.jobs import REPORT_GROUP
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import NEWEST_SCHEMA, SCHEMA_VERSION
 
-JOBS_LOOKED_AT = 200  # open jobs whose warehouse is looked at
+JOBS_EXAMINED = 200  # open jobs whose warehouse is compared
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A Redis as it describes itself.
+class ServerFacts:
+    """The server as it describes itself.
 
     Attributes:
         name, version: ``valkey 9.1.2``, ``redis 7.4.0``.
@@ -48,7 +48,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class JobPlace:
+class JobWarehouse:
     """Where an open job publishes: the address of the warehouse, and its id when the job was submitted."""
 
     job: str
@@ -57,7 +57,7 @@ class JobPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class RecordFacts:
     """How the fleet's records stand. Ages are in seconds by the clock of Redis; None: there is nothing of the kind.
 
     Attributes:
@@ -82,12 +82,12 @@ class Records:
     overdue_job: str
     swept_age: float | None
     beat: bool
-    places: tuple[JobPlace, ...]
+    places: tuple[JobWarehouse, ...]
     period: float | None = None
     astray: int = 0
 
 
-def server_of(client: redis.Redis) -> Server:
+def server_facts(client: redis.Redis) -> ServerFacts:
     """Raises: redis.RedisError."""
     info: dict[str, Any] = client.info()
     before = time.time()
@@ -99,7 +99,7 @@ def server_of(client: redis.Redis) -> Server:
         for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
         if info.get(name, "ok") != "ok"
     ]
-    return Server(
+    return ServerFacts(
         name="valkey" if valkey else "redis",
         version=valkey or str(info.get("redis_version", "0")),
         cluster=bool(info.get("cluster_enabled")) or info.get("redis_mode") == "cluster",
@@ -124,7 +124,7 @@ def _fsync(client: redis.Redis) -> str | None:
         return None
 
 
-def records_of(client: redis.Redis, keys: Keys) -> Records:
+def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
     """``client`` must decode responses. Raises: redis.RedisError."""
     pipe = client.pipeline(transaction=True)
     pipe.time()
@@ -141,7 +141,7 @@ def records_of(client: redis.Redis, keys: Keys) -> Records:
     now = seconds + micros / 1e6
     lag, unread, pending, oldest = _stream(client, keys) if reports else (None, None, 0, None)
     overdue_job, due = first[0] if first else ("", None)
-    return Records(
+    return RecordFacts(
         lag=lag,
         unread_age=_age(unread, now),
         pending=pending,
@@ -184,13 +184,13 @@ def _age(entry: str | None, now: float) -> float | None:
     return None if entry is None else now - int(entry.partition("-")[0]) / 1000
 
 
-def _places(client: redis.Redis, keys: Keys) -> tuple[JobPlace, ...]:
+def _places(client: redis.Redis, keys: Keys) -> tuple[JobWarehouse, ...]:
     pipe = client.pipeline(transaction=False)
     for status in Status:
         if not status.terminal:
-            pipe.zrevrange(keys.status(status), 0, JOBS_LOOKED_AT - 1)
-    jobs = [job for found in pipe.execute() for job in found][:JOBS_LOOKED_AT]
+            pipe.zrevrange(keys.status(status), 0, JOBS_EXAMINED - 1)
+    jobs = [job for found in pipe.execute() for job in found][:JOBS_EXAMINED]
     for job in jobs:
         pipe.hmget(keys.of(job).job, "warehouse", "warehouse_id")
     places = zip(jobs, pipe.execute() if jobs else (), strict=True)
-    return tuple(JobPlace(job, place, known) for job, (place, known) in places if place and known)
+    return tuple(JobWarehouse(job, place, known) for job, (place, known) in places if place and known)

@@ -1,7 +1,7 @@
-"""What a local fleet says to the person at the terminal, kept in a file as well.
+"""Print the lines of a local fleet at the terminal and keep them in a file.
 
-A terminal may be closed, held or full at any time. The threads that keep a fleet alive speak through this: it must
-never raise for a terminal that is gone, and never wait for one that takes nothing.
+A terminal may be closed, held or full at any time. The threads that keep a fleet alive print through this module, so a
+line never raises for a closed terminal and never waits long for a full one.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from unstuck.coordinator.local.log_rotation import LOG_LIMIT, keep_small
+from unstuck.coordinator.local.log_rotation import LOG_LIMIT, rotate
 
-PATIENCE = 1.0  # seconds that one line waits for a terminal that takes nothing
+WRITE_TIMEOUT = 1.0  # seconds that one line waits for a full terminal
 
 
-class Voice:
-    """Says a line at the terminal and, while ``keeps`` is true, appends it with its time to a file. Never raises.
+class Console:
+    """Prints a line at the terminal and, while ``keeps`` is true, appends it with its time to a file. Never raises.
 
     Args:
-        log: the file; its folder is made if it is not there.
+        log: the file; its folder is made if it is missing.
         say: takes a line for the terminal.
-        limit: bytes of the file; see ``bounded.keep_small``.
+        limit: bytes of the file; see ``log_rotation.rotate``.
     """
 
     def __init__(self, log: Path, say: Callable[[str], None], limit: int = LOG_LIMIT) -> None:
         self.log, self._say, self._limit = log, say, limit
-        self.keeps = False  # only once the home is ours: a fleet that is refused must not write to another one's log
+        self.keeps = False  # until the home is locked: a refused fleet must not write to the log of the running one
         self._mutex = threading.Lock()
 
     def __call__(self, line: str) -> None:
         with self._mutex:
-            # Each on its own: a full disk leaves the terminal, and a closed terminal the file.
+            # Separately: a full disk must not silence the terminal, nor a closed terminal the file.
             if self.keeps:
                 with suppress(OSError):
                     self._write(line)
-            # ValueError is what a closed file object raises.
+            # A closed file object raises ValueError.
             with suppress(OSError, ValueError):
                 self._say(line)
 
     def _write(self, line: str) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        keep_small(self.log, self._limit)
+        rotate(self.log, self._limit)
         with self.log.open("a", encoding="utf-8", errors="replace") as log:
             log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n")
 
 
 def to_stdout(line: str) -> None:
-    """Write to standard output; a line that it does not take within ``PATIENCE`` seconds is dropped.
+    """Write to standard output; drop a line that standard output does not accept within ``WRITE_TIMEOUT`` seconds.
 
     Raises:
         OSError, ValueError: the line could not be written.
@@ -64,16 +64,16 @@ def to_stdout(line: str) -> None:
     except OSError:  # no file of the system, as under a test that captures
         out.write(line + "\n")
         return
-    # A terminal held with ^S, or a pager at the other end of a full pipe, would hold the caller for ever.
-    if not select.select([], [number], [], PATIENCE)[1]:
+    # A terminal held with ^S, or a pager at the other end of a full pipe, would block the caller for ever.
+    if not select.select([], [number], [], WRITE_TIMEOUT)[1]:
         return
     try:
         out.write(line + "\n")
         out.flush()
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.EIO):
-            # It will not come back. Without this, the flush at exit would fail on the line once more, and an ordered
-            # stop would end with the exit code of a failure.
+            # The terminal will not come back. Without this, the flush at exit would fail on the line once more, and an
+            # ordered stop would end with the exit code of a failure.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, number)
             os.close(nowhere)

@@ -1,8 +1,7 @@
 """The local fleet behind ``unstuck up``: Valkey, workers, coordinators and a beat, as children of one process.
 
-The children are the ordinary Celery programs that a real fleet runs; this file only starts, keeps and ends them.
-It must never hold state of its own: all of it is in Valkey and in the warehouse, so that any of these processes,
-this one included, can be killed at any time.
+The children are the ordinary Celery programs of a real fleet; this module starts, supervises and ends them. All state
+is in Valkey and in the warehouse, so every process, this one included, can be killed at any time.
 """
 
 from __future__ import annotations
@@ -17,23 +16,19 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-import psutil
 from kombu.utils.url import maybe_sanitize_url
 from redis import RedisError
 
-from unstuck.coordinator.local.console import Voice, to_stdout
-from unstuck.coordinator.local.home import Answer, FleetFailed, FleetRunning, Home, ask, discover_redis_url
+from unstuck.coordinator.local.console import Console, to_stdout
+from unstuck.coordinator.local.home import FleetFailed, Home, ServerState, server_state
 from unstuck.coordinator.local.log_rotation import LOG_LIMIT
-from unstuck.coordinator.local.process import Child, Command
-from unstuck.coordinator.local.programs import Size, crew, valkey
-from unstuck.coordinator.local.reaper import Guard
+from unstuck.coordinator.local.process import Program, SupervisedProcess
+from unstuck.coordinator.local.programs import Size, program_list, valkey
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import broker_url
 
-__all__ = ["FleetFailed", "FleetRunning", "LocalFleet", "Size", "crew", "discover_redis_url", "valkey"]
-
-HOPELESS = 3  # deaths in a row, before the fleet was ever ready, after which starting it makes no sense
+START_TRIES = 3  # a process that ended so often in a row before the fleet was ready will not come up
 
 
 class LocalFleet:
@@ -45,10 +40,10 @@ class LocalFleet:
         redis_url: the Redis to use; ``UNSTUCK_REDIS_URL`` if None; an embedded Valkey if that is unset too.
         grace: seconds from asking a process to end until it is killed; if None, more than a worker needs to hand back.
         say: takes each line for the person at the terminal.
-        commands: what to run instead of the Celery programs.
+        programs: what to run instead of the Celery programs.
         await_redis: seconds within which an embedded Valkey must answer. One that is loading has all the time it needs.
-        log_limit: bytes of each log; a larger one is put aside as NAME.log.1.
-        look: seconds between two looks at the sizes of the logs.
+        log_limit: bytes of each log; a larger one is rotated to NAME.log.1.
+        rotate_every: seconds between two looks at the sizes of the logs.
 
     Raises: ValueError: a number that makes no fleet.
     """
@@ -66,27 +61,26 @@ class LocalFleet:
         queues: Sequence[str] = ("spark",),
         grace: float | None = None,
         say: Callable[[str], None] | None = None,
-        commands: Sequence[Command] | None = None,
+        programs: Sequence[Program] | None = None,
         await_redis: float = 20.0,
         log_limit: int = LOG_LIMIT,
-        look: float = 1.0,
+        rotate_every: float = 1.0,
     ) -> None:
         self.size = Size(workers, coordinators, light, slots, light_slots, tuple(queues))
         self.home = Home(home)
         self.settings = Settings()
         self.grace = self.settings.stop_within() + 5.0 if grace is None else grace
-        self.children: list[Child] = []
+        self.processes: list[SupervisedProcess] = []
         self.ready = False
         self._stopping = threading.Event()
         self._given_url = redis_url or os.environ.get("UNSTUCK_REDIS_URL")
-        self._commands = commands
-        self._await_redis_for, self._log_limit, self._look = await_redis, log_limit, look
-        self._say = Voice(self.home.log("up"), say or to_stdout, log_limit)
-        self._told = False  # by a signal; no Event, whose lock a handler could find taken by its own thread
+        self._programs = programs
+        self._await_redis_for, self._log_limit, self._rotate_every = await_redis, log_limit, rotate_every
+        self._say = Console(self.home.log("up"), say or to_stdout, log_limit)
+        self._signaled = False
         self._ended = threading.Event()
-        self._looker: threading.Thread | None = None
-        self._valkey: Child | None = None
-        self._guard: Guard | None = None
+        self._log_rotator: threading.Thread | None = None
+        self._valkey: SupervisedProcess | None = None
         self._url = ""
 
     @property
@@ -116,23 +110,25 @@ class LocalFleet:
         lock = self.home.lock()
         self._say.keeps = True
         try:
-            self._guard = Guard(lock, self.home.log("guard"), self._say)
-            self._looker = threading.Thread(target=self._look_after, name="look-after", daemon=True)
-            self._looker.start()
+            self._log_rotator = threading.Thread(target=self._rotate_logs, name="rotate-logs", daemon=True)
+            self._log_rotator.start()
             if self._given_url:
                 self._url = self._given_url
             else:
                 port = self.home.port()
                 self._url = f"redis://127.0.0.1:{port}/0"
-                self._valkey = self._keep(valkey(self.home.valkey, port))
+                # Valkey holds the lock of the home too, so no second server ever opens its data.
+                self._valkey = self._supervise(valkey(self.home.valkey, port), pass_fds=[lock])
             if not self._redis_is_ready():
                 return
             if self._valkey is not None:
                 self.home.announce(self._url)
             suffix = f"-{os.getpid()}" if self._given_url else ""
-            commands = self._commands
-            for command in crew(self.size, self._url, self.settings, suffix) if commands is None else commands:
-                self.children.append(self._keep(command))
+            programs = self._programs
+            if programs is None:
+                programs = program_list(self.size, self._url, self.settings, suffix)
+            for program in programs:
+                self.processes.append(self._supervise(program))
         except BaseException:
             self.stop(grace=0.0)
             raise
@@ -143,44 +139,41 @@ class LocalFleet:
         Raises:
             FleetFailed: a process keeps ending, or one did not answer within ``timeout`` seconds.
         """
-        waiting = {child.command.node: child for child in self.children if child.command.node}
+        waiting = {one.program.node: one for one in self.processes if one.program.node}
         deadline = time.monotonic() + timeout
-        while not self._stopping.is_set() and not self._told:
-            for child in self.children:
-                if child.deaths >= HOPELESS:
+        while not self._stopping.is_set() and not self._signaled:
+            for one in self.processes:
+                if one.deaths >= START_TRIES:
                     raise FleetFailed(
-                        f"{child.name} ended {child.deaths} times while it was starting. "
-                        f"The end of its log ({child.log}):\n{child.last_words()}"
+                        f"{one.name} ended {one.deaths} times while it was starting. "
+                        f"The end of its log ({one.log}):\n{one.log_tail()}"
                     )
             for node in self._ping(sorted(filter(None, waiting))):
                 waiting.pop(node, None)
-            if not waiting and all(child.settled for child in self.children):
+            if not waiting and all(one.settled for one in self.processes):
                 self.ready = True
                 return
             if time.monotonic() > deadline:
-                silent = list(waiting.values()) or [child for child in self.children if not child.settled]
+                silent = list(waiting.values()) or [one for one in self.processes if not one.settled]
                 raise FleetFailed(
-                    f"After {timeout:g} s there is no answer from {', '.join(child.name for child in silent)}. "
-                    f"The end of the log of {silent[0].name} ({silent[0].log}):\n{silent[0].last_words()}"
+                    f"After {timeout:g} s there is no answer from {', '.join(one.name for one in silent)}. "
+                    f"The end of the log of {silent[0].name} ({silent[0].log}):\n{silent[0].log_tail()}"
                 )
 
     def stop(self, grace: float | None = None) -> None:
         """End everything: ask, wait ``grace`` seconds, kill what is left with all that it started. Never raises."""
         grace = self.grace if grace is None else grace
         self._stopping.set()
-        self._end(self.children, grace)
+        self._end(self.processes, grace)
         # Valkey last: the others hand their attempts back through it.
         if self._valkey is not None:
             self._end([self._valkey], max(grace, 1.0))
             self.home.retract()
-        self.children, self._valkey = [], None
-        if self._looker is not None:
+        self.processes, self._valkey = [], None
+        if self._log_rotator is not None:
             self._ended.set()
-            self._looker.join()
-            self._looker = None
-        if self._guard is not None:
-            self._guard.dismiss()
-            self._guard = None
+            self._log_rotator.join()
+            self._log_rotator = None
         self.home.unlock()
 
     def run(self, timeout: float = 90.0) -> int:
@@ -189,16 +182,16 @@ class LocalFleet:
         Returns: 0 after a stop that was asked for; 1 if the fleet did not come up.
         Raises: FleetRunning, FleetFailed (from ``start``).
         """
-        # Signal handlers only set a flag and write a byte: a handler that set a threading.Event could find its lock
-        # taken by the very thread it interrupted.
+        # A signal handler only sets a flag and writes a byte: it could find the lock of a threading.Event taken by the
+        # thread that it interrupted.
         inbox, outbox = os.pipe()
 
         def note(number: int, frame: FrameType | None) -> None:
-            self._told = True
+            self._signaled = True
             os.write(outbox, b"!")
 
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        # One that is ignored stays so: nohup means that the fleet outlives its terminal.
+        # An ignored signal stays ignored: under nohup the fleet outlives its terminal.
         before = {n: signal.signal(n, note) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
         failures: list[str] = []
         stopper = threading.Thread(target=self._stop_and_tell, args=(outbox,), name="stopper", daemon=True)
@@ -227,20 +220,20 @@ class LocalFleet:
             stopper.start()
             killer = threading.Timer(now, self._kill)
             killer.daemon = True
-            while (told := os.read(inbox, 1)) != b".":
-                if told == b"!" and killer.ident is None:
+            while (byte := os.read(inbox, 1)) != b".":
+                if byte == b"!" and killer.ident is None:
                     self._say(f"Handing back; what has not ended in {now:g} s is killed. Ctrl-C again kills it now.")
                     killer.start()
-                    for child in self.children:
-                        child.stop()  # a worker that is told twice hands back at once
-                elif told == b"!":
+                    for process in self.processes:
+                        process.stop()  # a worker that gets a second SIGTERM hands back at once
+                elif byte == b"!":
                     self._kill()
             killer.cancel()
             stopper.join()
             awaiter.join()
             self._say("Stopped. Jobs that were running go on when a fleet is up again.")
         finally:
-            # Whatever went wrong above: what runs is asked to end, and not left to the guard, which kills.
+            # Also after an error: the processes are asked to end before the kernel would kill them.
             if stopper.ident is None:
                 self.stop()
             else:
@@ -268,11 +261,10 @@ class LocalFleet:
             )
         )
 
-    def _keep(self, command: Command) -> Child:
-        assert self._guard is not None
-        child = Child(command, self.home.log(command.name), self._guard, self._say, self._log_limit)
-        child.start()
-        return child
+    def _supervise(self, program: Program, pass_fds: Sequence[int] = ()) -> SupervisedProcess:
+        process = SupervisedProcess(program, self.home.log(program.name), self._say, self._log_limit, pass_fds)
+        process.start()
+        return process
 
     def _redis_is_ready(self) -> bool:
         """Wait until it answers; False if a signal said to end meanwhile.
@@ -283,24 +275,24 @@ class LocalFleet:
         url = maybe_sanitize_url(self._url)
         deadline = time.monotonic() + self._await_redis_for
         said = False
-        while (answer := ask(self._url)) is not Answer.READY:
-            if self._told:
+        while (state := server_state(self._url)) is not ServerState.READY:
+            if self._signaled:
                 return False
-            if answer is Answer.LOADING:
-                # It lives, and what it reads may be large: no limit, or a large file could never be brought up again.
+            if state is ServerState.LOADING:
+                # No limit: a server with a large file would otherwise never come up again.
                 deadline = time.monotonic() + self._await_redis_for
                 if not said:
                     self._say(f"The Redis at {url} is loading its data; the fleet starts after that. Ctrl-C ends it.")
                 said = True
             elif self._valkey is None:
                 raise FleetFailed(f"No Redis answers at {url}. Start it, or unset UNSTUCK_REDIS_URL to use Valkey.")
-            elif self._valkey.deaths >= HOPELESS or time.monotonic() > deadline:
+            elif self._valkey.deaths >= START_TRIES or time.monotonic() > deadline:
                 raise FleetFailed(
                     f"The embedded Valkey does not answer at {url}. "
-                    f"The end of its log ({self._valkey.log}):\n{self._valkey.last_words()}"
+                    f"The end of its log ({self._valkey.log}):\n{self._valkey.log_tail()}"
                 )
             time.sleep(0.05)  # a server that is not there yet cannot be waited on
-        return not self._told
+        return not self._signaled
 
     def _ping(self, nodes: list[str]) -> list[str]:
         """Those of these Celery nodes that answer within half a second."""
@@ -320,30 +312,30 @@ class LocalFleet:
             return []
         return [name for reply in replies for name in reply]
 
-    def _end(self, children: Sequence[Child], grace: float) -> None:
-        for child in children:
-            child.stop()
+    def _end(self, processes: Sequence[SupervisedProcess], grace: float) -> None:
+        for process in processes:
+            process.stop()
         deadline = time.monotonic() + grace
-        for child in children:
-            # A worker has a limit of its own, which does not help when it is stopped (SIGSTOP): never wait without one.
-            if not child.gone(deadline - time.monotonic()):
-                for pid in child.kill():
-                    self._say(f"{child.name}: pid {pid} could not be ended; see to it with: kill -9 {pid}")
+        for process in processes:
+            # A worker limits its own stop, but a worker that is frozen (SIGSTOP) does not: never wait without a limit.
+            if not process.gone(deadline - time.monotonic()):
+                for pid in process.kill():
+                    self._say(f"{process.name}: pid {pid} could not be ended; see to it with: kill -9 {pid}")
 
-    def _look_after(self) -> None:
-        troubles: dict[str, str] = {}  # by child: what was said of it last
-        while not self._ended.wait(self._look):
-            for child in (*self.children, *filter(None, [self._valkey])):
+    def _rotate_logs(self) -> None:
+        reported: dict[str, str] = {}  # the last error of each process, said once
+        while not self._ended.wait(self._rotate_every):
+            for process in (*self.processes, *filter(None, [self._valkey])):
                 try:
-                    child.look_after()
-                except (OSError, psutil.Error) as error:
-                    if troubles.get(child.name) != str(error):
-                        troubles[child.name] = str(error)
-                        self._say(f"{child.name}: its log may grow too large, since it cannot be seen to: {error}")
+                    process.rotate_log()
+                except OSError as error:
+                    if reported.get(process.name) != str(error):
+                        reported[process.name] = str(error)
+                        self._say(f"{process.name}: its log may grow too large, since it cannot be rotated: {error}")
 
     def _kill(self) -> None:
-        for child in self.children:
-            child.kill()
+        for process in self.processes:
+            process.kill()
 
     def _stop_and_tell(self, outbox: int) -> None:
         try:

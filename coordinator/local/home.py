@@ -1,7 +1,6 @@
 """The home of a local fleet: one folder with its lock, its address, its logs and its Valkey's data.
 
-A home says who runs in it and where that fleet can be reached. It must never be shared by two fleets at a time:
-the lock is the kernel's (``flock``), so it cannot outlive the processes that hold it.
+Two fleets never share a home. The kernel keeps the lock (``flock``), so the lock ends with the processes that hold it.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Home:
     def lock(self) -> int:
         """Take the home for this process; returns the file descriptor that holds the lock.
 
-        The guard inherits the descriptor, so that the home stays locked until a killed fleet is cleared away.
+        The embedded Valkey inherits the descriptor, so the home stays locked until the server of a killed fleet ends.
 
         Raises:
             FleetRunning: another process holds it; the sentence names its pid.
@@ -90,11 +89,16 @@ class Home:
                 f"A fleet runs in {self.path} already (pid {pid}). Use it from this folder, stop it with "
                 f"'kill {pid}', or start another one with --home."
             )
-        return f"The fleet killed in {self.path} (pid {pid or 'unknown'}) is being cleared away; try again in a moment."
+        return (
+            f"The fleet in {self.path} (pid {pid or 'unknown'}) was killed, and its Valkey has not ended yet; "
+            "try again in a moment."
+        )
 
     def unlock(self) -> None:
         """Give the home back. The lock file stays: removing it would let two processes lock two files."""
         if self._lock is not None:
+            # Explicitly: a process that could not be ended may still hold the descriptor.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
 
@@ -143,30 +147,30 @@ def discover_redis_url(home: Path | str | None = None) -> str:
     return Home(home).address() or settings.redis_url
 
 
-class Answer(Enum):
-    """What a Redis or Valkey says when it is asked."""
+class ServerState(Enum):
+    """How a Redis or Valkey answers a ping."""
 
     READY = "ready"
     LOADING = "loading"  # it reads its data from disk, which takes minutes where they are large
-    NONE = "none"  # within the time it was given, or a refusal
+    NO_ANSWER = "no answer"  # within the timeout, or a refusal
 
 
 def answers(url: str, timeout: float = 1.0) -> bool:
     """True if a Redis or Valkey that has loaded its data answers there within ``timeout`` seconds."""
-    return ask(url, timeout) is Answer.READY
+    return server_state(url, timeout) is ServerState.READY
 
 
-def ask(url: str, timeout: float = 1.0) -> Answer:
-    """What the Redis or Valkey there answers within ``timeout`` seconds."""
+def server_state(url: str, timeout: float = 1.0) -> ServerState:
+    """How the Redis or Valkey at ``url`` answers a ping within ``timeout`` seconds."""
     with redis.Redis.from_url(
         url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0)
     ) as client:
         try:
-            return Answer.READY if client.ping() else Answer.NONE
+            return ServerState.READY if client.ping() else ServerState.NO_ANSWER
         except redis.BusyLoadingError:
-            return Answer.LOADING
+            return ServerState.LOADING
         except redis.RedisError:
-            return Answer.NONE
+            return ServerState.NO_ANSWER
 
 
 def free_port() -> int:

@@ -1,7 +1,7 @@
 """One process of the local fleet, started again whenever it ends.
 
-A child leads its own session, so that Ctrl-C in the terminal reaches the foreground process alone, and so that
-everything it starts can be found and ended. A child must never go on before the guard knows its session.
+The process leads its own session, so Ctrl-C in the terminal reaches the foreground process alone. On Linux the kernel
+kills the process when the foreground process dies.
 """
 
 from __future__ import annotations
@@ -11,26 +11,23 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from unstuck.coordinator.local.log_rotation import LOG_LIMIT, keep_small
-from unstuck.coordinator.local.reaper import Guard, Session, end, members
+from unstuck.coordinator.local.log_rotation import LOG_LIMIT, rotate
+from unstuck.coordinator.local.parent_death import tied
+from unstuck.tasks.process.tree import Tree
 
-STEADY = 30.0  # seconds; a child that lived this long has started well, and its next death counts as the first
-SETTLED = 1.0  # seconds
+STABLE_AFTER = 30.0  # seconds; the next death of a process that lived this long counts as its first
+SETTLED_AFTER = 1.0  # seconds
 FIRST_DELAY, LONGEST_DELAY = 0.5, 15.0  # seconds
-
-# The process waits for one line before it becomes the program. If the foreground process is killed between starting it
-# and naming it to the guard, the line never comes and the process leaves.
-_AFTER_THE_WORD = 'read -r go && exec "$@" </dev/null'
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Program:
     """What to run. ``node`` is the Celery node name that answers a ping once the process is ready, if it has one."""
 
     name: str
@@ -40,7 +37,7 @@ class Command:
 
 
 def restart_delay(deaths: int) -> float:
-    """Seconds to wait before a child is started again after ``deaths`` deaths in a row."""
+    """Seconds to wait before a process is started again after ``deaths`` deaths in a row."""
     return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(deaths - 1, 10)))
 
 
@@ -54,32 +51,37 @@ def how_it_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-class Child:
-    """A supervised process.
+class SupervisedProcess:
+    """A process that is started again whenever it ends.
 
     Args:
-        command: what to run; its output goes to ``log``, which is appended to.
-        guard: told of every session before the process goes on.
+        program: what to run; its output is appended to ``log``.
         say: takes one line for the person at the terminal; must not raise.
-        log_limit: bytes of the log; see ``bounded.keep_small``.
+        log_limit: bytes of the log; see ``log_rotation.rotate``.
+        pass_fds: file descriptors that the process inherits.
     """
 
     def __init__(
-        self, command: Command, log: Path, guard: Guard, say: Callable[[str], None], log_limit: int = LOG_LIMIT
+        self,
+        program: Program,
+        log: Path,
+        say: Callable[[str], None],
+        log_limit: int = LOG_LIMIT,
+        pass_fds: Sequence[int] = (),
     ) -> None:
-        self.command, self.log, self._log_limit = command, log, log_limit
+        self.program, self.log = program, log
         self.deaths = 0  # in a row
-        self._guard, self._say = guard, say
+        self._say, self._log_limit, self._pass_fds = say, log_limit, pass_fds
         self._stopping = threading.Event()
         self._mutex = threading.Lock()  # no process is started once stop() has been called
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
-        self._sessions: list[Session] = []
-        self._keeper = threading.Thread(target=self._keep, name=f"keep-{command.name}", daemon=True)
+        self._tree: Tree | None = None
+        self._supervisor = threading.Thread(target=self._supervise, name=f"supervise-{program.name}", daemon=True)
 
     @property
     def name(self) -> str:
-        return self.command.name
+        return self.program.name
 
     @property
     def pid(self) -> int | None:
@@ -90,25 +92,25 @@ class Child:
     @property
     def settled(self) -> bool:
         """True once it has lived for a second; a program that cannot be imported does not get that far."""
-        return self.pid is not None and time.monotonic() - self._started > SETTLED
+        return self.pid is not None and time.monotonic() - self._started > SETTLED_AFTER
 
     def start(self) -> None:
-        self._spawn()
-        self._keeper.start()
+        self._supervisor.start()
 
     def stop(self) -> None:
         """Ask it to end (SIGTERM), and start it no more. Returns at once."""
         with self._mutex:
             self._stopping.set()
-            if self._process is not None and self._process.poll() is None:
+            if self._process is not None and self._tree is not None:
+                self._tree.remember()  # before the signal: nobody can see what a dead process had started
                 self._process.terminate()
 
     def gone(self, timeout: float) -> bool:
         """True once the stopped process and all that it started have ended, within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        self._keeper.join(max(0.0, timeout))
-        while not self._keeper.is_alive():
-            if not members(self._sessions):
+        self._supervisor.join(max(0.0, timeout))
+        while not self._supervisor.is_alive():
+            if self._tree is None or not self._tree.living():
                 return True
             if time.monotonic() >= deadline:
                 return False
@@ -116,25 +118,17 @@ class Child:
         return False
 
     def kill(self) -> list[int]:
-        """SIGKILL to the process and to all that it ever started; returns the pids that could not be ended."""
-        with self._mutex:
-            self._stopping.set()
-        left = end(self._sessions)
-        self._keeper.join(5.0)
+        """SIGKILL to the process and to all that it started; returns the pids that could not be ended."""
+        self.stop()
+        left = self._tree.kill() if self._tree is not None else []
+        self._supervisor.join(5.0)
         return [process.pid for process in left]
 
-    def look_after(self) -> None:
-        """To be called now and then: keeps the log small, and forgets former sessions in which nothing lives any more.
+    def rotate_log(self) -> None:
+        """Keep the log small; to be called now and then. Raises: OSError."""
+        rotate(self.log, self._log_limit)
 
-        Raises:
-            OSError, psutil.Error: something could not be looked at; try again later.
-        """
-        keep_small(self.log, self._log_limit)
-        with self._mutex:
-            if len(self._sessions) > 1 and not self._stopping.is_set():
-                self._forget_empty()
-
-    def last_words(self, lines: int = 12) -> str:
+    def log_tail(self, lines: int = 12) -> str:
         """The end of its log."""
         try:
             with self.log.open("rb") as log:
@@ -143,62 +137,45 @@ class Child:
         except OSError as error:
             return f"(its log cannot be read: {error})"
 
-    def _spawn(self) -> None:
+    def _supervise(self) -> None:
+        """Start the process, wait for its end, and start it again. The kernel kills the process if this thread ends."""
+        while True:
+            try:
+                process = self._spawn()
+            except OSError as error:  # no memory, no process to be had, no folder for the log
+                self.deaths += 1
+                what = f"could not be started ({error}); it is tried again"
+            else:
+                code = process.wait() if process is not None else 0
+                if self._stopping.is_set() or process is None:
+                    return
+                self.deaths = 1 if time.monotonic() - self._started > STABLE_AFTER else self.deaths + 1
+                what = f"(pid {process.pid}) {how_it_ended(code)}; it is started again"
+            delay = restart_delay(self.deaths)
+            self._say(f"{self.name} {what} in {delay:g} s. Its log: {self.log}")
+            self._stopping.wait(delay)
+
+    def _spawn(self) -> subprocess.Popen[bytes] | None:
+        """The process; None once stop() was called."""
         with self._mutex:
             if self._stopping.is_set():
-                return
-            self._forget_empty()
+                return None
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("ab") as log:
                 process = subprocess.Popen(
-                    ["/bin/sh", "-c", _AFTER_THE_WORD, self.name, *self.command.argv],
-                    stdin=subprocess.PIPE,
+                    tied(self.program.argv),
+                    stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, **self.command.env},
+                    env={**os.environ, **self.program.env},
                     start_new_session=True,
+                    pass_fds=self._pass_fds,
                 )
-            assert process.stdin is not None
             try:
-                self._sessions.append(self._guard.watch(process.pid))
-                process.stdin.write(b"go\n")
-                process.stdin.close()
-            except BrokenPipeError:
-                pass  # it is dead already; the keeper sees that and says so
+                self._tree = Tree(psutil.Process(process.pid))
             except BaseException:
-                process.kill()  # it waits for the word still, and is not known to the guard
+                process.kill()  # nobody knows it, and another one will be started
                 process.wait()
                 raise
-            self._started = time.monotonic()
-            self._process = process
-
-    def _forget_empty(self) -> None:
-        """Its former sessions are kept as long as something lives in them: a runner outlives a killed Celery parent
-        until its watchdog has noticed. Later, their numbers may be those of strangers, whom the guard must spare."""
-        kept = [session for session in self._sessions if members([session])]
-        self._guard.forget([session for session in self._sessions if session not in kept])
-        self._sessions = kept
-
-    def _keep(self) -> None:
-        """Ends with ``stop`` alone: a child whose keeper has gone would never be started again."""
-        while self._process is not None:
-            pid, code = self._process.pid, self._process.wait()
-            if self._stopping.is_set():
-                return
-            self.deaths = 1 if time.monotonic() - self._started > STEADY else self.deaths + 1
-            what = f"(pid {pid}) {how_it_ended(code)}; it is started again"
-            while what:
-                delay = restart_delay(self.deaths)
-                self._say(f"{self.name} {what} in {delay:g} s. Its log: {self.log}")
-                if self._stopping.wait(delay):
-                    return
-                what = self._spawned()
-
-    def _spawned(self) -> str:
-        """Try to start it; returns "" or what to say: no memory, no process to be had, no folder for the log."""
-        try:
-            self._spawn()
-        except (OSError, psutil.Error) as error:
-            self.deaths += 1
-            return f"could not be started ({error}); it is tried again"
-        return ""
+            self._process, self._started = process, time.monotonic()
+            return process

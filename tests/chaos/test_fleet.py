@@ -121,7 +121,7 @@ def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_ag
         return (record.state, record.epoch) == (GroupState.RUNNING, 2)
 
     def runs_now() -> set[int]:
-        (light,) = [child.pid for child in fleet.children if child.name == "light-1"]
+        (light,) = [one.pid for one in fleet.processes if one.name == "light-1"]
         return {one.worker_pid for one in client.fleet().runners if one.job == job} & {light}
 
     wait_until(again, 60, "the group to run again")

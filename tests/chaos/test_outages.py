@@ -207,7 +207,7 @@ def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinato
     ends = client.submit({"name": "ends", "groups": [work.group("ends", gate="meanwhile")]}).id
     goes_on = client.submit({"name": "goes-on", "groups": [work.group("goes-on", gate="later")]}).id
     wait_until(work.began("ends", "goes-on"), 60, "both to run")
-    heads = [child for child in fleet.children if child.name.startswith("coordinator")]
+    heads = [child for child in fleet.processes if child.name.startswith("coordinator")]
     # Given: whoever keeps the lease is the last one to come back, so that coordinators sweep before it renews. Its
     # runner stands still as well, for it would replace a watchdog that is stopped alone.
     runner = runner_of(client, goes_on)
@@ -353,7 +353,7 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
     noop = {"python": "examples.noop:noop"}
     wide = {"name": "w", "spark": False, "for_each": {"n": list(range(200))}, "steps": [noop]}
     job = client.submit({"name": "freeze-head", "groups": [wide, {"name": "end", "needs": ["w"]}]}).id
-    head = next(child for child in fleet.children if child.name.startswith("coordinator"))
+    head = next(child for child in fleet.processes if child.name.startswith("coordinator"))
     assert head.pid is not None
     pid, lock = head.pid, KEYS.of(job).lock
 

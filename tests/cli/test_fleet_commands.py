@@ -46,7 +46,7 @@ def running(cli: Cli, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
         try:
             process.wait(100)
         except subprocess.TimeoutExpired:
-            process.kill()  # its guard ends the rest
+            process.kill()  # the kernel ends the rest
             process.wait()
     wait_until(lambda: not [p for p in family if lives(p)], 20, "all that it started to end")
 

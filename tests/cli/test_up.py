@@ -16,19 +16,22 @@ import pytest
 import redis
 
 from tests.support.foreground import DEAF, PLAIN, Up
+from tests.support.paths import PYTHONPATH
 from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.cli.ops.demo import further
 from unstuck.coordinator.cli.render.terminal import program
-from unstuck.coordinator.local.fleet import LocalFleet, Size, crew
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.home import Home, discover_redis_url
 from unstuck.coordinator.local.process import FIRST_DELAY, LONGEST_DELAY, how_it_ended, restart_delay
+from unstuck.coordinator.local.programs import Size, program_list
 from unstuck.tasks.settings import Settings
 
 
 def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., Up]) -> None:
-    fleet = up(commands={"one": PLAIN, "two": PLAIN})
+    fleet = up(programs={"one": PLAIN, "two": PLAIN})
     fleet.says("Ready")
-    assert len(fleet.family()) == 4  # the guard, Valkey and the two
+    assert len(fleet.family()) == 3  # Valkey and the two
     assert redis.Redis.from_url(fleet.address()).ping()
 
     fleet.signal(signal.SIGINT)
@@ -40,9 +43,9 @@ def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., 
 
 
 def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(up: Callable[..., Up]) -> None:
-    fleet = up(commands={"deaf": DEAF})
+    fleet = up(programs={"deaf": DEAF})
     fleet.says("Ready")
-    wait_until(lambda: len(fleet.family()) == 5, 10, "the deaf process and its two children")
+    wait_until(lambda: len(fleet.family()) == 4, 10, "the deaf process and its two children")
 
     fleet.signal(signal.SIGTERM)
 
@@ -51,9 +54,9 @@ def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(up: Callab
 
 
 def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(up: Callable[..., Up]) -> None:
-    fleet = up(commands={"deaf": DEAF}, grace=600.0)
+    fleet = up(programs={"deaf": DEAF}, grace=600.0)
     fleet.says("Ready")
-    wait_until(lambda: len(fleet.family()) == 5, 10, "the deaf process and its two children")
+    wait_until(lambda: len(fleet.family()) == 4, 10, "the deaf process and its two children")
     fleet.signal(signal.SIGINT)
     fleet.says("Stopping: what runs has 20 s to end")
     fleet.signal(signal.SIGINT)
@@ -66,9 +69,9 @@ def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(u
 
 
 def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(up: Callable[..., Up]) -> None:
-    fleet = up(commands={"deaf": DEAF, "plain": PLAIN})
+    fleet = up(programs={"plain": PLAIN, "ignores": "import signal; signal.signal(15, signal.SIG_IGN)\n" + PLAIN})
     fleet.says("Ready")
-    wait_until(lambda: len(fleet.family()) == 6, 10, "all processes of the fleet")
+    assert len(fleet.family()) == 3, "Valkey and the two"
 
     fleet.process.kill()
     fleet.process.wait()
@@ -77,23 +80,8 @@ def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(up: Call
     assert Home(fleet.home).address() is None
 
 
-def test_a_guard_that_is_killed_is_replaced_by_one_that_knows_everything(up: Callable[..., Up]) -> None:
-    fleet = up(commands={"deaf": DEAF})
-    fleet.says("Ready")
-    wait_until(lambda: len(fleet.family()) == 5, 10, "the deaf process and its two children")
-    first = fleet.find("reaper.py")
-    assert first is not None
-
-    first.kill()
-    fleet.is_back("reaper.py", first.pid)
-    fleet.process.kill()
-    fleet.process.wait()
-
-    fleet.is_gone()
-
-
 def test_a_killed_process_comes_back_and_the_terminal_says_so(up: Callable[..., Up]) -> None:
-    fleet = up(commands={"plain": PLAIN})
+    fleet = up(programs={"plain": PLAIN})
     fleet.says("Ready")
     first = fleet.find(PLAIN)
     assert first is not None
@@ -155,7 +143,7 @@ def test_a_second_fleet_in_one_home_is_told_the_pid_of_the_first(up: Callable[..
 
 
 def test_a_process_that_cannot_start_ends_the_fleet_with_its_last_words(up: Callable[..., Up]) -> None:
-    fleet = up(commands={"broken": "raise SystemExit('no such module: nowhere')", "plain": PLAIN})
+    fleet = up(programs={"broken": "raise SystemExit('no such module: nowhere')", "plain": PLAIN})
 
     assert fleet.code(30) == 1
     assert "broken ended 3 times while it was starting" in fleet.text
@@ -234,8 +222,8 @@ def test_the_address_of_a_dead_fleet_is_not_believed(tmp_path: Path, monkeypatch
 
 def test_workers_that_share_a_machine_share_its_cores() -> None:
     def masters(workers: int, master: str) -> set[str | None]:
-        commands = crew(Size(workers=workers), "redis://x", Settings(spark_master=master), cores=8)
-        return {c.env.get("UNSTUCK_SPARK_MASTER") for c in commands if c.name.startswith("spark")}
+        programs = program_list(Size(workers=workers), "redis://x", Settings(spark_master=master), cores=8)
+        return {c.env.get("UNSTUCK_SPARK_MASTER") for c in programs if c.name.startswith("spark")}
 
     assert masters(1, "local[*]") == {None}
     assert masters(3, "local[*]") == {"local[2]"}
@@ -259,7 +247,7 @@ def test_a_number_that_makes_no_fleet_is_refused(wrong: dict[str, Any], tmp_path
 @pytest.mark.timeout(240)
 def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(up: Callable[..., Up]) -> None:
     """Given the real programs; when each is killed with SIGKILL; then each comes back, and Ctrl-C leaves nothing."""
-    fleet = up(commands=None, grace=10.0)
+    fleet = up(programs=None, grace=10.0)
     fleet.says("Ready: 1 Spark worker, 1 light worker, 1 coordinator", 90)
     mains = {
         "coordinator-1": "coordinator-1@",
@@ -282,3 +270,29 @@ def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(up
 
     assert fleet.code(60) == 0
     fleet.is_gone()
+
+
+@pytest.mark.timeout(240)
+def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
+    up: Callable[..., Up], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a Spark stage; when the foreground is killed; then all ends but a watchdog, which reports to the next."""
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    fleet = up(programs=None)
+    fleet.says("Ready", 90)
+    stage = tmp_path / "stage"
+    step = {"python": "fleet_steps:slow_stage", "params": {"started": str(stage)}}
+    with Client(Settings(redis_url=fleet.address(), prefix="up", warehouse=str(tmp_path / "warehouse"))) as client:
+        client.submit({"name": "at-work", "groups": [{"name": "stage", "steps": [step]}]})
+        wait_until(stage.exists, 90, "the stage to run")
+    family = [process.name() for process in fleet.family().values()]
+    assert "java" in family, family
+
+    fleet.process.kill()
+    fleet.process.wait()
+
+    wait_until(lambda: all("unstuck.tasks.watchdog" in line for line in fleet.left()), 15, "all but watchdogs to end")
+    # The watchdog of the attempt goes on trying to report its loss to the Valkey that was killed as well.
+    again = up(programs={})
+    again.says("Ready")
+    fleet.is_gone(30)

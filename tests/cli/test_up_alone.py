@@ -18,15 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-import psutil
 import pytest
 
 from tests.support.foreground import PLAIN, Up
 from tests.support.paths import ROOT
 from tests.support.servers import free_port, wait_until
-from unstuck.coordinator.local import reaper as guard
-from unstuck.coordinator.local.process import Child, Command
-from unstuck.coordinator.local.reaper import Guard, Session
+from unstuck.coordinator.local.home import FleetRunning, Home
+from unstuck.coordinator.local.process import Program, SupervisedProcess
 
 # Says in a file that it was asked to end, as a worker would hand back.
 POLITE = """
@@ -45,11 +43,6 @@ for number in itertools.count():
     if number % 100 == 0:
         time.sleep(0.005)
 """
-# A leader that leaves at once; what it started lives on in its session.
-ORPHAN = """
-import subprocess, sys
-print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], stdout=subprocess.DEVNULL).pid)
-"""
 
 
 @pytest.mark.parametrize("terminal", ["pipe", "tty"])
@@ -57,7 +50,7 @@ def test_a_fleet_whose_terminal_is_closed_is_asked_to_end_and_not_killed(
     up: Callable[..., Up], tmp_path: Path, terminal: Literal["pipe", "tty"]
 ) -> None:
     """A write to a terminal that hung up raises; the attempts must be handed back all the same."""
-    fleet = up(terminal, commands={"polite": POLITE}, grace=10.0)
+    fleet = up(terminal, programs={"polite": POLITE}, grace=10.0)
     fleet.says("Ready")
     fleet.family()
     wait_until((fleet.home / "log" / "polite.log").read_text, 10, "the process to listen")
@@ -79,7 +72,7 @@ def test_a_fleet_that_was_started_with_a_signal_ignored_goes_on_when_it_comes_an
 ) -> None:
     before = signal.signal(ignored, signal.SIG_IGN)
     try:
-        fleet = up(commands={"plain": PLAIN})
+        fleet = up(programs={"plain": PLAIN})
     finally:
         signal.signal(ignored, before)
     fleet.says("Ready")
@@ -97,7 +90,7 @@ def test_a_fleet_that_was_started_with_a_signal_ignored_goes_on_when_it_comes_an
 
 def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(up: Callable[..., Up]) -> None:
     """As in ``unstuck up | grep -m1 Ready``."""
-    fleet = up("pipe", commands={"plain": PLAIN})
+    fleet = up("pipe", programs={"plain": PLAIN})
     fleet.says("Ready")
     first = fleet.find(PLAIN)
     assert first is not None
@@ -115,7 +108,7 @@ def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(up: Ca
 
 def test_a_reader_that_reads_nothing_keeps_nobody_from_being_started_again(up: Callable[..., Up]) -> None:
     """A terminal held with ^S, or a pager: the pipe is full, and a write to it would wait for ever."""
-    fleet = up("pipe", commands={"plain": PLAIN})
+    fleet = up("pipe", programs={"plain": PLAIN})
     fleet.says("Ready")
     first = fleet.find(PLAIN)
     assert first is not None
@@ -126,87 +119,51 @@ def test_a_reader_that_reads_nothing_keeps_nobody_from_being_started_again(up: C
     fleet.is_back(PLAIN, first.pid, 10)
 
 
-@pytest.mark.parametrize("which", ["plain", "guard"])
-def test_what_dies_comes_back_where_the_folder_of_logs_was_removed(up: Callable[..., Up], which: str) -> None:
-    text = {"plain": PLAIN, "guard": "reaper.py"}[which]
-    fleet = up(commands={"plain": PLAIN})
+def test_what_dies_comes_back_where_the_folder_of_logs_was_removed(up: Callable[..., Up]) -> None:
+    fleet = up(programs={"plain": PLAIN})
     fleet.says("Ready")
-    first = fleet.find(text)
+    first = fleet.find(PLAIN)
     assert first is not None
     shutil.rmtree(fleet.home / "log")
 
     first.kill()
 
-    fleet.is_back(text, first.pid, 10)
-    assert (fleet.home / "log" / f"{which}.log").exists()
+    fleet.is_back(PLAIN, first.pid, 10)
+    assert (fleet.home / "log" / "plain.log").exists()
 
 
 def test_what_cannot_be_started_is_tried_again_until_it_can_be(up: Callable[..., Up]) -> None:
     """Nothing can be started while a file stands where the folder of logs should be."""
-    fleet = up(commands={"plain": PLAIN})
+    fleet = up(programs={"plain": PLAIN})
     fleet.says("Ready")
-    former = [fleet.find(PLAIN), fleet.find("reaper.py")]
+    former = fleet.find(PLAIN)
+    assert former is not None
     logs = fleet.home / "log"
     shutil.rmtree(logs)
     logs.touch()
-    for one in former:
-        assert one is not None
-        one.kill()
+    former.kill()
     fleet.says("plain could not be started")
-    fleet.says("The guard of this fleet could not be started")
 
     logs.unlink()
 
-    for text, one in zip((PLAIN, "reaper.py"), former, strict=True):
-        assert one is not None
-        fleet.is_back(text, one.pid, 10)
+    fleet.is_back(PLAIN, former.pid, 10)
 
 
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_a_guard_ends_no_session_that_it_was_told_to_forget(forgotten: bool) -> None:
-    """A number that was free again may be a stranger's, whose leader has left like ours; only being told helps."""
-    leader = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, start_new_session=True, text=True)
-    number = int(leader.communicate()[0])
-    orphan = psutil.Process(number)
-    told = [str(leader.pid), *([f"{guard.FORGET} {leader.pid}"] if forgotten else [])]
+def test_a_home_stays_locked_until_the_valkey_of_a_killed_fleet_has_ended(tmp_path: Path) -> None:
+    lock = Home(tmp_path).lock()
+    program = Program("valkey", (sys.executable, "-c", PLAIN))
+    process = SupervisedProcess(program, tmp_path / "valkey.log", [].append, pass_fds=[lock])
+    process.start()
     try:
-        subprocess.run([sys.executable, "-P", guard.__file__], input="\n".join(told), text=True, timeout=20, check=True)
-
-        alive = orphan.is_running() and orphan.status() != psutil.STATUS_ZOMBIE
-        assert alive == forgotten
+        wait_until(lambda: process.settled, 10, "the process to run")
+        os.close(lock)  # as the kernel does for a process that is killed
+        with pytest.raises(FleetRunning):
+            Home(tmp_path).lock()
     finally:
-        if orphan.is_running():
-            orphan.kill()
-
-
-class _Heard(Guard):
-    """A guard that notes what it is told to forget."""
-
-    def forget(self, sessions: list[Session]) -> None:
-        forgotten.extend(session.number for session in sessions)
-        super().forget(sessions)
-
-
-forgotten: list[int] = []
-
-
-def test_the_guard_is_told_to_forget_a_session_in_which_nothing_lives(tmp_path: Path) -> None:
-    lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
-    said: list[str] = []
-    watching = _Heard(lock, tmp_path / "guard.log")
-    child = Child(Command("plain", (sys.executable, "-c", PLAIN)), tmp_path / "plain.log", watching, said.append)
-    child.start()
-    try:
-        first = child.pid
-        assert first is not None
-        os.kill(first, signal.SIGKILL)
-        wait_until(lambda: child.pid not in (None, first), 10, "the process to come back")
-        assert first in forgotten
-        assert child.pid not in forgotten
-    finally:
-        child.kill()
-        watching.dismiss()
-        os.close(lock)
+        assert process.kill() == []
+    home = Home(tmp_path)
+    home.lock()
+    home.unlock()
 
 
 @contextmanager
@@ -247,7 +204,7 @@ LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
 def test_a_redis_that_is_loading_is_waited_for_and_that_is_said_once(up: Callable[..., Up]) -> None:
     ready = threading.Event()
     with loading(lambda: b"+PONG\r\n" if ready.is_set() else LOADING) as url:
-        fleet = up(redis_url=url, commands={"plain": PLAIN}, await_redis=0.5)
+        fleet = up(redis_url=url, programs={"plain": PLAIN}, await_redis=0.5)
         fleet.says("is loading its data")
         began = time.monotonic()
         # Longer than a Redis that gives no answer at all is waited for.
@@ -264,7 +221,7 @@ def test_a_redis_that_is_loading_is_waited_for_and_that_is_said_once(up: Callabl
 
 def test_ctrl_c_is_heard_while_a_redis_is_loading(up: Callable[..., Up]) -> None:
     with loading(lambda: LOADING) as url:
-        fleet = up(redis_url=url, commands={"plain": PLAIN})
+        fleet = up(redis_url=url, programs={"plain": PLAIN})
         fleet.says("is loading its data")
         fleet.family()
 
@@ -290,7 +247,7 @@ def test_the_command_waits_for_a_redis_that_is_loading(tmp_path: Path) -> None:
 
 def test_the_logs_of_a_chatty_process_stay_bounded_while_it_lives(up: Callable[..., Up]) -> None:
     limit = 200_000
-    fleet = up(commands={"chatty": CHATTY}, log_limit=limit, look=0.1)
+    fleet = up(programs={"chatty": CHATTY}, log_limit=limit, rotate_every=0.1)
     fleet.says("Ready")
     first = fleet.find("line {number")
     assert first is not None

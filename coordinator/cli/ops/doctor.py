@@ -23,9 +23,8 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
 from unstuck.coordinator.doctor import checks, fleet_checks
 from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
-from unstuck.coordinator.doctor.host_facts import PlaceSeen, java_seen, packages_seen, place_seen
-from unstuck.coordinator.doctor.redis_facts import JobPlace, records_of, server_of
-from unstuck.coordinator.doctor.tested import TESTED
+from unstuck.coordinator.doctor.host_facts import WarehouseFacts, java_facts, warehouse_facts
+from unstuck.coordinator.doctor.redis_facts import JobWarehouse, record_facts, server_facts
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.views.fleet import FleetView
 from unstuck.tasks.host import JAVA, java_version
@@ -70,8 +69,8 @@ class _Look:
 class _Seen:
     """What one part saw and another needs."""
 
-    place: PlaceSeen | None = None
-    jobs: tuple[JobPlace, ...] | None = None
+    place: WarehouseFacts | None = None
+    jobs: tuple[JobWarehouse, ...] | None = None
     fleet: FleetView | None = None
 
 
@@ -100,9 +99,9 @@ def doctor(as_json: AsJson = False) -> None:
         machine.found.append(warning("JAVA", text, "Ask it yourself: java -version"))
     findings = [*fleet.found, *checks.of_settings(settings), *of_names(os.environ), *warehouse.found]
     if seen.place is not None and seen.jobs is not None:
-        findings += checks.of_place_and_jobs(seen.place, seen.jobs)
+        findings += checks.of_warehouse_and_jobs(seen.place, seen.jobs)
     if seen.place is not None and seen.fleet is not None:
-        findings += checks.of_place_and_fleet(seen.place, seen.fleet)
+        findings += checks.of_warehouse_and_fleet(seen.place, seen.fleet)
     findings += machine.found
 
     counts = {level: sum(one.level is level for one in findings) for level in Level}
@@ -143,11 +142,11 @@ def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> Non
     try:
         with connected(settings) as connection:
             found.append(ok("REDIS", f"answers at {place}"))
-            server = server_of(connection.redis)
+            server = server_facts(connection.redis)
             found.extend(checks.of_server(server, settings))
             if server.cluster:
                 return  # its records cannot be read at once, and none can be written
-            records = records_of(connection.redis, Keys(settings.prefix))
+            records = record_facts(connection.redis, Keys(settings.prefix))
             seen.jobs = records.places
             found.extend(checks.of_records(records, settings))
             seen.fleet = connection.client.fleet()
@@ -167,16 +166,15 @@ def _unreachable(error: Exception) -> Finding:
 
 
 def _look_at_warehouse(settings: Settings, seen: _Seen, found: list[Finding]) -> None:
-    seen.place = place_seen(settings.warehouse, secrets.token_hex(8))
-    found.extend(checks.of_place(seen.place))
+    seen.place = warehouse_facts(settings.warehouse, secrets.token_hex(8))
+    found.extend(checks.of_warehouse(seen.place))
 
 
 def _look_at_machine(settings: Settings, found: list[Finding]) -> None:
-    found.extend(checks.of_packages(packages_seen(TESTED)))
     if settings.spark_master == NO_SPARK:
         found.append(ok("JAVA", f"not looked at: no Spark is to run here (UNSTUCK_SPARK_MASTER={NO_SPARK})"))
         return
-    found.extend(checks.of_java(java_seen(java_version), JAVA))
+    found.extend(checks.of_java(java_facts(java_version), JAVA))
 
 
 def _show(findings: list[Finding]) -> None:

@@ -1,7 +1,7 @@
 """The fleet under chaos: the ordinary local fleet, each process on a link of its own to a server of ours.
 
 It starts, finds and ends processes; what is done to them is in ``faults``. On the way out, also by Ctrl-C or an error,
-every process is ended by its id; if the driver itself is killed, its guards do it.
+every process is ended by its id; if the driver itself is killed, the kernel ends them with it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.chaos.driver.server import Server
 from tests.support.paths import ROOT
 from tests.support.processes import below, command_line
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.local.fleet import LocalFleet, Size, crew
-from unstuck.coordinator.local.process import Child
-from unstuck.coordinator.local.reaper import Guard
+from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.process import SupervisedProcess
+from unstuck.coordinator.local.programs import Size, program_list
 from unstuck.coordinator.views.fleet import fleet_of
 from unstuck.coordinator.views.jobs import Queries
 from unstuck.tasks.protocol.keys import Keys
@@ -82,13 +82,9 @@ class ChaosFleet:
         self._stack.close()
 
     def _start(self) -> ChaosFleet:
-        lock = os.open(self.folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        self._stack.callback(os.close, lock)
-        guard = Guard(lock, self.folder / "guard.log")
-        self._stack.callback(guard.dismiss)
         data = self.folder / "valkey"
         data.mkdir()
-        self.server = Server(data, guard)
+        self.server = Server(data)
         self._stack.callback(self.server.end, signal.SIGKILL)
         self.server.start()
         self.proxy = self._stack.enter_context(Proxy(self.server.port))
@@ -107,14 +103,14 @@ class ChaosFleet:
         self._stack.callback(patient.close)
         self.patient_queries = Queries(patient, self.keys)
         local = Settings(warehouse=str(self.warehouse), **_fields(self._env))
-        commands = [
+        programs = [
             replace(one, env={**one.env, **self._env, "UNSTUCK_REDIS_URL": self._url(one.name)})
-            for one in crew(self.size, self.server.url, local)
+            for one in program_list(self.size, self.server.url, local)
         ]
         self.client = Client(local.model_copy(update={"redis_url": self._url("app")}))
         self._stack.callback(self.client.close)
         self.local = LocalFleet(
-            home=self.folder / "home", redis_url=self.server.url, commands=commands, grace=3.0, say=self._say
+            home=self.folder / "home", redis_url=self.server.url, programs=programs, grace=3.0, say=self._say
         )
         self._stack.callback(self.local.stop)
         self.local.start()
@@ -142,7 +138,7 @@ class ChaosFleet:
 
     @property
     def names(self) -> list[str]:
-        return [child.name for child in self.local.children]
+        return [one.name for one in self.local.processes]
 
     @property
     def workers(self) -> list[str]:
@@ -152,8 +148,8 @@ class ChaosFleet:
     def coordinators(self) -> list[str]:
         return [name for name in self.names if name.startswith("coordinator-")]
 
-    def child(self, name: str) -> Child:
-        return next(child for child in self.local.children if child.name == name)
+    def child(self, name: str) -> SupervisedProcess:
+        return next(one for one in self.local.processes if one.name == name)
 
     def main(self, name: str) -> psutil.Process | None:
         """The process of this name; None while it is down."""

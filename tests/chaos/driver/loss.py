@@ -29,7 +29,7 @@ from tests.chaos.driver.reports import Account, Sent, judge, transactions
 from tests.chaos.driver.server import Server
 from tests.support.servers import wait_until
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.local.reaper import Guard
+from unstuck.coordinator.local.parent_death import end_with
 from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.dispatcher import Dispatcher
@@ -68,9 +68,7 @@ def loss(folder: Path, seed: int, kills: int, *, as_json: bool = False) -> int:
 
     Returns: 0 if the report path lost nothing, doubled nothing and set nothing aside; else 1.
     """
-    lock = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    guard = Guard(lock, folder / "guard.log")
-    server = Server(folder, guard)
+    server = Server(folder)
     try:
         server.start()
         client = redis.Redis.from_url(server.url, decode_responses=True)
@@ -82,12 +80,10 @@ def loss(folder: Path, seed: int, kills: int, *, as_json: bool = False) -> int:
         ):
             if not as_json:
                 plain(f"{name}: {kills} times SIGKILL to its busy consumer …")
-            told[name] = _kill_again_and_again(path, kills, random.Random(seed), guard)
+            told[name] = _kill_again_and_again(path, kills, random.Random(seed))
         client.close()
     finally:
         server.end(signal.SIGKILL)
-        guard.dismiss()
-        os.close(lock)
     if as_json:
         numbers = {name: account.to_dict() for name, account in told.items()}
         sys.stdout.write(json.dumps({"seed": seed, "kills": kills, **numbers}) + "\n")
@@ -121,7 +117,7 @@ class Route(Protocol):
         """What became of what was sent."""
 
 
-def _kill_again_and_again(path: Route, kills: int, rng: random.Random, guard: Guard) -> Account:
+def _kill_again_and_again(path: Route, kills: int, rng: random.Random) -> Account:
     """Kill a consumer that is at work, ``kills`` times; then let one work off what is left, undisturbed."""
     context = multiprocessing.get_context("forkserver")  # a consumer is there in milliseconds, with all it imports
     context.set_forkserver_preload(["tests.chaos.driver.loss"])
@@ -137,8 +133,6 @@ def _kill_again_and_again(path: Route, kills: int, rng: random.Random, guard: Gu
         target, arguments = path.consumer()
         process = context.Process(target=target, args=arguments, daemon=True)
         process.start()
-        assert process.pid is not None
-        guard.watch(process.pid)
         try:
             if number < kills:
                 _await_work(path)
@@ -237,6 +231,7 @@ class KombuQueue:
 
 def consume_reports(url: str, warehouse: str) -> None:
     """A process: the consumer of a coordinator, without hints and without a beat."""
+    end_with(os.getppid())  # the server of the forks, which ends with the driver
     os.setsid()
     logging.disable(logging.WARNING)  # it says that nobody swept for a while, which is what is done to it
     settings = _settings(url, warehouse)
@@ -249,6 +244,7 @@ def consume_reports(url: str, warehouse: str) -> None:
 
 def consume_queue(url: str) -> None:
     """A process: works on a message and acknowledges it, as Celery does with ``acks_late``."""
+    end_with(os.getppid())  # the server of the forks, which ends with the driver
     os.setsid()
     client = redis.Redis.from_url(url)
 

@@ -22,7 +22,7 @@ from tests.chaos.driver.proxy import Link
 from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.watch import Watch
 from tests.support.servers import wait_until
-from unstuck.coordinator.local.fleet import Size
+from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 

@@ -17,7 +17,7 @@ from tests.chaos.driver.ledger import Ledger, gather, judge
 from tests.chaos.driver.load import Load
 from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.watch import Watch
-from unstuck.coordinator.local.fleet import Size
+from unstuck.coordinator.local.programs import Size
 
 SIZE = Size(workers=1, coordinators=2, light=2)
 PAUSES = (0.8, 3.0)  # seconds between two faults
@@ -56,7 +56,7 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
             ledger.stuck += [f"after {hit.fault}, {hit.victim} never went on" for hit in watch.open]
             if not ledger.kept:
                 for name in sorted({hit.victim for hit in watch.open} & set(fleet.names)):
-                    screen.say(f"the end of the log of {name}:\n{fleet.child(name).last_words()}")
+                    screen.say(f"the end of the log of {name}:\n{fleet.child(name).log_tail()}")
     _tell(ledger, seed, as_json=as_json)
     return 0 if ledger.kept else 1
 

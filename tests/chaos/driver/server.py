@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.servers import free_port, server_binary, wait_until
 from unstuck.coordinator.local.home import answers
-from unstuck.coordinator.local.reaper import Guard
+from unstuck.coordinator.local.parent_death import tied
 
 
 class Server:
@@ -21,12 +21,10 @@ class Server:
 
     Args:
         folder: of its data and log.
-        guard: told of each process, so that a killed driver leaves none behind.
     """
 
-    def __init__(self, folder: Path, guard: Guard) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
-        self._guard = guard
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -51,8 +49,7 @@ class Server:
             "set-proc-title": "no",  # a title is written over the environment, by which support/reaper.py knows it
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self._process = subprocess.Popen([server_binary(), *words], start_new_session=True)
-        self._guard.watch(self._process.pid)
+        self._process = subprocess.Popen(tied([server_binary(), *words]), start_new_session=True)
         wait_until(lambda: answers(self.url), 30, "Valkey to answer")
 
     def end(self, number: signal.Signals) -> None:

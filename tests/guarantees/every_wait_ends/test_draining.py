@@ -21,7 +21,7 @@ from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
-from unstuck.coordinator.local.process import Command
+from unstuck.coordinator.local.process import Program
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import OutcomeKind
@@ -215,8 +215,8 @@ def supervised(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.Mo
         "-n",
         f"{tmp_path.name}@here",
     )
-    command = Command("hangs", celery, {"UNSTUCK_REDIS_URL": redis_server.url}, f"{tmp_path.name}@here")
-    with LocalFleet(home=tmp_path / "home", redis_url=redis_server.url, commands=[command]) as up:
+    program = Program("hangs", celery, {"UNSTUCK_REDIS_URL": redis_server.url}, f"{tmp_path.name}@here")
+    with LocalFleet(home=tmp_path / "home", redis_url=redis_server.url, programs=[program]) as up:
         up.wait_ready()
         yield up
 
@@ -231,7 +231,7 @@ def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by
     supervised: LocalFleet, store: redis.Redis, offer: Any
 ) -> None:
     hint = offer("wait_for_cancel")
-    (child,) = supervised.children
+    (child,) = supervised.processes
     assert child.pid is not None
     below = psutil.Process(child.pid).children(recursive=True)
     assert len(below) > 1

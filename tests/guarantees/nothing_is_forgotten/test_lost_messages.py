@@ -11,7 +11,7 @@ import redis
 
 from tests.support.coordinator import Head, group, join
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.doctor.redis_facts import records_of
+from unstuck.coordinator.doctor.redis_facts import record_facts
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import NEWEST_SCHEMA
 from unstuck.tasks.transport.redis_client import connect
@@ -251,7 +251,7 @@ def test_the_doctor_looks_at_every_stream_on_which_a_newer_report_may_wait(head:
     for version in (2, NEWEST_SCHEMA):
         head.redis.xadd(head.keys.reports, {"v": version})
     head.read()
-    assert records_of(head.redis, head.keys).newer == {2: 1, NEWEST_SCHEMA: 1}
+    assert record_facts(head.redis, head.keys).newer == {2: 1, NEWEST_SCHEMA: 1}
 
 
 def test_a_coordinator_that_has_never_seen_the_job_applies_its_final_report(make_head: Callable[..., Head]) -> None:
