@@ -13,14 +13,13 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, ValidationError, model_validator
 
 from unstuck.coordinator.spec.checks import ONE_STATEMENT, problems_in, problems_of_graph, several_statements
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, listed, shorten, suggestion
-from unstuck.coordinator.spec.text_tree import Reading
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.group import (
     MAX_COUNT,
@@ -36,6 +35,9 @@ from unstuck.tasks.protocol.group import (
     Strict,
 )
 from unstuck.tasks.protocol.texts import Packer
+
+if TYPE_CHECKING:
+    from unstuck.coordinator.spec.text import Reading
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 
