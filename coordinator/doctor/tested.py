@@ -24,7 +24,6 @@ TESTED = {
     "pyyaml": "6.0.3",
     "redis": "8.1.0",
     "rich": "15.0.0",
-    "simpleeval": "1.0.8",
     "tenacity": "9.2.1",
     "typer": "0.29.2",
 }
