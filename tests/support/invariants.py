@@ -123,8 +123,8 @@ def judge_words(state: JobState, world: World, due: float | None) -> None:
     for one in told:
         if not one.what.strip() or "unknown" in one.what.lower():
             raise Broken(f"{one.subject} is {one.state}, and all that is said is {one.what!r}")
-        if one.next_at and one.next_at < world.now:
-            raise Broken(f"{one.subject} is {one.state}, and what comes next was {world.now - one.next_at}s ago: {one}")
+        if one.next.at and one.next.at < world.now:
+            raise Broken(f"{one.subject} is {one.state}, and what comes next was {world.now - one.next.at}s ago: {one}")
         if one.state and one.state not in ENDED:
             _judge_wait(state, one, world)
     if told[0].subject != state.job.id or told[0].state != state.job.status:
@@ -139,7 +139,7 @@ def judge_words(state: JobState, world: World, due: float | None) -> None:
 def _judge_wait(state: JobState, one: Explanation, world: World) -> None:
     """Of what waits it is said what is next, when it gives up, what helps; and no more than a decision would do."""
     job = state.job
-    if not one.next_what or not one.gives_up:
+    if not one.next.what or not one.ends.what:
         raise Broken(f"{one.subject} is {one.state}, and what comes next, or when it gives up, is not said: {one}")
     if not one.help and job.intent is not Intent.FORCE_STOP:
         raise Broken(f"{one.subject} is {one.state}, and nothing is said that would help: {one}")
@@ -148,5 +148,5 @@ def _judge_wait(state: JobState, one: Explanation, world: World) -> None:
         return
     if one.timed:
         raise Broken(f"{one.subject} is in BACKOFF of a job told to {job.intent}, and an attempt is promised: {one}")
-    if waits and (one.next_at or f"unstuck resume {job.id}" not in one.help):
+    if waits and (one.next.at or f"unstuck resume {job.id}" not in one.help):
         raise Broken(f"{one.subject} is in BACKOFF and goes on when the job is resumed, and that is not said: {one}")
