@@ -48,31 +48,36 @@ MAX_SQL_FILE = 1024 * 1024  # bytes
 class Defaults(Strict):
     """What holds for every group that says nothing itself. ``conf`` is joined key by key, the group's wins."""
 
-    retry: RetryPolicy | None = None
-    timeout: Timeout | None = None
-    queue_timeout: Timeout | None = None
-    worker_losses: int | None = Field(default=None, ge=1, le=1000, strict=True)
-    queue: QueueName | None = None
-    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="run-time Spark conf of every group")
+    retry: RetryPolicy | None = Field(default=None, description="For groups without a retry of their own.")
+    timeout: Timeout | None = Field(default=None, description="For groups without a timeout of their own.")
+    queue_timeout: Timeout | None = Field(default=None, description="For groups without a queue_timeout of their own.")
+    worker_losses: int | None = Field(
+        default=None, ge=1, le=1000, strict=True, description="For groups without worker_losses of their own."
+    )
+    queue: QueueName | None = Field(default=None, description="For groups without a queue of their own.")
+    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of every group.")
 
 
 class JobSpec(Strict):
     """One job: its groups, and what holds for all of them."""
 
-    name: JobName
-    params: dict[ParamName, Any] = Field(default_factory=dict, description="parameters of every step")
-    defaults: Defaults = Defaults()
+    name: JobName = Field(description="Name of the job.")
+    params: dict[ParamName, Any] = Field(default_factory=dict, description="Parameters of every step.")
+    defaults: Defaults = Field(default=Defaults(), description="What holds for every group that says nothing itself.")
     max_parallel: int | None = Field(
-        default=None, ge=1, le=MAX_COUNT, strict=True, description="attempts that may run at once; None: no bound"
+        default=None, ge=1, le=MAX_COUNT, strict=True, description="Attempts that may run at once; left out: no bound."
     )
     timeout: Timeout | None = Field(
-        default=None, description="of the whole job, from its first claimed attempt to publishing; None: no end"
+        default=None,
+        description="Time limit from the first claimed attempt to publishing; left out: no limit.",
     )
-    on_failure: Literal["cancel_others", "finish_others"] = "cancel_others"
+    on_failure: Literal["cancel_others", "finish_others"] = Field(
+        default="cancel_others", description="What becomes of the other groups when one has failed for good."
+    )
     publish: Listed[DatasetName] | None = Field(
-        default=None, description="outputs that become visible; None: those of groups that nobody needs"
+        default=None, description="Outputs that become visible; left out: those of groups that no other group needs."
     )
-    groups: Listed[GroupSpec] = Field(min_length=1)
+    groups: Listed[GroupSpec] = Field(min_length=1, description="The groups of the job; a fork counts as one.")
 
     @model_validator(mode="wrap")
     @classmethod
