@@ -53,9 +53,9 @@ def state_of(
     except NewerJob:
         raise
     except Exception as error:  # noqa: BLE001 - whoever damaged it could write anything
-        what = error.problems[0] if isinstance(error, SpecError) else error
+        what = " ".join(str(error.problems[0] if isinstance(error, SpecError) else error).split())[:300]
         state = JobState(NO_GROUPS, JobRecord.salvaged(job, fields), {}, {}, {})
-        told = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {str(what)[:300]})"
+        told = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {what})"
         if state.job.terminal:
             state.damage = told
         elif state.job.intent is Intent.FORCE_STOP:

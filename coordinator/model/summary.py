@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from unstuck.coordinator.model.state import JobState
@@ -21,6 +22,6 @@ def summary_of(state: JobState) -> str:
         "groups": {group_state: number for group_state, number in state.tally.items() if number},
         "total": None if state.unexpanded else state.size,
         "version": job.version,
-        "reason": job.reason.to_dict() if job.reason else None,
+        "reason": asdict(job.reason) if job.reason else None,
     }
     return json.dumps(line, separators=(",", ":"))

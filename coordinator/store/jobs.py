@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, cast
 
@@ -301,7 +301,7 @@ class Store:
             pipe.hset(
                 keys.job,
                 mapping={
-                    "halted": json.dumps(reason.to_dict()),
+                    "halted": json.dumps(asdict(reason)),
                     "status": Status.PAUSED,
                     "commit": commit_id,
                     "paused_at": float(paused_at or 0) or now,
