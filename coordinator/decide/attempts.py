@@ -1,4 +1,4 @@
-"""What an attempt's end means for its group: succeeded, another try, or failed for good. Pure.
+"""What the live attempts of a job say, and what that means for their groups.
 
 Two budgets: ``retry`` counts failures of the user's code; ``worker_losses`` counts workers lost in a row, which are
 our failure and never eat a user's retry. An attempt that is handed back (RELEASED) is charged to neither.
@@ -7,19 +7,111 @@ our failure and never eat a user's retry. An attempt that is handed back (RELEAS
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from unstuck.coordinator.decide.backoff import backoff, loss_backoff
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.decide.deadlines import backoff, held_until, lapsed, loss_backoff
+from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Guard, World
 from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason
+from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.checks import MAX_GROUPS, MAX_MEMBERS
 from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.group import Scalar
+from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Scalar, fork_bytes
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
+S = GroupState
 MAX_RELEASES = 50
-CLOCK_SLACK = 1.0  # seconds; as in commit.lua
+
+
+def look_at(draft: Draft, group_id: str) -> None:
+    """Take in what the attempt of a group says, or that it says nothing any more."""
+    record = draft.state.record(group_id)
+    attempt = draft.state.attempts.get(group_id)
+    if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
+        return
+    # Claimed and ended since we last looked: two moves, and one more for each fork whose maker it is not alone.
+    # The first of a commit is always taken in, whatever it takes: one for which no commit has room would wait for ever.
+    moves = draft.decision.moves
+    if moves and moves > MAX_TRANSITIONS - 2 - len(draft.planned(group_id).feeds):
+        draft.decision.more = True
+        return
+    if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
+        mend(draft, group_id, record)
+        return
+    if record.state is S.QUEUED and attempt.claimant:
+        start(draft, group_id, record, attempt)
+        record = draft.state.record(group_id)
+    if attempt.outcome is not None:
+        interrupted = attempt.order == "DRAIN"
+        planned = draft.planned(group_id)
+        settle(draft, group_id, fold(planned, group_id, record, attempt.outcome, draft.world, interrupted=interrupted))
+    elif record.state is not S.QUEUED:
+        held = replace(attempt, lease=held_until(record, attempt, draft.world))
+        if lapsed(held, draft.world):
+            kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
+            draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))
+            settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.world))
+
+
+def mend(draft: Draft, group_id: str, record: GroupRecord) -> None:
+    """The attempt's record is gone (a store restored in part): nobody could ever claim or finish it."""
+    if record.state is S.QUEUED:
+        draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce))
+        return
+    gone = Outcome(OutcomeKind.LOST, failure=Failure("ATTEMPT_GONE", "the record of the running attempt is gone"))
+    settle(draft, group_id, fold(draft.planned(group_id), group_id, record, gone, draft.world))
+
+
+def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) -> None:
+    if not draft.job.started_at:
+        draft.job = replace(draft.job, started_at=draft.world.now)
+    running = replace(
+        record, state=S.RUNNING, worker=attempt.worker, started_at=attempt.claimed_at, revision=attempt.revision
+    )
+    draft.move(group_id, running, worker=attempt.worker)
+
+
+def settle(draft: Draft, group_id: str, folded: Folded) -> None:
+    """An attempt has ended: its record goes, its outcome stands on the group."""
+    draft.drop_attempt(group_id)
+    for fork, key in draft.planned(group_id).feeds:
+        if key in folded.collected:
+            feed(draft, fork, folded.collected[key])
+    draft.move(group_id, folded.record, **folded.event)
+
+
+def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
+    """The values of a dynamic fork have arrived; from one maker only, or nobody could say what the fork stands for."""
+    standing = draft.state.collected.get(fork)
+    if standing is None and (too_much := _too_much(draft, fork, values)):
+        if not draft.state.ended_whole(fork):
+            draft.move(fork, GroupRecord(state=S.FAILED, reason=Reason("FORK_TOO_LARGE", too_much)))
+    elif standing is None:
+        draft.decision.collected[fork] = values
+        draft.state.collect(fork, values)
+        draft.touched.append(fork)
+    elif standing != values and not draft.state.census[fork].total():
+        reason = Reason("FORK_AMBIGUOUS", "two of the groups it needs made its source, with different values")
+        draft.move(fork, GroupRecord(state=S.FAILED, reason=reason))
+
+
+def _too_much(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> str:
+    """What the job would have too much of with these values of ``fork``; empty if the store can take them."""
+    members = draft.state.size + len(values)
+    if members > MAX_GROUPS + MAX_MEMBERS:
+        return (
+            f"with the {len(values):,} values of {fork} the job would have {members:,} groups and members in all; at "
+            f"most {MAX_GROUPS + MAX_MEMBERS:,} are allowed"
+        )
+    size = draft.state.collected_bytes + fork_bytes(values)
+    if size > MAX_JOB_BYTES:
+        return (
+            f"with the values of {fork} ({megabytes(fork_bytes(values))}) those of all dynamic forks of the job would "
+            f"take {megabytes(size)}; at most {megabytes(MAX_JOB_BYTES)} are allowed"
+        )
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +121,6 @@ class Folded:
     record: GroupRecord
     collected: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
     event: dict[str, Any] = field(default_factory=dict)
-
-
-def held_until(record: GroupRecord, attempt: Attempt, world: World) -> float:
-    """When the lease of a running attempt ends, in seconds by the clock of the store.
-
-    One whose claim is gone (the store was rolled back under the commit that had read it) has one term from that commit
-    on: a runner that lives claims it again by its next renewal (rule 3), and of one that has died nobody would hear.
-    """
-    return attempt.lease if attempt.claimant else record.since + world.lease_ttl
-
-
-def lapsed(attempt: Attempt, world: World) -> bool:
-    """The lease is over and may be believed to be.
-
-    It never reads as longer than one full term from now (rule 7): one that lies further ahead was given before the
-    clock was set back, and once the grace is over whoever lives has renewed it.
-    """
-    return world.takeover and not world.now <= attempt.lease <= world.now + world.lease_ttl + CLOCK_SLACK
 
 
 def fold(

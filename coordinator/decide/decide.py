@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from unstuck.coordinator.decide.attempts import look_at
 from unstuck.coordinator.decide.completion import cancel_all, cancel_rest, end
 from unstuck.coordinator.decide.deadlines import PUBLISHING, due_at
 from unstuck.coordinator.decide.dispatch import queue_ready, resend_hints
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.intake import look_at
 from unstuck.coordinator.decide.intent import OUT_OF_TIME, obey, renew_budgets
-from unstuck.coordinator.decide.joining import judge_joins
+from unstuck.coordinator.decide.joins import judge_joins
 from unstuck.coordinator.decide.requests import bring_about
 from unstuck.coordinator.decide.timeouts import call_time, give_up_queued, keep_time
 from unstuck.coordinator.model.decision import Decision, World

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from unstuck.coordinator.decide.attempts import start
 from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.intake import start
 from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.records import Ask, GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unstuck.coordinator.decide.attempts import CLOCK_SLACK
-from unstuck.coordinator.decide.deadlines import job_timeout_at, queue_timeout_at
+from unstuck.coordinator.decide.deadlines import CLOCK_SLACK, job_timeout_at, queue_timeout_at
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intent import unclaimed
 from unstuck.coordinator.model.decision import Guard

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unstuck.coordinator.decide.attempts import held_until
-from unstuck.coordinator.decide.deadlines import cancel_at, job_timeout_at, queue_timeout_at, resend_at, retry_at
+from unstuck.coordinator.decide.deadlines import (
+    cancel_at,
+    held_until,
+    job_timeout_at,
+    queue_timeout_at,
+    resend_at,
+    retry_at,
+)
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import Verdict, judge
 from unstuck.coordinator.explain.explanation import A_PERSON, Ends, Explanation, JobFacts, Next, held, timeout_of
