@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
+from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES
 from unstuck.coordinator.model.status import GroupState, Status
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-it-works.md"
@@ -41,7 +41,7 @@ def sections() -> dict[str, str]:
     return {
         "moves of a group": diagram(GroupState.WAITING, GROUP_MOVES, group_ends),
         "table of a group": table(GROUP_MOVES),
-        "table of what is asked": table(GROUP_MOVES_ASKED),
+        "table of what is asked": table(GROUP_MOVES_REQUESTED),
         "moves of a job": diagram(Status.PENDING, JOB_MOVES, job_ends),
         "table of a job": table(JOB_MOVES),
     }

@@ -58,7 +58,7 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
         return Commanded(Answer.REFUSED, job, f"{where}, and a job that has ended never changes; {_after(job)}")
     if given is Command.RESUME:
         if job.intent is Intent.RUN and job.halted is None:
-            if job.renewed:  # its status says so as soon as a coordinator has looked
+            if job.reset_budgets:  # its status says so as soon as a coordinator has looked
                 return Commanded(Answer.ALREADY, job, f"job {job.id} goes on: resume had been asked for before")
             return Commanded(
                 Answer.REFUSED, job, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
@@ -68,7 +68,7 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
                 Answer.REFUSED, job, f"{where}: a {job.intent.command} cannot be taken back; {_ending(job)}"
             )
         said = replace(job, intent_by=by, intent_why=why)
-        resumed = replace(said, intent=Intent.RUN, halted=None, pause_now=False, renewed=True)
+        resumed = replace(said, intent=Intent.RUN, halted=None, pause_now=False, reset_budgets=True)
         return Commanded(Answer.DONE, resumed, f"job {job.id} goes on, with its full retry budget")
     if job.intent is wanted and (not now or job.pause_now):
         return Commanded(Answer.ALREADY, job, f"{where}, and {given} had been asked for before")
@@ -88,11 +88,11 @@ def against_damage(job: JobRecord, damage: str) -> Commanded:
     return Commanded(Answer.REFUSED, job, text)
 
 
-def taken_in(job: JobRecord) -> bool:
+def status_is_settled(job: JobRecord) -> bool:
     """A coordinator has decided since the last command: the status says what the user wanted by it."""
     if job.terminal or job.halted is not None:
         return True
-    return not job.asks and (job.intent is Intent.PAUSE) == (job.status in (Status.PAUSING, Status.PAUSED))
+    return not job.requests and (job.intent is Intent.PAUSE) == (job.status in (Status.PAUSING, Status.PAUSED))
 
 
 def against_retry(job: JobRecord) -> str:

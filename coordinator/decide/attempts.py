@@ -25,20 +25,20 @@ S = GroupState
 MAX_RELEASES = 50
 
 
-def look_at(draft: Draft, group_id: str) -> None:
-    """Take in what the attempt of a group says, or that it says nothing any more."""
+def read_attempt(draft: Draft, group_id: str) -> None:
+    """Apply what the attempt of a group says: its claim, its outcome, a lapsed lease, or a lost record."""
     record = draft.state.record(group_id)
     attempt = draft.state.attempts.get(group_id)
     if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
         return
-    # Claimed and ended since we last looked: two moves, and one more for each fork whose maker it is not alone.
-    # The first of a commit is always taken in, whatever it takes: one for which no commit has room would wait for ever.
+    # An attempt that was claimed and has ended since the last look takes two moves, and one more for each fork that it
+    # feeds. The first attempt of a commit is always applied: one that no commit has room for would wait for ever.
     moves = draft.decision.moves
     if moves and moves > MAX_TRANSITIONS - 2 - len(draft.planned(group_id).feeds):
         draft.decision.more = True
         return
     if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
-        mend(draft, group_id, record)
+        restore_attempt(draft, group_id, record)
         return
     if record.state is S.QUEUED and attempt.claimant:
         start(draft, group_id, record, attempt)
@@ -55,8 +55,8 @@ def look_at(draft: Draft, group_id: str) -> None:
             settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.world))
 
 
-def mend(draft: Draft, group_id: str, record: GroupRecord) -> None:
-    """The attempt's record is gone (a store restored in part): nobody could ever claim or finish it."""
+def restore_attempt(draft: Draft, group_id: str, record: GroupRecord) -> None:
+    """The attempt's record is gone (a store restored in part), so no runner could ever claim or finish it."""
     if record.state is S.QUEUED:
         draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce))
         return
@@ -83,7 +83,7 @@ def settle(draft: Draft, group_id: str, folded: Folded) -> None:
 
 
 def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
-    """The values of a dynamic fork have arrived; from one maker only, or nobody could say what the fork stands for."""
+    """Store the values of a dynamic fork. They must come from one maker only, or the fork would be ambiguous."""
     standing = draft.state.collected.get(fork)
     if standing is None and (too_much := _too_much(draft, fork, values)):
         if not draft.state.ended_whole(fork):
@@ -98,7 +98,7 @@ def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
 
 
 def _too_much(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> str:
-    """What the job would have too much of with these values of ``fork``; empty if the store can take them."""
+    """Which limit of the job these values of ``fork`` would exceed; empty if none."""
     members = draft.state.size + len(values)
     if members > MAX_GROUPS + MAX_MEMBERS:
         return (
@@ -132,13 +132,13 @@ def fold(
     *,
     interrupted: bool = False,
 ) -> Folded:
-    """The group's record after ``outcome``; None stands for a lease that lapsed without a word.
+    """The group's record after ``outcome``; None stands for a lapsed lease without an outcome.
 
     Args:
         interrupted: its runner was told to hand it back, by a pause that did not wait.
     """
     if record.state is GroupState.CANCELING and (outcome is None or outcome.kind is not OutcomeKind.SUCCEEDED):
-        # However an attempt ends that was told to end, it is not tried again.
+        # An attempt that was told to end is not tried again, however it ends.
         reason = Reason("CANCELED", "canceled while running")
         if outcome is None:
             text = f"worker {record.worker} was not heard of again; whatever it still does can change nothing"

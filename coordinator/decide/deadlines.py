@@ -1,6 +1,7 @@
-"""Due: when something must be looked at again. Pure functions of the record, the same for deciding and explaining.
+"""When a job, a group or an attempt must be looked at again. Pure functions, used to decide and to explain.
 
-A time in the record that lies further ahead than it can was written before the clock was set back: it counts as come.
+A time on the record that lies too far ahead was written before the clock was set back: it counts as reached. Backoffs
+take tenacity's wait strategies, with a jitter drawn from a seed, so that deciding is pure.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ AWAY_WAIT = wait_random_exponential(multiplier=0.1, max=2.0)
 def held_until(record: GroupRecord, attempt: Attempt, world: World) -> float:
     """When the lease of a running attempt ends, in seconds by the clock of the store.
 
-    One whose claim is gone (the store was rolled back under the commit that had read it) has one term from that commit
-    on: a runner that lives claims it again by its next renewal (rule 3), and of one that has died nobody would hear.
+    An attempt whose claim is gone (the store was rolled back after the commit that had read it) has one term from that
+    commit on: a living runner claims it again by its next renewal (rule 3), and a dead one would never be noticed.
     """
     return attempt.lease if attempt.claimant else record.since + world.lease_ttl
 
@@ -43,8 +44,8 @@ def held_until(record: GroupRecord, attempt: Attempt, world: World) -> float:
 def lapsed(attempt: Attempt, world: World) -> bool:
     """The lease is over and may be believed to be.
 
-    It never reads as longer than one full term from now (rule 7): one that lies further ahead was given before the
-    clock was set back, and once the grace is over whoever lives has renewed it.
+    A lease that ends later than one full term from now was given before the clock was set back (rule 7), and once the
+    grace is over every living runner has renewed its lease.
     """
     return world.takeover and not world.now <= attempt.lease <= world.now + world.lease_ttl + CLOCK_SLACK
 
@@ -82,8 +83,9 @@ def queue_timeout_at(job: JobRecord, record: GroupRecord, queue_timeout: float |
 
 
 def job_timeout_at(job: JobRecord, timeout: float | None, world: World) -> float | None:
-    """When a job is given up; None if nothing counts its time: it has none, or has not begun, or publishes already, or
-    the user wants something that a timeout must not change.
+    """When the job's timeout ends; None if its time does not count.
+
+    It does not count if the job has no timeout, has not begun, publishes already, or is not to run.
     """
     if timeout is None or not job.counted_from or job.timed_out is not None or job.phase == PUBLISHING:
         return None

@@ -89,7 +89,7 @@ def judge_joins(draft: Draft) -> None:
 
 
 def unstarted(draft: Draft, name: str) -> bool:
-    """No member of the group has ever been queued or ended, and it is not known to be ready."""
+    """No member of the group was ever queued or has ended, and the group is not known to be ready."""
     return name not in draft.ready.get(draft.plan.groups[name].spec.queue_name, ()) and draft.waiting_members(name) > 0
 
 
@@ -101,7 +101,7 @@ def judge_one(draft: Draft, name: str) -> None:
     if found.verdict is Verdict.GO:
         count = draft.plan.member_count(name, draft.state.collected)
         if count is None and not all(draft.state.done(need) for need in planned.spec.needs):
-            return  # a rule that needs not all of them holds already, and the maker of the values is still at work
+            return  # the rule holds already, but the group that makes the values is still running
         if not condition_holds(draft, name):
             return
         if planned.spec.is_join:
@@ -123,9 +123,9 @@ def judge_one(draft: Draft, name: str) -> None:
 def condition_holds(draft: Draft, name: str) -> bool:
     """Evaluate the condition of a group that may go. Unless it holds, the group ends here: SKIPPED, or FAILED.
 
-    Once it held it is not asked again: the inputs of the group are frozen with it, and are the sign of it. Otherwise a
-    group that waits for room, or was returned by a pause, or a fork that is half queued, could find that it should
-    never have begun, since after ``any_succeeded`` more results may be there by now.
+    A condition that held is not evaluated again; the frozen inputs of the group are the sign that it held. Otherwise a
+    group that waits for room, a group that a pause took back, or a fork that is half queued could find that it should
+    never have begun, because after ``any_succeeded`` there may be more results by now.
     """
     spec = draft.plan.groups[name].spec
     if spec.when is None or name in draft.state.frozen:

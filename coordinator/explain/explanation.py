@@ -133,7 +133,7 @@ class JobFacts:
             self.canceled = f"{job.intent} was asked for"
         elif job.timed_out is not None:
             self.canceled = job.timed_out.text
-        elif draft.doomed:
+        elif draft.failing_fast:
             self.canceled = f"group {next(iter(state.fatal))} failed, and on_failure is cancel_others"
         at_once = job.intent in (Intent.RUN, Intent.FORCE_STOP)
         at_once |= job.intent is Intent.STOP and job.timed_out is not None

@@ -1,4 +1,4 @@
-"""What a command came to: whether it was obeyed, and the record of the job after it."""
+"""The result of a command: whether it was applied, and the record of the job after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Commanded:
-    """What a command came to: the job's record after it, and a sentence for whoever gave it.
+    """The result of a command: the job's record after it, and a sentence for the user.
 
     ``plans`` and ``params`` are what runners get from now on, where an ``alter`` changed it.
     """

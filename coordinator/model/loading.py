@@ -1,7 +1,7 @@
-"""Loading: the state of a job, from what the store holds of it. Of a damaged job, what is left of its record.
+"""The state of a job, from what the store holds; for a damaged job, the readable part of its record.
 
-A job is damaged if a part of it cannot be read. Nothing can be decided by such a part, and nobody guesses what stood
-there: the job can be shown, and ended by force, which needs nothing but the record.
+A job is damaged if a part of it cannot be read. Nothing is guessed about that part: the job can be shown, and ended by
+force, which needs nothing but the record.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moves: every step that a group or a job may take, in two tables. Anything else is refused, as a bug.
+"""Every legal move of a group or a job, in tables. Any other move is refused, as a bug.
 
 ``docs/how-it-works.md`` shows both as diagrams, which ``scripts/diagrams.py`` draws from here.
 """
@@ -40,7 +40,7 @@ GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
 # Only because a user asked for it, of a job that is PAUSED or RETRYING: `unstuck skip` and `unstuck rerun`.
 _SKIPPED = "`unstuck skip`; a running attempt is stale at once"
 _RERUN = "`unstuck rerun` of it, or of a group before it; a running attempt is stale at once"
-GROUP_MOVES_ASKED: dict[tuple[GroupState, GroupState], str] = {
+GROUP_MOVES_REQUESTED: dict[tuple[GroupState, GroupState], str] = {
     **{(old, _S.SKIPPED): _SKIPPED for old in (_S.WAITING, _S.QUEUED, _S.RUNNING, _S.BACKOFF)},
     **{(old, _S.WAITING): _RERUN for old in GroupState if old not in (_S.WAITING, _S.CANCELING)},
 }
@@ -90,13 +90,13 @@ class IllegalMove(Exception):
         super().__init__(f"{who}: {old} → {new} is not a legal move")
 
 
-def check_move(group: str, old: GroupState, new: GroupState, *, asked: bool = False) -> None:
+def check_move(group: str, old: GroupState, new: GroupState, *, requested: bool = False) -> None:
     """Raises: IllegalMove.
 
     Args:
-        asked: the user asked for this very group to move.
+        requested: the user asked for this move of this group.
     """
-    if (old, new) not in (GROUP_MOVES_ASKED if asked else GROUP_MOVES):
+    if (old, new) not in (GROUP_MOVES_REQUESTED if requested else GROUP_MOVES):
         raise IllegalMove(f"group {group}", old, new)
 
 

@@ -1,6 +1,6 @@
-"""The record of a job: what is stored of the job, of its groups and of their live attempts.
+"""What is stored of a job, of its groups and of their live attempts.
 
-These are values. They are read by ``store``, judged by ``decide``, and never changed in place.
+Records are values: ``store`` reads them, ``decide`` judges them, and nothing changes them in place.
 """
 
 from __future__ import annotations
@@ -175,15 +175,15 @@ class NewerJob(UnstuckError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What a user asked of one group. A coordinator brings it about before it decides anything else.
+class GroupRequest:
+    """What a user asked of one group. The next decision does it before anything else.
 
     Attributes:
-        do: ``skip`` it; ``rerun`` it and what comes after it; ``renew`` its attempt, so that it uses what was altered.
+        do: ``skip`` it; ``rerun`` it and what comes after it; ``restart`` its attempt, so that it uses new values.
         group: a planned group, or one member of a fork.
     """
 
-    do: Literal["skip", "rerun", "renew"]
+    do: Literal["skip", "rerun", "restart"]
     group: str
 
 
@@ -221,8 +221,8 @@ class JobRecord:
         base: head of the warehouse log at submit, below its own package; None if unknown: the whole log is searched.
         intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why`` why.
         pause_now: the pause is to interrupt what runs, charging it to nobody.
-        renewed: the user resumed, and every group's retry budget is to be given back in full.
-        asks: what the user asked of single groups and no coordinator has brought about yet.
+        reset_budgets: the user resumed, and every group's retry budget is to be given back in full.
+        requests: what the user asked of single groups, and no decision has done yet.
         revision: how often ``spec`` was altered since the submit, and ``alterations`` what each time, in order.
         reruns: groups that were asked to run again, or come after one that was → a word of their own for the last time,
             so that no marker of before counts.
@@ -260,8 +260,8 @@ class JobRecord:
     intent_by: str = ""
     intent_why: str = ""
     pause_now: bool = False
-    renewed: bool = False
-    asks: tuple[Ask, ...] = ()
+    reset_budgets: bool = False
+    requests: tuple[GroupRequest, ...] = ()
     revision: int = 0
     alterations: tuple[Alteration, ...] = ()
     reruns: dict[str, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 The derived part (who is in which state, what a join sees of its needs) is a function of the records and is
 rebuilt from them at every load. It is kept along only so that a report costs the same in a job of any width;
-It equals such a rebuild after any sequence of changes.
+it equals such a rebuild after any sequence of changes.
 
 ``decide`` moves a state forward. A state whose commit was refused is thrown away and loaded again.
 """

@@ -288,7 +288,7 @@ class Coordinator:
         for queue, count in decision.resent.items():
             todo.resent[queue] = todo.resent.get(queue, 0) + count
         if decision.publish or decision.abort is not None:
-            todo.publish, todo.abort, todo.anew = state, decision.abort, decision.anew
+            todo.publish, todo.abort, todo.anew = state, decision.abort, decision.new_try
         elif not state.job.terminal and not decision.reload:
             self._keep(job, begun.now, state)
         return CommitAnswer.APPLIED, decision.more

@@ -89,7 +89,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConditionResult:
     """What a condition came to.
 
     Attributes:
@@ -265,7 +265,9 @@ def _wrong_group(name: str, scope: Scope) -> str:
 # ---- evaluating ------------------------------------------------------------------------------------------------------
 
 
-def evaluate(text: str, params: Mapping[str, Any], results: Callable[[str], Mapping[str, Any] | None]) -> Verdict:
+def evaluate(
+    text: str, params: Mapping[str, Any], results: Callable[[str], Mapping[str, Any] | None]
+) -> ConditionResult:
     """What a condition comes to.
 
     Args:
@@ -280,13 +282,15 @@ def evaluate(text: str, params: Mapping[str, Any], results: Callable[[str], Mapp
             label = str(reference)
             values[label], seen[label] = _value(reference, params, results)
         if truth(_walk(condition.tree, values)):
-            return Verdict(True)
-        return Verdict(False, f"its condition is false: {_told(text, seen)}")
+            return ConditionResult(True)
+        return ConditionResult(False, f"its condition is false: {_told(text, seen)}")
     except (ConditionError, Impossible) as error:
         why = str(error)
     except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
         why = f"{type(error).__name__}: {shorten(str(error), 100, quote='')}"
-    return Verdict(None, f"its condition cannot be evaluated, and is not tried again: {why}; {_told(text, seen)}")
+    return ConditionResult(
+        None, f"its condition cannot be evaluated, and is not tried again: {why}; {_told(text, seen)}"
+    )
 
 
 def _value(

@@ -152,7 +152,7 @@ def compile_plan(spec: JobSpec) -> Plan:
         source = group.fork_from
         if source is not None:
             # `from: clean.month` names a needed group, or an output that one of the needed groups makes.
-            # A fork's members would each bring values of their own, so they make none (spec_check says so).
+            # A fork is no maker: its members would each bring values of their own. `problems_in` tells that.
             makers = [source.output] if source.output in group.needs else list(group.needs)
             for maker in makers:
                 if merged[maker].for_each is not None:

@@ -204,7 +204,7 @@ class Store:
             "attempts": {name: attempt.to_json() for name, attempt in decision.offered.items()},
             "drop": list(decision.dropped),
             "forget": list(decision.forgotten),
-            "thaw": list(decision.thawed),
+            "unfreeze": list(decision.unfrozen),
             "uncollect": list(decision.uncollected),
             "orders": {name: list(order) for name, order in decision.orders.items()},
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],

@@ -18,9 +18,9 @@ from tests.simulation.model.both import KEYS, STEP, Both, server_time, submit
 from tests.simulation.stage.calm import CalmLine
 from tests.support.coordinator import HandsOfTheTest
 from unstuck.coordinator.commands.alter import alter
+from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.decide.requests import rerun, skip
 from unstuck.coordinator.model.commanded import Commanded
 from unstuck.coordinator.model.decision import Acks, World
 from unstuck.coordinator.model.records import GroupRecord, JobRecord, Reason

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Decision, World
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
+from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GROUP_TERMINAL, TERMINAL, GroupState, Intent, Status, derive
@@ -99,7 +99,7 @@ def _judge_events(state: JobState, decision: Decision, old: Mapping[str, GroupRe
         move = (at.get(name, S.WAITING), S(event["kind"]))
         at[name] = move[1]
         asked = (event["kind"], event.get("code")) in ((S.SKIPPED, "USER_SKIPPED"), (S.WAITING, "USER_RERUN"))
-        if move not in (GROUP_MOVES_ASKED if asked else GROUP_MOVES):
+        if move not in (GROUP_MOVES_REQUESTED if asked else GROUP_MOVES):
             raise Broken(f"{name} moved from {move[0]} to {move[1]}{', as was asked' if asked else ''}")
         (seen.asked if asked else seen.groups).add(move)
     for name, record in state.groups.items():

@@ -6,7 +6,7 @@
 -- ARGV  1 job id  2 change (JSON)  3 consumer group  4 bound of the event stream  5 channel of the job
 --
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
---          attempts: {}, drop: [], forget: [], thaw: [], uncollect: [], orders: {}, events: [], due, due_seen, acks: [],
+--          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], orders: {}, events: [], due, due_seen, acks: [],
 --          counts: {}, refused: {}, summary, submitted_at, expire, staged: {after, …}}
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
@@ -47,7 +47,7 @@ set_all(KEYS[4], change.forks)
 for _, group in ipairs(change.drop) do redis.call('HDEL', KEYS[5], group) end
 set_all(KEYS[5], change.attempts)
 for _, group in ipairs(change.forget) do redis.call('HDEL', KEYS[2], group) end
-for _, group in ipairs(change.thaw) do redis.call('HDEL', KEYS[3], group) end
+for _, group in ipairs(change.unfreeze) do redis.call('HDEL', KEYS[3], group) end
 for _, fork in ipairs(change.uncollect) do redis.call('HDEL', KEYS[4], fork) end
 for group, order in pairs(change.orders) do
     local raw = redis.call('HGET', KEYS[5], group)

@@ -72,8 +72,8 @@ def _plain(value: Any) -> Any:
     plain = replace(value, **{name: 0.0 for name in timeless if hasattr(value, name)})
     if isinstance(plain, JobRecord):
         # Whose attempts an alter ends comes in the order in which the store lists groups, and means nothing.
-        asks = sorted(plain.asks, key=lambda ask: ask.group if ask.do == "renew" else "")
-        plain = replace(plain, asks=tuple(asks))
+        asks = sorted(plain.requests, key=lambda ask: ask.group if ask.do == "restart" else "")
+        plain = replace(plain, requests=tuple(asks))
     return plain
 
 

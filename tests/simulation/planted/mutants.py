@@ -104,7 +104,7 @@ MUTANTS = (
         "a resume does not set the count of lost workers back",
         WORD,
         0,
-        line(intent.renew_budgets, "failures=0, losses=0)", "failures=0)"),
+        line(intent.reset_budgets, "failures=0, losses=0)", "failures=0)"),
         commands=True,
     ),
     mutant(
@@ -124,7 +124,7 @@ MUTANTS = (
         "the time of a pause counts against the timeout of a job",
         WAIT,
         45,
-        line(timeouts.keep_time, "counted_from += max(0.0, now - paused_at)", "pass"),
+        line(timeouts.count_job_time, "counted_from += max(0.0, now - paused_at)", "pass"),
         commands=True,
     ),
     mutant(
@@ -138,7 +138,7 @@ MUTANTS = (
         "a pause that does not wait tells no runner",
         broken.LATE_COMMAND,
         64,
-        line(intent.hold, 'draft.order(group_id, "DRAIN")', "pass"),
+        line(intent.pause, 'draft.order(group_id, "DRAIN")', "pass"),
         commands=True,
     ),
     mutant(
@@ -242,9 +242,7 @@ MUTANTS = (
         "a takeover that the commit does not look at again",
         ONE,
         175,
-        line(
-            attempts.look_at, "draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))", "pass"
-        ),
+        line(attempts.read_attempt, "draft.decision.guards.append(Guard(", "(lambda guard: None)(Guard("),
         commands=True,
     ),
     mutant(

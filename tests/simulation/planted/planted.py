@@ -27,7 +27,7 @@ from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import Judgement, Verdict, judge
 from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Decision, Guard, PublishResult
-from unstuck.coordinator.model.records import Ask, Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import Attempt, GroupRecord, GroupRequest, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.reconcile import reconciler as act
@@ -216,27 +216,27 @@ def _failure_writes_the_intent() -> Patches:
 
 def _retries_under_a_pause() -> Patches:
     """The same in a quieter way: the intent stands, and what is to be retried is queued in spite of it."""
-    obey = intent.obey
+    obey = intent.apply_intent
 
     def obeyed_but_for_retries(draft: Draft) -> None:
         obey(draft)
         if draft.job.intent is Intent.PAUSE and draft.state.by_state[GroupState.BACKOFF]:
             queue_ready(draft)
 
-    return [(decide, "obey", obeyed_but_for_retries)]
+    return [(decide, "apply_intent", obeyed_but_for_retries)]
 
 
 def _waits_for_confirmation() -> Patches:
     """SeaTunnel: a job is CANCELING until its worker says so, and the worker is gone."""
-    look_at = attempts.look_at
+    read_attempt = attempts.read_attempt
 
     def patient(draft: Draft, group_id: str) -> None:
         attempt = draft.state.attempts.get(group_id)
         canceling = draft.state.record(group_id).state is GroupState.CANCELING
         if not (canceling and attempt is not None and attempt.outcome is None):
-            look_at(draft, group_id)
+            read_attempt(draft, group_id)
 
-    return [(decide, "look_at", patient), *_never_past_the_deadline()]
+    return [(decide, "read_attempt", patient), *_never_past_the_deadline()]
 
 
 def _never_past_the_deadline() -> Patches:
@@ -262,10 +262,10 @@ def _restarts_what_runs_well() -> Patches:
         said = alter(state, *how)
         if said.answer is not Answer.DONE:
             return said
-        running = tuple(Ask("renew", group_id) for group_id in state.active)
-        return replace(said, job=replace(said.job, asks=(*said.job.asks, *running)))
+        running = tuple(GroupRequest("restart", group_id) for group_id in state.active)
+        return replace(said, job=replace(said.job, requests=(*said.job.requests, *running)))
 
-    renew = requests._renew
+    renew = requests._restart
 
     def anyway(draft: Draft, group_id: str) -> None:
         record = draft.state.record(group_id)
@@ -273,12 +273,12 @@ def _restarts_what_runs_well() -> Patches:
             draft.state.put(group_id, replace(record, losses=max(1, record.losses)))  # so that it recovers
         renew(draft, group_id)
 
-    return [(client, "alter", eager), (requests, "_renew", anyway)]
+    return [(client, "alter", eager), (requests, "_restart", anyway)]
 
 
 def _keeps_what_was_frozen() -> Patches:
     """A rerun after which the groups that come later read what they read before."""
-    return [(Draft, "thaw", lambda self, name, *, collected: None)]
+    return [(Draft, "unfreeze", lambda self, name, *, collected: None)]
 
 
 def _outcome_before_the_marker() -> Patches:

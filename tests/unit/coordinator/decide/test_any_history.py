@@ -41,10 +41,10 @@ def tell(world: SmallWorld, history: list[tuple[str, int]]) -> None:
             assert world.job == before, f"what had ended has changed: {world}"
         if kind != "command":
             assert world.job.intent is before.intent, f"nobody but the user writes the intent: {world}"
-        look_at(world)
+        read_attempt(world)
 
 
-def look_at(world: SmallWorld) -> None:
+def read_attempt(world: SmallWorld) -> None:
     """It is due, or has ended for good; and everything that is not done is explained."""
     state, asked = world.state(), world.world()
     judge_words(state, asked, None if world.job.terminal else world.due)
@@ -63,7 +63,7 @@ def run_well(world: SmallWorld) -> None:
         world.give(Command.RESUME)
     assert world.job.terminal, f"{world}"
     assert (world.job.status is Status.FINISHED) == (world.slot == "package"), f"{world}"
-    look_at(world)
+    read_attempt(world)
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.coordinator.model.records import Alteration, Ask, Attempt, Change, GroupRecord, JobRecord, NewerJob, Reason
+from unstuck.coordinator.model.records import (
+    Alteration,
+    Attempt,
+    Change,
+    GroupRecord,
+    GroupRequest,
+    JobRecord,
+    NewerJob,
+    Reason,
+)
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
@@ -23,7 +32,7 @@ JOB = JobRecord(
     aborting=True,
     published={"out": 3},
     reason=Reason("CODE", "half of a pair: \ud800"),
-    asks=(Ask("skip", "a[0]"),),
+    requests=(GroupRequest("skip", "a[0]"),),
     alterations=(Alteration(2.5, "ada", "", (Change("params.x", None, [1, {"y": None}]),)),),
     adopts=("other",),
     texts={"digest": "text"},
@@ -62,19 +71,19 @@ def test_a_job_reads_back_as_it_was_stored_and_a_change_writes_what_changed() ->
     assert JOB.changed_fields(JOB) == {}
     bare = JobRecord("id", "name", "{}", "commit")
     assert JobRecord.from_fields(bare.to_fields()) == bare
-    assert set(bare.changed_fields(JOB)) >= {"status", "reason", "published", "asks"}
+    assert set(bare.changed_fields(JOB)) >= {"status", "reason", "published", "requests"}
     changed = JobRecord.from_fields({**JOB.to_fields(), **bare.changed_fields(JOB)})
     assert changed == replace(bare, texts=JOB.texts), "a text that is not needed any more stays"
 
 
 def test_of_a_damaged_job_the_rest_is_salvaged() -> None:
-    fields = {**JOB.to_fields(), "submitted_at": "yesterday", "reason": "{", "asks": '[{"do":"dance","group":"a"}]'}
-    for name in ("submitted_at", "reason", "asks"):
+    fields = {**JOB.to_fields(), "submitted_at": "yesterday", "reason": "{", "requests": '[{"do":"dance","group":"a"}]'}
+    for name in ("submitted_at", "reason", "requests"):
         with pytest.raises(ValueError):
             JobRecord.from_fields({**JOB.to_fields(), name: fields[name]})
     job = JobRecord.salvaged("id", fields)
     assert (job.status, job.intent, job.published, job.texts) == (JOB.status, JOB.intent, JOB.published, JOB.texts)
-    assert (job.submitted_at, job.reason, job.asks) == (0.0, None, ())
+    assert (job.submitted_at, job.reason, job.requests) == (0.0, None, ())
     assert JobRecord.salvaged("id", {}) == JobRecord("id", "", "", "")
 
 

@@ -31,7 +31,7 @@ class Office:
         if not decision.publish:
             return False
         before = threading.active_count()
-        self._background("publish", "here", lambda _: bool(self.thaw.wait(60)) and None, anew=decision.anew)
+        self._background("publish", "here", lambda _: bool(self.thaw.wait(60)) and None, anew=decision.new_try)
         begun = threading.active_count() - before
         self.begun += begun
         return bool(begun)
@@ -55,7 +55,7 @@ def test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs
     try:
         while job.now < 1000.0 + HOUR:
             begun = all_of_them[looks % offices].obey(decision)
-            if decision.anew:
+            if decision.new_try:
                 assert begun, "it was said to be tried now"
                 assert job.now == promised
                 tries.append(job.now)
