@@ -20,18 +20,24 @@ import redis
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.apply import CommandApplier, Judge
 from unstuck.coordinator.commands.group import rerun, skip
-from unstuck.coordinator.commands.job import RETRY_LEGAL, Command, against_damage, against_retry, command
+from unstuck.coordinator.commands.job import (
+    RETRY_LEGAL,
+    Answer,
+    Command,
+    Commanded,
+    against_damage,
+    against_retry,
+    command,
+)
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import SHOWN, explain
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import World
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.summary import summary_of
+from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.publishing.breaker import LISTING, Patience
+from unstuck.coordinator.spec.checks import check_key
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.submit_key import check_key
 from unstuck.coordinator.store.dead_letters import Parked, Treated
 from unstuck.coordinator.store.jobs import KeyTaken, NotEnded, Store, Submission
 from unstuck.coordinator.views.fleet import FleetView, fleet_of

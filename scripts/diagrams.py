@@ -1,4 +1,4 @@
-"""Draw the moves of groups and jobs in docs/how-it-works.md from the tables in coordinator/model/moves.py.
+"""Draw the moves of groups and jobs in docs/how-it-works.md from the tables in coordinator/model/status.py.
 
 ``python scripts/diagrams.py`` writes the page anew between its marks; a test of the docs holds it equal.
 """
@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState, Status
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-it-works.md"
 Moves = Mapping[tuple[StrEnum, StrEnum], str]

@@ -12,8 +12,7 @@ from unstuck.coordinator.cli.job_name import resolve
 from unstuck.coordinator.cli.selection import Answers, Named, Since, Statuses, Wanted, Words, Yes, give, tell_all
 from unstuck.coordinator.cli.submit import params_of
 from unstuck.coordinator.client import Client, Refused
-from unstuck.coordinator.commands.job import RETRY_LEGAL
-from unstuck.coordinator.model.commanded import Answer, Commanded
+from unstuck.coordinator.commands.job import RETRY_LEGAL, Answer, Commanded
 from unstuck.coordinator.publishing.breaker import WarehouseSilent
 from unstuck.tasks.errors import WarehouseMismatch
 

@@ -20,7 +20,7 @@ from unstuck.coordinator.cli.job_name import resolve
 from unstuck.coordinator.cli.look import since_time
 from unstuck.coordinator.cli.render.terminal import coloured, count_of, emit, stderr, stdout, table, voice
 from unstuck.coordinator.client import Client, NoSuchJob
-from unstuck.coordinator.model.commanded import Answer, Commanded
+from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.views.jobs import ListedJob
 

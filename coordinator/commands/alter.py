@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.model.commanded import Answer, Commanded
+from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.model.records import Alteration, Change, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState

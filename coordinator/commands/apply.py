@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from unstuck.coordinator.commands.job import status_is_settled
-from unstuck.coordinator.model.commanded import Answer, Commanded
+from unstuck.coordinator.commands.job import Answer, Commanded, status_is_settled
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.store.jobs import CommitAnswer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.decide.requests import SKIPPED, closure, open_members, records_of
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.records import GroupRequest
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status

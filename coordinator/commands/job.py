@@ -6,10 +6,11 @@ a weaker one, and one that is refused says in which state it was refused and wha
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import Intent, Status
 
@@ -20,6 +21,26 @@ class Command(StrEnum):
     STOP = "stop"
     CANCEL = "cancel"
     FORCE_STOP = "force-stop"
+
+
+class Answer(StrEnum):
+    DONE = "DONE"  # the intent is written; a coordinator acts on it
+    ALREADY = "ALREADY"  # it was so before; nothing changed
+    REFUSED = "REFUSED"  # not legal in this state
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """The result of a command: the job's record after it, and a sentence for the user.
+
+    ``plans`` and ``params`` are what runners get from now on, where an ``alter`` changed it.
+    """
+
+    answer: Answer
+    job: JobRecord
+    text: str
+    plans: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] | None = None
 
 
 _OPEN = frozenset(status for status in Status if not status.terminal)

@@ -19,9 +19,8 @@ from unstuck.coordinator.decide.joins import judge_joins
 from unstuck.coordinator.decide.requests import apply_requests
 from unstuck.coordinator.decide.timeouts import check_job_timeout, check_queue_timeouts, count_job_time
 from unstuck.coordinator.model.decision import Decision, World
-from unstuck.coordinator.model.moves import check_status
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import Intent, derive
+from unstuck.coordinator.model.status import Intent, check_status, derive
 
 
 def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Decision:

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.model.decision import Decision, World
-from unstuck.coordinator.model.moves import check_move
 from unstuck.coordinator.model.records import Attempt, GroupRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.model.status import GroupState, check_move
 from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.protocol.token import split_member
 
@@ -61,7 +60,7 @@ class Draft:
         """Change one group, with its event.
 
         Args:
-            requested: the user asked for this move (``moves.GROUP_MOVES_REQUESTED``).
+            requested: the user asked for this move (``status.GROUP_MOVES_REQUESTED``).
 
         Raises:
             IllegalMove: the table of legal moves does not hold the move; nothing has changed.

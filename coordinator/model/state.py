@@ -9,8 +9,11 @@ it equals such a rebuild after any sequence of changes.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
 
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState
@@ -201,6 +204,24 @@ class JobState:
             else:
                 census[UNEXPANDED] += 1
         return census
+
+
+def summary_of(state: JobState) -> str:
+    """The one line of JSON that ``list`` shows of a job."""
+    job = state.job
+    line: dict[str, Any] = {
+        "id": job.id,
+        "name": job.name,
+        "status": job.status,
+        "submitted_at": job.submitted_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at,
+        "groups": {group_state: number for group_state, number in state.tally.items() if number},
+        "total": None if state.unexpanded else state.size,
+        "version": job.version,
+        "reason": asdict(job.reason) if job.reason else None,
+    }
+    return json.dumps(line, separators=(",", ":"))
 
 
 def _trim(census: Census) -> None:

@@ -18,9 +18,8 @@ from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Delivered, receipt
 from unstuck.coordinator.model.decision import Acks, Decision, PublishResult, World
 from unstuck.coordinator.model.records import NewerJob, Reason
-from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Intent
-from unstuck.coordinator.model.summary import summary_of
 from unstuck.coordinator.publishing.background import Runs
 from unstuck.coordinator.publishing.publisher import Publisher, Warehouses
 from unstuck.coordinator.store.jobs import HALTED_LOOK, BeginAnswer, Begun, CommitAnswer, EndAnswer

@@ -11,10 +11,19 @@ from dataclasses import dataclass, field
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Decision, World
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GROUP_TERMINAL, TERMINAL, GroupState, Intent, Status, derive
+from unstuck.coordinator.model.status import (
+    GROUP_MOVES,
+    GROUP_MOVES_REQUESTED,
+    GROUP_TERMINAL,
+    JOB_MOVES,
+    TERMINAL,
+    GroupState,
+    Intent,
+    Status,
+    derive,
+)
 
 S = GroupState
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)

@@ -20,9 +20,8 @@ from tests.support.job_in_memory import LEASE
 from tests.support.sample_jobs import OUTCOMES, SPECS, VALUES
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group import rerun, skip
-from unstuck.coordinator.commands.job import Command, command
+from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Decision, Guard, PublishResult, World
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState

@@ -18,10 +18,8 @@ import pytest
 from tests.support.invariants import Seen
 from tests.support.sample_jobs import SPECS
 from tests.support.state_space import COMMANDS, LOOK, WAIT, SmallWorld, Step
-from unstuck.coordinator.commands.job import LEGAL, Command
-from unstuck.coordinator.model.commanded import Answer
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.commands.job import LEGAL, Answer, Command
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState, Intent, Status
 
 S = GroupState
 EXPANDED = 450  # worlds of each spec from which every step is tried

@@ -11,13 +11,11 @@ import pytest
 import redis
 
 from tests.simulation.model.store import ModelStore
-from unstuck.coordinator.commands.job import Command, command
+from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Acks, World
 from unstuck.coordinator.model.records import JobRecord, Reason
-from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.summary import summary_of
+from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.jobs import Begun, Store, Submission

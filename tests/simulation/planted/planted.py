@@ -20,12 +20,12 @@ from tests.simulation.planted.planting import Patches, Planted
 from tests.simulation.rules.broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ONE, SHOWN, WHOLE, WORD
 from unstuck.coordinator import client
 from unstuck.coordinator.commands.alter import alter
+from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.decide import attempts, decide, intent, joins, requests
 from unstuck.coordinator.decide.attempts import Folded
 from unstuck.coordinator.decide.dispatch import queue_ready
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import Judgement, Verdict, judge
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Decision, Guard, PublishResult
 from unstuck.coordinator.model.records import Attempt, GroupRecord, GroupRequest, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState

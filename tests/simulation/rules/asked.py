@@ -16,10 +16,9 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
 from tests.simulation.rules.adopted import kin
 from unstuck.coordinator.model.decision import Decision
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_REQUESTED
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, plan_of
 from unstuck.tasks.protocol.group import FrozenInputs, GroupSpec

@@ -31,8 +31,7 @@ from tests.support.servers import RedisServer
 from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES
-from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState, Status
 from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults, JobSpec
 from unstuck.tasks.duration import parse_duration

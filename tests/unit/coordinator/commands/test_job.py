@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.coordinator.commands.job import LEGAL, Command, command
-from unstuck.coordinator.model.commanded import Answer
+from unstuck.coordinator.commands.job import LEGAL, Answer, Command, command
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Intent, Status
 

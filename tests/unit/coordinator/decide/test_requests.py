@@ -8,9 +8,8 @@ import pytest
 
 from tests.support.job_in_memory import LEASE, LOST, Job, failure, group
 from unstuck.coordinator.commands.group import rerun, skip
-from unstuck.coordinator.commands.job import Command, command, status_is_settled
+from unstuck.coordinator.commands.job import Answer, Command, Commanded, command, status_is_settled
 from unstuck.coordinator.explain.job import explain
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import PublishResult, World
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.group import GroupPlan
