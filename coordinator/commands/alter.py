@@ -1,4 +1,4 @@
-"""Alter: the spec of a job that has begun, changed in part. Validated as a whole; all of it holds, or nothing. Pure.
+"""The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none. Pure.
 
 Policy (timeouts, retries, limits, queues) may change while a job runs; code, parameters and Spark conf only while it is
 PAUSED or RETRYING; its shape never. Groups that have succeeded, and attempts that run well, keep what they began with.

@@ -1,7 +1,7 @@
-"""User commands: what each does to the intent of a job, and in which states it is legal. Pure.
+"""The commands for a whole job: what each does to the intent, and in which states it is legal. Pure.
 
-Only commands write the intent; nothing else can. A command that is repeated changes nothing, a stronger one overrides
-a weaker one, and one that is refused says in which state it was refused and what to do instead.
+Only commands write the intent. A repeated command changes nothing, a stronger command overrides a weaker one, and a
+refused command says in which state it was refused and what to do instead.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def against_damage(job: JobRecord, damage: str) -> Commanded:
 
 
 def status_is_settled(job: JobRecord) -> bool:
-    """A coordinator has decided since the last command: the status says what the user wanted by it."""
+    """A decision has followed the last command, so the status shows what the user wanted."""
     if job.terminal or job.halted is not None:
         return True
     return not job.requests and (job.intent is Intent.PAUSE) == (job.status in (Status.PAUSING, Status.PAUSED))

@@ -1,4 +1,4 @@
-"""Explanation: what is said of one job or group, and what all explanations of a job are made from. Pure."""
+"""The explanation of one job or group, and the facts that all explanations of a job share. Pure."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _waiting_for_needs(facts: JobFacts, name: str, planned: PlannedGroup, many: 
         short=f"waits for {needs}{more}",
         since=state.job.submitted_at,
         next=Next(what="what it needs is looked at again", at=facts.look_at),
-        ends=Ends(what=A_PERSON) if held(state.job) else facts.ends("when these can no longer satisfy it"),
+        ends=Ends(what=A_PERSON) if held(state.job) else facts.ends("when its join can no longer be satisfied"),
         help=facts.help,
     )
 
@@ -238,11 +238,11 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     if took and ran > max(LONG * took, SHORT):
         what += f"; it has run for {format_duration(ran)}, and took {format_duration(took)} when it last succeeded"
     ends = _running_ends(facts, planned, attempt)
-    following = Next(what="it is taken for lost if it was not heard of by then", at=facts.ahead(lease))
+    following = Next(what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease))
     if job.halted is not None and held(job):
-        following = Next(what="how it ends is taken in when the job is resumed")
+        following = Next(what="its outcome counts when the job is resumed")
     elif facts.cut:
-        what = f"{what}; {facts.canceled}, and it may change nothing any more"
+        what = f"{what}; {facts.canceled}, and it can change nothing any more"
         following = Next(what="it is ended", at=facts.look_at)
         ends = Ends(what="when the job is looked at next", at=facts.look_at)
     elif job.intent is Intent.PAUSE and job.pause_now:

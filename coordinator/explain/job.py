@@ -34,7 +34,7 @@ S = GroupState
 SHOWN = 20  # groups of one planned group that are explained one by one
 LONELY = 5.0  # seconds after which a job or a hint that nobody has taken is worth a word
 NAMED = 3  # groups that a job's line names
-AGAIN = "everything is looked at again, whoever may have been lost"
+AGAIN = "all groups are checked again, also for lost workers"
 
 
 def explain(
@@ -146,7 +146,7 @@ def _paused(state: JobState, world: World, due: float | None) -> Explanation:
     ends = A_PERSON
     if state.plan.timeout is not None:
         ends += f"; the time that it stands PAUSED does not count towards its {timeout_of(state.plan.timeout)}"
-    next_what = "everything is looked at again, and nothing is started before a resume"
+    next_what = "all groups are checked again, and nothing is started before a resume"
     return Explanation(
         subject=job.id,
         state=job.status,

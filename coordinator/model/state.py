@@ -1,10 +1,7 @@
 """The state of a job in a coordinator's memory: its records, and what is derived from them.
 
-The derived part (who is in which state, what a join sees of its needs) is a function of the records and is
-rebuilt from them at every load. It is kept along only so that a report costs the same in a job of any width;
-it equals such a rebuild after any sequence of changes.
-
-``decide`` moves a state forward. A state whose commit was refused is thrown away and loaded again.
+The derived part is rebuilt from the records at every load, and is kept up to date so that a report costs the same in a
+job of any width. ``decide`` moves a state forward; a state whose commit was refused is thrown away and loaded again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The words for where a job and a group stand, and every legal move from one to another.
+"""The words for where a job and a group stand, and every legal move from one to another; any other move is a bug.
 
-The status of a job is derived in one place (``derive``) from intent, phase and group states. A move that is not in the
-tables is refused, as a bug. ``docs/how-it-works.md`` shows the tables as diagrams, which ``scripts/diagrams.py`` draws.
+The status of a job is derived only here (``derive``), from intent, phase and group states. ``docs/how-it-works.md``
+shows the tables of moves as diagrams, which ``scripts/diagrams.py`` draws.
 """
 
 from __future__ import annotations

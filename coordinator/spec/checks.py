@@ -1,7 +1,7 @@
-"""What only the whole spec can show to be wrong: needs, cycles, joins, forks, outputs, parameters and their bounds.
+"""Problems that only the whole spec shows: needs, cycles, joins, forks, outputs, parameters and their bounds. Pure.
 
-Pure: a validated spec in, problems out. Refuses only what can be decided from the spec; a Python step may write
-any output, so wherever one could help, the question is left to the runner.
+Only what the spec alone can decide is refused. A Python step may write any output, so a question that depends on one is
+left to the runner.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The condition: what ``when:`` says of a group, read, checked and evaluated. Pure.
+"""Read, check and evaluate the condition (``when:``) of a group. Pure.
 
-A condition is an expression over the job's parameters and the small values that earlier groups recorded. Its grammar is
-a small part of Python's: no calls, no functions, and no attributes of Python objects.
-
-Nothing here raises anything but `ConditionError`, and `evaluate` not even that.
+A condition is an expression over the job's parameters and the small values that earlier groups recorded, in a small
+part of Python's grammar: no calls, no functions, and no attributes of Python objects. Nothing here raises anything but
+`ConditionError`, and `evaluate` raises nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The JSON schema of a job spec, for editors that complete and check while one types.
+"""The JSON schema of a job spec, for editors; ``python -m unstuck.coordinator.spec.json_schema`` writes its file.
 
-``python -m unstuck.coordinator.spec.json_schema`` writes it anew beside this file. The schema is a copy for editors.
-`JobSpec` decides, and also checks what a schema cannot say.
+`JobSpec` decides what is right, and also checks what a schema cannot say.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The job spec: what a user submits, checked as a whole before anything of it is stored.
+"""The job spec: what a user submits, checked as a whole before any of it is stored.
 
-``JobSpec`` is a value. It reads its file and the SQL files beside it when asked to, and never touches Redis. From a
-file, a text, a dict (``JobSpec.model_validate``) or its parts (``JobSpec(...)``): what is wrong comes as one
-`SpecError` with all problems, and as nothing else.
+A ``JobSpec`` is a value that comes from a file, a text, a dict (``JobSpec.model_validate``) or its parts
+(``JobSpec(...)``). All its problems come together, as one `SpecError`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The plan: a job spec compiled once, so that deciding never walks the spec.
+"""The plan: a job spec that is compiled once, so that a decision never walks the spec.
 
-Holds who needs whom, who comes after whom, and what each runner must collect for the forks that wait for it.
+It holds which groups need and follow which, and what each runner must collect for the forks that wait for it.
 """
 
 from __future__ import annotations

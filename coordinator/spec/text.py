@@ -1,10 +1,8 @@
-"""The text of a spec, YAML or JSON, read into plain values with their places.
+"""Read the text of a spec, YAML or JSON, into plain values with their places.
 
-Only what JSON can say is read: text, numbers, true, false, null, lists, and mappings with text keys. Where readers
-of YAML 1.1 and 1.2 disagree about a word (``no``, ``010``, ``1_000``), it is refused instead of guessed, with the
-advice to use quotes. Dates and clock times are text. No tag ever builds a Python object.
-
-Imported only where a text is read: a coordinator is given specs as values and needs no parser.
+Only what JSON can say is read, no tag builds a Python object, and a word that readers of YAML 1.1 and 1.2 understand
+differently (``no``, ``010``, ``1_000``) is refused. Only code that reads a text imports this file, since a coordinator
+is given specs as values and needs no parser.
 """
 
 from __future__ import annotations

@@ -365,10 +365,10 @@ def test_a_pause_that_does_not_wait_is_told_as_one(head: Head) -> None:
     assert released == ["interrupted by a pause that did not wait, and handed back"]
 
 
-AGAIN = "everything is looked at again, whoever may have been lost"
-HELD = "everything is looked at again, and nothing is started before a resume"
+AGAIN = "all groups are checked again, also for lost workers"
+HELD = "all groups are checked again, and nothing is started before a resume"
 NEEDS = "what it needs is looked at again"
-LOST = "it is taken for lost if it was not heard of by then"
+LOST = "the worker counts as lost if nothing was heard of it by then"
 HEARD = r"worker host:runner1 runs attempt 1; last heard of \S+ ago"
 # By what the user wants: what a job or a group waits for, what happens next, when it gives up.
 SAID = {
@@ -385,7 +385,7 @@ SAID = {
         ),
         r"all_succeeded: (1 of 1|696 of 700) not done; waits for (a \([A-Z]+\)|w \(4 of 700 done\))": (
             NEEDS,
-            "when these can no longer satisfy it",
+            "when its join can no longer be satisfied",
         ),
         r"queue light: no worker listens on it": (
             "the hint is sent again if it may be lost",
@@ -481,7 +481,7 @@ ORDERED = {
     ),
     Command.FORCE_STOP: (
         "when it is looked at next",
-        "; force_stop was asked for, and it may change nothing any more",
+        "; force_stop was asked for, and it can change nothing any more",
         "it is ended",
         "when the job is looked at next",
         "CANCELED",
