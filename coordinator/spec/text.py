@@ -360,26 +360,27 @@ def _read_json(text: str, builder: _Builder) -> Node:
 
 def _json_events(text: str) -> Iterator[Any]:
     """The events that a YAML parser would have for a text that is JSON."""
-    mark = yaml.Mark("", 0, 0, 0, "", 0)
-    yield yaml.DocumentStartEvent(mark, mark)
+    yield yaml.DocumentStartEvent()
+    end_of_list, end_of_mapping = yaml.SequenceEndEvent(), yaml.MappingEndEvent()
     line = begin = seen = 0  # of the line: its number, and the index of its first character
     for token in _JSON_TOKEN.finditer(text):
-        if breaks := text.count("\n", seen, token.start()):
-            line, begin = line + breaks, text.rfind("\n", seen, token.start()) + 1
-        seen, word = token.end(), token[0]
-        mark = yaml.Mark("", token.start(), line, token.start() - begin, "", 0)
-        if word == "[":
-            yield yaml.SequenceStartEvent(None, None, True, mark, mark)
+        start, word = token.start(), token[0]
+        if breaks := text.count("\n", seen, start):
+            line, begin = line + breaks, text.rfind("\n", seen, start) + 1
+        seen, mark = token.end(), yaml.Mark("", start, line, start - begin, "", 0)
+        if word[0] == '"':
+            value = json.loads(word) if "\\" in word else word[1:-1]
+            yield yaml.ScalarEvent(None, None, (False, True), value, mark)
+        elif word == "[":
+            yield yaml.SequenceStartEvent(None, None, True, mark)
         elif word == "{":
-            yield yaml.MappingStartEvent(None, None, True, mark, mark)
+            yield yaml.MappingStartEvent(None, None, True, mark)
         elif word == "]":
-            yield yaml.SequenceEndEvent(mark, mark)
+            yield end_of_list
         elif word == "}":
-            yield yaml.MappingEndEvent(mark, mark)
-        elif word[0] == '"':
-            yield yaml.ScalarEvent(None, None, (False, True), json.loads(word), mark, mark)
+            yield end_of_mapping
         else:
-            yield yaml.ScalarEvent(None, None, (True, False), word, mark, mark)
+            yield yaml.ScalarEvent(None, None, (True, False), word, mark)
 
 
 def _json_word(word: str) -> Any:
