@@ -294,7 +294,7 @@ class JobRecord:
     @classmethod
     def from_fields(cls, data: Mapping[str, str]) -> JobRecord:
         """Raises: NewerJob; ValueError, TypeError, KeyError, …: it is damaged."""
-        _check_schema(int(data.get("schema") or JOB_SCHEMA))
+        _check_schema(data)
         given = {name: data[name] for name in _NEEDED} | {name: text for name, text in data.items() if text}
         read = {name: read(given[name]) for name, read in _READ.items() if name in given}
         return cls(**read, texts=texts_in(data))
@@ -309,11 +309,13 @@ class JobRecord:
         for name, read in _READ.items():
             with suppress(Exception):
                 values |= {name: read(data[name])} if data.get(name) else {}
-        _check_schema(values.get("schema", JOB_SCHEMA))
+        with suppress(ValueError):
+            _check_schema(data)
         return cls(**{**values, "id": job}, texts=texts_in(data))
 
 
-def _check_schema(schema: int) -> None:
+def _check_schema(data: Mapping[str, str]) -> None:
+    schema = int(data.get("schema") or JOB_SCHEMA)
     if schema > JOB_SCHEMA:
         raise NewerJob(f"its schema is {schema}, this release reads up to {JOB_SCHEMA}")
 
@@ -340,4 +342,4 @@ def _reader(kind: Any) -> Callable[[str], Any]:
 
 
 _NEEDED = ("id", "name", "spec", "commit", "status", "intent")
-_READ = {name: _reader(kind) for name, kind in get_type_hints(JobRecord).items() if name != "texts"}
+_READ = {name: _reader(kind) for name, kind in get_type_hints(JobRecord).items() if name not in ("schema", "texts")}
