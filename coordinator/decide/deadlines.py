@@ -131,8 +131,8 @@ def due_at(state: JobState, world: World, more: bool = False) -> float:
     now = world.now
     if more:
         return now
-    # What has come and still stands (no room, no allowance, a grace that runs) cannot go on by being looked at more
-    # often: whoever makes room wakes the job. Lapsed leases are looked at again after a moment, when a grace may end.
+    # A time that has come but could not be used (no room, no allowance, a grace) needs no early look: the event that
+    # makes room wakes the job. Lapsed leases are looked at again after a moment, when a grace may end.
     later = now + world.dispatch_timeout
     times = [later]
     if state.by_state[S.CANCELING]:

@@ -80,7 +80,7 @@ class Draft:
             self.touched.extend(self.planned(group_id).successors)
 
     def put(self, group_id: str, record: GroupRecord) -> None:
-        """Change what is noted of a group without moving it."""
+        """Change the record of a group without a move."""
         self.state.put(group_id, record)
         self.decision.groups[group_id] = record
 

@@ -45,7 +45,7 @@ class Explanation:
         what: what it waits for, or how it came to end so, in a sentence.
         short: the same in a few words, where ``what`` is longer than that.
         timed: it waits for the time of ``next`` more than for anything else.
-        since: when it came there; of what waits with nothing on record, since when it could have gone or waits.
+        since: when it came there; for a waiting group without a record, since when it waits or could have gone.
         tried: what has been tried so far; empty if nothing had to be.
         help: commands that would help.
     """
@@ -137,7 +137,7 @@ class JobFacts:
             self.canceled = f"group {next(iter(state.fatal))} failed, and on_failure is cancel_others"
         at_once = job.intent in (Intent.RUN, Intent.FORCE_STOP)
         at_once |= job.intent is Intent.STOP and job.timed_out is not None
-        self.cut = bool(self.canceled) and at_once and not held(job)  # and what is at work is ended, too
+        self.cut = bool(self.canceled) and at_once and not held(job)  # running attempts are ended, too
         self.done: dict[str, float] = {}  # planned group → when the last of its members that ended did so
         for group_id, record in state.groups.items():
             if record.state.terminal:

@@ -52,7 +52,7 @@ def state_of(
         )
     except NewerJob:
         raise
-    except Exception as error:  # noqa: BLE001 - whoever damaged it could write anything
+    except Exception as error:  # noqa: BLE001 - damage may be of any kind
         what = " ".join(str(error.problems[0] if isinstance(error, SpecError) else error).split())[:300]
         state = JobState(NO_GROUPS, JobRecord.salvaged(job, fields), {}, {}, {})
         told = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {what})"

@@ -94,7 +94,7 @@ class GroupRecord:
         """The record in ``text``; None if it is damaged."""
         try:
             return cls.from_json(text)
-        except Exception:  # noqa: BLE001 - whoever damaged it could write anything
+        except Exception:  # noqa: BLE001 - damage may be of any kind
             return None
 
 

@@ -164,7 +164,7 @@ JOB_MOVES: dict[tuple[Status, Status], str] = {
     **{(old, _J.FAILED): _FAILED for old in Status if not old.terminal and old not in (_J.STOPPING, _J.CANCELING)},
     **{(old, _J.FINISHED): _FINISHED for old in Status if not old.terminal and old is not _J.RETRYING},
 }
-# In which these wait for more than one commit; what is written of STOPPED, CANCELED and FINISHED holds for them too.
+# A job stays in STOPPING or CANCELING for more than one commit; the moves from other states are as above.
 JOB_MOVES[_J.STOPPING, _J.STOPPED] = "the last running attempt has ended"
 JOB_MOVES[_J.CANCELING, _J.CANCELED] = "the last running attempt has ended, or the deadline has come"
 JOB_MOVES[_J.STOPPING, _J.FINISHED] = "its package stood before the stop"

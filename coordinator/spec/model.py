@@ -280,8 +280,8 @@ def _read_sql(name: str, folder: Path | None) -> str:
     """The text of an SQL file. Raises: ValueError."""
     if folder is None:
         raise ValueError(f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: instead")
-    # By its spelling, not by where links lead: a spec may be sent by somebody who may not read our files, while the
-    # links in the folder are the work of whoever keeps it.
+    # The spelling of the name counts, not where links lead: a spec may come from somebody who may not read our files,
+    # while the owner of the folder made its links.
     inside = os.path.normpath(name)
     if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir or "\0" in name:
         raise ValueError(f"{shorten(name)} is outside the folder of the spec; put the file beside the spec")
