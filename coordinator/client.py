@@ -31,7 +31,7 @@ from unstuck.coordinator.commands.job import (
 )
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import SHOWN, explain
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState, summary_of
@@ -274,7 +274,7 @@ class Client:
         if not why:
             return view_of(state, now, due)
         return view_of(
-            state, now, due, explain(state, self._world(now, state), due, members, {}, self.queries.idle(now))
+            state, now, due, explain(state, self._environment(now, state), due, members, {}, self.queries.idle(now))
         )
 
     def _record(self, job: str) -> JobRecord:
@@ -296,7 +296,7 @@ class Client:
         took, idle = self.queries.took(state), self.queries.idle(now)
         fleet = self.fleet(wanted=False)
         lying, busy = left_lying(fleet, self.settings.deaf_after), all_at_work(fleet)
-        return explain(state, self._world(now, state), due, SHOWN, took, idle, lying, busy)
+        return explain(state, self._environment(now, state), due, SHOWN, took, idle, lying, busy)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""
@@ -305,10 +305,10 @@ class Client:
             raise self._no_such_job(job)
         return found
 
-    def _world(self, now: float, state: JobState) -> World:
-        """The world as deciding would see it, as far as explaining needs it."""
+    def _environment(self, now: float, state: JobState) -> Environment:
+        """The environment of a decision, as far as explaining needs it."""
         settings, slots = self.settings, self._store.slots(now, self._runner_silence)
-        return World(
+        return Environment(
             now=now,
             nonce="",
             slots=slots,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from unstuck.coordinator.decide.deadlines import backoff, held_until, lapsed, loss_backoff
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Guard, World
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment, Guard
 from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
@@ -46,13 +46,13 @@ def read_attempt(draft: Draft, group_id: str) -> None:
     if attempt.outcome is not None:
         interrupted = attempt.order == "DRAIN"
         planned = draft.planned(group_id)
-        settle(draft, group_id, fold(planned, group_id, record, attempt.outcome, draft.world, interrupted=interrupted))
+        settle(draft, group_id, fold(planned, group_id, record, attempt.outcome, draft.env, interrupted=interrupted))
     elif record.state is not S.QUEUED:
-        held = replace(attempt, lease=held_until(record, attempt, draft.world))
-        if lapsed(held, draft.world):
+        held = replace(attempt, lease=held_until(record, attempt, draft.env))
+        if lapsed(held, draft.env):
             kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
             draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))
-            settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.world))
+            settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.env))
 
 
 def restore_attempt(draft: Draft, group_id: str, record: GroupRecord) -> None:
@@ -61,12 +61,12 @@ def restore_attempt(draft: Draft, group_id: str, record: GroupRecord) -> None:
         draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce))
         return
     gone = Outcome(OutcomeKind.LOST, failure=Failure("ATTEMPT_GONE", "the record of the running attempt is gone"))
-    settle(draft, group_id, fold(draft.planned(group_id), group_id, record, gone, draft.world))
+    settle(draft, group_id, fold(draft.planned(group_id), group_id, record, gone, draft.env))
 
 
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) -> None:
     if not draft.job.started_at:
-        draft.job = replace(draft.job, started_at=draft.world.now)
+        draft.job = replace(draft.job, started_at=draft.env.now)
     running = replace(
         record, state=S.RUNNING, worker=attempt.worker, started_at=attempt.claimed_at, revision=attempt.revision
     )
@@ -128,7 +128,7 @@ def fold(
     group_id: str,
     record: GroupRecord,
     outcome: Outcome | None,
-    world: World,
+    env: Environment,
     *,
     interrupted: bool = False,
 ) -> Folded:
@@ -145,16 +145,16 @@ def fold(
             reason = Reason("UNCONFIRMED", text)
         return Folded(replace(record, state=GroupState.CANCELED, reason=reason))
     if outcome is None:
-        text = f"worker {record.worker} was not heard of for a whole lease ({format_duration(world.lease_ttl)})"
-        return _lost(planned, group_id, record, Failure("LEASE_LAPSED", text), world)
+        text = f"worker {record.worker} was not heard of for a whole lease ({format_duration(env.lease_ttl)})"
+        return _lost(planned, group_id, record, Failure("LEASE_LAPSED", text), env)
     if outcome.kind is OutcomeKind.SUCCEEDED:
         return _succeeded(record, outcome)
     if outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
-        return _released(record, outcome, world, interrupted)
+        return _released(record, outcome, env, interrupted)
     failure = outcome.failure or Failure("NO_REASON", "the worker gave no reason")
     if outcome.kind is OutcomeKind.LOST:
-        return _lost(planned, group_id, record, failure, world)
-    return _failed(planned, group_id, record, failure, world)
+        return _lost(planned, group_id, record, failure, env)
+    return _failed(planned, group_id, record, failure, env)
 
 
 def _succeeded(record: GroupRecord, outcome: Outcome) -> Folded:
@@ -182,7 +182,7 @@ def _remembered(record: GroupRecord, failure: Failure) -> GroupRecord:
     return replace(record, first_error=record.first_error or failure, last_error=failure)
 
 
-def _failed(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Failure, world: World) -> Folded:
+def _failed(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Failure, env: Environment) -> Folded:
     record = _remembered(record, failure)
     policy = planned.retry
     failures = record.failures + 1
@@ -193,15 +193,15 @@ def _failed(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: 
         tried = "it was not to be retried" if not policy.max else f"all {policy.max} retries are used up"
         reason = Reason(failure.code, f"{failure.text} ({tried})")
         return Folded(replace(record, state=GroupState.FAILED, failures=failures, reason=reason))
-    wait = backoff(policy, failures, f"{world.nonce}/{group_id}/{record.epoch}")
+    wait = backoff(policy, failures, f"{env.nonce}/{group_id}/{record.epoch}")
     reason = Reason(failure.code, f"{failure.text} (retry {failures} of {policy.max} in {format_duration(wait)})")
     waiting = replace(
-        record, state=GroupState.BACKOFF, failures=failures, losses=0, next_at=world.now + wait, reason=reason
+        record, state=GroupState.BACKOFF, failures=failures, losses=0, next_at=env.now + wait, reason=reason
     )
     return Folded(waiting, event={"next_at": waiting.next_at})
 
 
-def _lost(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Failure, world: World) -> Folded:
+def _lost(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Failure, env: Environment) -> Folded:
     record = _remembered(record, failure)
     losses = record.losses + 1
     if losses >= planned.spec.worker_losses:
@@ -210,11 +210,11 @@ def _lost(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Fa
         return Folded(replace(record, state=GroupState.FAILED, losses=losses, reason=Reason("POISON", text)))
     wait = loss_backoff(losses)
     reason = Reason(failure.code, f"{failure.text} (loss {losses}; {planned.spec.worker_losses} in a row end it)")
-    waiting = replace(record, state=GroupState.BACKOFF, losses=losses, next_at=world.now + wait, reason=reason)
+    waiting = replace(record, state=GroupState.BACKOFF, losses=losses, next_at=env.now + wait, reason=reason)
     return Folded(waiting, event={"next_at": waiting.next_at})
 
 
-def _released(record: GroupRecord, outcome: Outcome, world: World, interrupted: bool) -> Folded:
+def _released(record: GroupRecord, outcome: Outcome, env: Environment, interrupted: bool) -> Folded:
     releases = record.releases + 1
     said = outcome.failure.text if outcome.failure else "handed back by a worker that was told to stop"
     if interrupted:
@@ -223,6 +223,6 @@ def _released(record: GroupRecord, outcome: Outcome, world: World, interrupted: 
         text = f"handed back {releases} times without an end: {said}"
         return Folded(replace(record, state=GroupState.FAILED, releases=releases, reason=Reason("RELEASED", text)))
     waiting = replace(
-        record, state=GroupState.BACKOFF, releases=releases, next_at=world.now, reason=Reason("RELEASED", said)
+        record, state=GroupState.BACKOFF, releases=releases, next_at=env.now, reason=Reason("RELEASED", said)
     )
     return Folded(waiting, event={"next_at": waiting.next_at})

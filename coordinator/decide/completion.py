@@ -98,18 +98,18 @@ def complete(draft: Draft) -> None:
         finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {said}{more}"))
         return
     # A result for a job that is not publishing belongs to a record that a rollback of the store has undone.
-    result = draft.world.published if draft.job.phase == PUBLISHING else None
+    result = draft.env.published if draft.job.phase == PUBLISHING else None
     if draft.job.phase != PUBLISHING:
         draft.job = replace(draft.job, phase=PUBLISHING)
         draft.tell("PUBLISHING")
     result = result or _no_answer(draft)
     if result is not None and result.goes_on:
         # A sign of life, perhaps of a try that counted as hanging. The try is watched as before.
-        now = draft.world.now
-        draft.job = replace(draft.job, publish_heard=now, publish_next=now + draft.world.publish_timeout)
+        now = draft.env.now
+        draft.job = replace(draft.job, publish_heard=now, publish_next=now + draft.env.publish_timeout)
     elif result is not None:
         published(draft, result)
-    elif publish_at(draft.job, draft.world) <= draft.world.now:
+    elif publish_at(draft.job, draft.env) <= draft.env.now:
         _publish(draft)
         draft.decision.publish = True
 
@@ -119,11 +119,11 @@ def _publish(draft: Draft) -> None:
 
     The record is written before the action, so another coordinator follows one that dies during the action.
     """
-    job, now = draft.job, draft.world.now
+    job, now = draft.job, draft.env.now
     draft.decision.new_try = not job.publish_heard
     # If the try begins, or no coordinator watched it, its time counts from now.
-    job = replace(job, publish_heard=job.publish_heard if publish_silent(job, draft.world) else now)
-    draft.job = replace(job, publish_next=min(now + draft.world.publish_timeout, publish_hangs_at(job)))
+    job = replace(job, publish_heard=job.publish_heard if publish_silent(job, draft.env) else now)
+    draft.job = replace(job, publish_next=min(now + draft.env.publish_timeout, publish_hangs_at(job)))
 
 
 def _no_answer(draft: Draft) -> PublishResult | None:
@@ -131,8 +131,8 @@ def _no_answer(draft: Draft) -> PublishResult | None:
 
     The record alone decides: the coordinators that publish cannot be asked, and may be dead.
     """
-    silent, now = publish_silent(draft.job, draft.world), draft.world.now
-    if not silent or now < publish_hangs_at(draft.job) or publish_at(draft.job, draft.world) > now:
+    silent, now = publish_silent(draft.job, draft.env), draft.env.now
+    if not silent or now < publish_hangs_at(draft.job) or publish_at(draft.job, draft.env) > now:
         return None
     what = "the warehouse, asked whether the package stands," if draft.job.aborting else "publishing"
     why = "the warehouse hangs or is slow, or whoever published died"
@@ -144,7 +144,7 @@ def _no_answer(draft: Draft) -> PublishResult | None:
 def end_as_intended(draft: Draft) -> None:
     """Stopped or canceled, unless the package stands already: for a job in publishing the slot in the log decides."""
     status, reason = _INTENDED[draft.job.intent]
-    result = draft.world.published
+    result = draft.env.published
     if draft.job.phase == PUBLISHING:
         if result is not None and result.goes_on:
             result = None  # that try publishes a package that the user does not want any more
@@ -153,7 +153,7 @@ def end_as_intended(draft: Draft) -> None:
         if result is None or result.trouble is not None:
             if result is not None:
                 published(draft, result)  # counts the try and sets the time of the next
-            elif publish_at(draft.job, draft.world) <= draft.world.now or not draft.job.aborting:
+            elif publish_at(draft.job, draft.env) <= draft.env.now or not draft.job.aborting:
                 if not draft.job.aborting:  # an abort, after a try of publishing
                     draft.job = replace(draft.job, aborting=True, publish_heard=0.0)
                 _publish(draft)
@@ -177,7 +177,7 @@ def published(draft: Draft, result: PublishResult) -> None:
         draft.job = replace(
             draft.job,
             publish_tries=tries,
-            publish_next=draft.world.now + wait,
+            publish_next=draft.env.now + wait,
             publish_heard=0.0,
             reason=result.trouble,
         )
@@ -191,5 +191,5 @@ def published(draft: Draft, result: PublishResult) -> None:
 
 
 def finish(draft: Draft, status: Status, reason: Reason) -> None:
-    draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.world.now, phase="", publish_heard=0.0)
+    draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.env.now, phase="", publish_heard=0.0)
     draft.decision.events.append({"kind": str(status), "code": reason.code, "text": reason.text})

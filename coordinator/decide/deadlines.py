@@ -12,7 +12,7 @@ from typing import Any, cast
 from tenacity import RetryCallState, wait_exponential, wait_random_exponential
 from tenacity.wait import wait_base
 
-from unstuck.coordinator.model.decision import EMPTY, World
+from unstuck.coordinator.model.decision import EMPTY, Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
@@ -32,57 +32,59 @@ BUSY_WAIT = wait_random_exponential(multiplier=0.005, max=0.1)
 AWAY_WAIT = wait_random_exponential(multiplier=0.1, max=2.0)
 
 
-def held_until(record: GroupRecord, attempt: Attempt, world: World) -> float:
+def held_until(record: GroupRecord, attempt: Attempt, env: Environment) -> float:
     """When the lease of a running attempt ends, in seconds by the clock of the store.
 
     An attempt whose claim is gone (the store was rolled back after the commit that had read it) has one term from that
     commit on: a living runner claims it again by its next renewal (rule 3), and a dead one would never be noticed.
     """
-    return attempt.lease if attempt.claimant else record.since + world.lease_ttl
+    return attempt.lease if attempt.claimant else record.since + env.lease_ttl
 
 
-def lapsed(attempt: Attempt, world: World) -> bool:
+def lapsed(attempt: Attempt, env: Environment) -> bool:
     """The lease is over and may be believed to be.
 
     A lease that ends later than one full term from now was given before the clock was set back (rule 7), and once the
     grace is over every living runner has renewed its lease.
     """
-    return world.takeover and not world.now <= attempt.lease <= world.now + world.lease_ttl + CLOCK_SLACK
+    return env.takeover and not env.now <= attempt.lease <= env.now + env.lease_ttl + CLOCK_SLACK
 
 
-def overdue_at(record: GroupRecord, world: World) -> float:
+def overdue_at(record: GroupRecord, env: Environment) -> float:
     """When an unclaimed hint counts as overdue, and its queue is to be looked at."""
-    return _come_if_beyond(record.hinted_at, world.now) + world.dispatch_timeout
+    return _come_if_beyond(record.hinted_at, env.now) + env.dispatch_timeout
 
 
-def resend_at(record: GroupRecord, queue: str, world: World) -> float:
+def resend_at(record: GroupRecord, queue: str, env: Environment) -> float:
     """When an unclaimed hint is to be sent again: first after ``dispatch_timeout``, then less and less often.
 
     The first is the one that finds a lost hint; the later ones would only pile up behind workers that are busy.
     Where nothing waits on the queue there is nothing to pile up behind, and the hint is lost for sure.
     """
-    if world.resend.get(queue) == EMPTY:
-        return overdue_at(record, world)
-    wait = world.dispatch_timeout * 2.0 ** min(max(0, record.hints - 1), MAX_RESEND_STEPS)
-    return _come_if_beyond(record.hinted_at, world.now) + wait
+    if env.resend.get(queue) == EMPTY:
+        return overdue_at(record, env)
+    wait = env.dispatch_timeout * 2.0 ** min(max(0, record.hints - 1), MAX_RESEND_STEPS)
+    return _come_if_beyond(record.hinted_at, env.now) + wait
 
 
-def retry_at(record: GroupRecord, policy: RetryPolicy, world: World) -> float:
+def retry_at(record: GroupRecord, policy: RetryPolicy, env: Environment) -> float:
     """When a group in BACKOFF may be tried again."""
-    return _come_if_beyond(record.next_at, world.now + max(policy.max_backoff, *LOSS_BACKOFF))
+    return _come_if_beyond(record.next_at, env.now + max(policy.max_backoff, *LOSS_BACKOFF))
 
 
-def queue_timeout_at(job: JobRecord, record: GroupRecord, queue_timeout: float | None, world: World) -> float | None:
+def queue_timeout_at(
+    job: JobRecord, record: GroupRecord, queue_timeout: float | None, env: Environment
+) -> float | None:
     """When a group that nobody claims is given up; None if never, or while nobody may claim it.
 
     A time ahead of the clock has not come here, but counts from now: what came too early would be a false failure.
     """
     if queue_timeout is None or job.intent is not Intent.RUN or job.halted is not None:
         return None
-    return min(record.since, world.now) + queue_timeout
+    return min(record.since, env.now) + queue_timeout
 
 
-def job_timeout_at(job: JobRecord, timeout: float | None, world: World) -> float | None:
+def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> float | None:
     """When the job's timeout ends; None if its time does not count.
 
     It does not count if the job has no timeout, has not begun, publishes already, or is not to run.
@@ -91,21 +93,21 @@ def job_timeout_at(job: JobRecord, timeout: float | None, world: World) -> float
         return None
     if job.intent not in (Intent.RUN, Intent.STOP) or (job.halted is not None and job.intent is Intent.RUN):
         return None
-    paused = max(0.0, world.now - job.paused_at) if job.paused_at else 0.0  # a resume that is not taken in yet
-    return min(job.counted_from, world.now) + paused + timeout
+    paused = max(0.0, env.now - job.paused_at) if job.paused_at else 0.0  # a resume that is not taken in yet
+    return min(job.counted_from, env.now) + paused + timeout
 
 
-def cancel_at(job: JobRecord, world: World) -> float:
+def cancel_at(job: JobRecord, env: Environment) -> float:
     """When a job that is to be canceled ends without its runners.
 
     A command that came after the pass began lies ahead too, but not by much.
     """
-    return _come_if_beyond(job.intent_at, world.now + world.cancel_deadline) + world.cancel_deadline
+    return _come_if_beyond(job.intent_at, env.now + env.cancel_deadline) + env.cancel_deadline
 
 
-def publish_at(job: JobRecord, world: World) -> float:
+def publish_at(job: JobRecord, env: Environment) -> float:
     """When publishing is to be tried (again), or the try that is under way looked after."""
-    return _come_if_beyond(job.publish_next, world.now + max(world.publish_timeout, MAX_PUBLISH_WAIT))
+    return _come_if_beyond(job.publish_next, env.now + max(env.publish_timeout, MAX_PUBLISH_WAIT))
 
 
 def publish_hangs_at(job: JobRecord) -> float:
@@ -116,46 +118,46 @@ def publish_hangs_at(job: JobRecord) -> float:
     return job.publish_heard + min(MAX_PUBLISH_HANGS, PUBLISH_HANGS * 2.0 ** min(job.publish_tries, 10))
 
 
-def publish_silent(job: JobRecord, world: World) -> float:
+def publish_silent(job: JobRecord, env: Environment) -> float:
     """Seconds for which the try of publishing under way has given no sign of life. 0, if nobody looked after it.
 
     Coordinators that were all away have lost the try with them: that says nothing about the warehouse.
     """
-    if not 0.0 < job.publish_heard <= world.now or world.now - job.publish_next > PUBLISH_HANGS:
+    if not 0.0 < job.publish_heard <= env.now or env.now - job.publish_next > PUBLISH_HANGS:
         return 0.0
-    return world.now - job.publish_heard
+    return env.now - job.publish_heard
 
 
-def due_at(state: JobState, world: World, more: bool = False) -> float:
+def due_at(state: JobState, env: Environment, more: bool = False) -> float:
     """When this job must be decided again even if nobody says anything. Every non-terminal job has such a time."""
-    now = world.now
+    now = env.now
     if more:
         return now
     # A time that has come but could not be used (no room, no allowance, a grace) needs no early look: the event that
     # makes room wakes the job. Lapsed leases are looked at again after a moment, when a grace may end.
-    later = now + world.dispatch_timeout
+    later = now + env.dispatch_timeout
     times = [later]
     if state.by_state[S.CANCELING]:
-        times.append(max(cancel_at(state.job, world), now))
+        times.append(max(cancel_at(state.job, env), now))
     if state.job.phase == PUBLISHING:
-        times = [publish_at(state.job, world)]
-    given_up = job_timeout_at(state.job, state.plan.timeout, world)
+        times = [publish_at(state.job, env)]
+    given_up = job_timeout_at(state.job, state.plan.timeout, env)
     if given_up is not None:
         times.append(given_up if given_up > now else later)
     for group_id in state.active:
         record = state.groups[group_id]
         attempt = state.attempts.get(group_id)
         if record.state is S.QUEUED:
-            at = overdue_at(record, world)
+            at = overdue_at(record, env)
             times.append(at if at > now else later)
-            given_up = queue_timeout_at(state.job, record, state.planned(group_id).spec.queue_timeout, world)
+            given_up = queue_timeout_at(state.job, record, state.planned(group_id).spec.queue_timeout, env)
             if given_up is not None:
                 times.append(given_up if given_up > now else later)
         elif attempt is not None:
-            held = min(held_until(record, attempt, world), now + world.lease_ttl)
+            held = min(held_until(record, attempt, env), now + env.lease_ttl)
             times.append(max(held + 0.01, now + 0.5))
     for group_id in state.by_state[S.BACKOFF]:
-        at = retry_at(state.groups[group_id], state.planned(group_id).retry, world)
+        at = retry_at(state.groups[group_id], state.planned(group_id).retry, env)
         times.append(at if at > now else later)
     return max(min(times), now + 0.05)
 

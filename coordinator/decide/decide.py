@@ -18,20 +18,20 @@ from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, reset_b
 from unstuck.coordinator.decide.joins import judge_joins
 from unstuck.coordinator.decide.requests import apply_requests
 from unstuck.coordinator.decide.timeouts import check_job_timeout, check_queue_timeouts, count_job_time
-from unstuck.coordinator.model.decision import Decision, World
+from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, check_status, derive
 
 
-def decide(state: JobState, changed: Iterable[str] | None, world: World) -> Decision:
+def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> Decision:
     """What is next for one job.
 
     Args:
         state: the job as loaded, with the attempts of ``changed`` fresh; this call moves it forward.
         changed: groups that a report spoke of; None to look at everything that could be due.
-        world: time, randomness and what is known of the fleet.
+        env: time, randomness and what is known of the fleet.
     """
-    draft = Draft(state, world)
+    draft = Draft(state, env)
     if state.job.terminal:
         return draft.decision
     if state.job.requests and apply_requests(draft):
@@ -83,9 +83,9 @@ def conclude(draft: Draft) -> None:
         recovering=any(group not in gone for group in draft.state.recovering),
     )
     check_status(draft.decision.old.status, status)
-    draft.job = count_job_time(replace(draft.job, status=status), draft.world.now)
+    draft.job = count_job_time(replace(draft.job, status=status), draft.env.now)
     draft.decision.job = draft.job
     draft.state.job = draft.job
-    draft.decision.due = None if outcome is not None else due_at(draft.state, draft.world, draft.decision.more)
+    draft.decision.due = None if outcome is not None else due_at(draft.state, draft.env, draft.decision.more)
     for event in draft.decision.events:
-        event["at"] = draft.world.now
+        event["at"] = draft.env.now

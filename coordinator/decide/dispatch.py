@@ -21,7 +21,7 @@ def queue_ready(draft: Draft) -> None:
     retries = [
         (at, group_id)
         for group_id in state.by_state[S.BACKOFF]
-        if (at := retry_at(state.groups[group_id], draft.planned(group_id).retry, draft.world)) <= draft.world.now
+        if (at := retry_at(state.groups[group_id], draft.planned(group_id).retry, draft.env)) <= draft.env.now
     ]
     returned = [g for g in state.by_state[S.WAITING] if split_member(g)[0] in state.frozen]
     for group_id in [group_id for _, group_id in sorted(retries)] + returned:
@@ -44,7 +44,7 @@ class Room:
 
     def __init__(self, draft: Draft) -> None:
         limit = draft.plan.max_parallel
-        self._world = draft.world
+        self._env = draft.env
         self._parallel = 1_000_000 if limit is None else limit - len(draft.state.active)
         self._windows: dict[str, int] = {}
         for group_id in draft.state.by_state[S.QUEUED]:
@@ -57,10 +57,10 @@ class Room:
         return self._parallel > 0
 
     def for_(self, queue: str) -> bool:
-        return self._parallel > 0 and self._windows.setdefault(queue, self._world.window(queue)) > 0
+        return self._parallel > 0 and self._windows.setdefault(queue, self._env.window(queue)) > 0
 
     def take(self, queue: str) -> None:
-        self._windows[queue] = self._windows.get(queue, self._world.window(queue)) - 1
+        self._windows[queue] = self._windows.get(queue, self._env.window(queue)) - 1
         self._parallel -= 1
 
 
@@ -75,15 +75,15 @@ def mint(draft: Draft, group_id: str) -> str:
         record,
         state=S.QUEUED,
         epoch=epoch,
-        nonce=draft.world.nonce,
-        hinted_at=draft.world.now,
+        nonce=draft.env.nonce,
+        hinted_at=draft.env.now,
         hints=1,
         next_at=0.0,
         worker="",
         started_at=0.0,
     )
     draft.move(group_id, queued, queue=planned.spec.queue_name)
-    draft.offer(group_id, Attempt(epoch=epoch, nonce=draft.world.nonce))
+    draft.offer(group_id, Attempt(epoch=epoch, nonce=draft.env.nonce))
     draft.decision.hints.append((planned.spec.queue_name, queued.hint(draft.job.id, group_id)))
     return planned.spec.queue_name
 
@@ -117,15 +117,15 @@ def freeze_group(draft: Draft, name: str) -> None:
 
 def resend_hints(draft: Draft) -> None:
     """A hint that nobody claimed in time is sent again, the oldest first, within the queue's allowance (rule 6)."""
-    now = draft.world.now
+    now = draft.env.now
     overdue = []
     for group_id in draft.state.by_state[S.QUEUED]:
         record, queue = draft.state.groups[group_id], draft.planned(group_id).spec.queue_name
-        if group_id in draft.state.attempts and resend_at(record, queue, draft.world) <= now:
+        if group_id in draft.state.attempts and resend_at(record, queue, draft.env) <= now:
             overdue.append((record.hinted_at, group_id, record, queue))
     for _, group_id, record, queue in sorted(overdue, key=lambda item: item[:2]):
         used = draft.decision.resent.get(queue, 0)
-        if used >= draft.world.resend.get(queue, 0) or draft.decision.full:
+        if used >= draft.env.resend.get(queue, 0) or draft.decision.full:
             continue
         again = replace(record, hinted_at=now, hints=record.hints + 1)
         draft.put(group_id, again)

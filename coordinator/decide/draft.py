@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.model.decision import Decision, World
+from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, check_move
@@ -20,10 +20,10 @@ from unstuck.tasks.protocol.token import split_member
 class Draft:
     """A decision in the making. ``job`` and ``state`` are as decided so far."""
 
-    def __init__(self, state: JobState, world: World) -> None:
+    def __init__(self, state: JobState, env: Environment) -> None:
         self.state = state
         self.plan = state.plan
-        self.world = world
+        self.env = env
         self.job = state.job
         self.decision = Decision(job=state.job, old=state.job)
         self.touched: deque[str] = deque()  # planned groups whose join must be judged
@@ -67,7 +67,7 @@ class Draft:
         """
         old = self.state.record(group_id)
         check_move(group_id, old.state, record.state, requested=requested)
-        record = replace(record, since=self.world.now)
+        record = replace(record, since=self.env.now)
         self.put(group_id, record)
         self.decision.moves += 1
         entry: dict[str, Any] = {"kind": str(record.state), "group": group_id, **event}

@@ -74,13 +74,13 @@ def cancel(draft: Draft) -> None:
             return
         draft.order(group_id, "CANCEL")
         draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELING, reason=CANCELED))
-    if draft.world.now < cancel_at(draft.job, draft.world):
+    if draft.env.now < cancel_at(draft.job, draft.env):
         return
     for group_id in list(draft.state.by_state[S.CANCELING]):
         if draft.commit_is_full():
             return
         worker = draft.state.record(group_id).worker
-        waited = format_duration(draft.world.cancel_deadline)
+        waited = format_duration(draft.env.cancel_deadline)
         text = f"worker {worker} did not confirm the cancel within {waited}; whatever it still does can change nothing"
         end_attempt(draft, group_id, Reason("UNCONFIRMED", text))
 
@@ -128,12 +128,12 @@ def reset_budgets(draft: Draft) -> None:
     for group_id in {**draft.state.recovering, **draft.state.by_state[S.BACKOFF]}:
         record = replace(draft.state.record(group_id), failures=0, losses=0)
         if record.state is S.BACKOFF:
-            record = replace(record, next_at=draft.world.now)
+            record = replace(record, next_at=draft.env.now)
         draft.put(group_id, record)
     for group_id in unclaimed(draft):
         # Nobody could claim an attempt of a halted job, so that time does not count as time in the queue.
         if draft.planned(group_id).spec.queue_timeout is not None:
-            draft.put(group_id, replace(draft.state.record(group_id), since=draft.world.now))
+            draft.put(group_id, replace(draft.state.record(group_id), since=draft.env.now))
     for group_id in list(draft.state.by_state[S.WAITING]):
         record = draft.state.record(group_id)
         if record.reason == PAUSED:

@@ -96,7 +96,7 @@ def _restart(draft: Draft, group_id: str) -> None:
     if attempt is not None and attempt.outcome is not None:
         return  # it has ended, with the values that it had
     draft.drop_attempt(group_id)
-    again = replace(record, state=S.BACKOFF, next_at=draft.world.now, reason=ALTERED)
+    again = replace(record, state=S.BACKOFF, next_at=draft.env.now, reason=ALTERED)
     draft.move(group_id, again, next_at=again.next_at)
 
 

@@ -25,17 +25,17 @@ def check_queue_timeouts(draft: Draft) -> None:
     A claim that arrives in between wins, since the commit checks once more that there is none. After an outage of the
     sweep, in which perhaps nobody could claim, runners have one lease term to claim, as they have to renew.
     """
-    if not draft.world.takeover:
+    if not draft.env.takeover:
         return
     for group_id in unclaimed(draft):
         record, spec = draft.state.record(group_id), draft.planned(group_id).spec
-        at = queue_timeout_at(draft.job, record, spec.queue_timeout, draft.world)
+        at = queue_timeout_at(draft.job, record, spec.queue_timeout, draft.env)
         if at is None or spec.queue_timeout is None:
             continue
-        if record.since > draft.world.now + CLOCK_SLACK:
+        if record.since > draft.env.now + CLOCK_SLACK:
             # The clock was set back. The time is counted from now, or the group would fail too early.
-            draft.put(group_id, replace(record, since=draft.world.now))
-        elif at <= draft.world.now:
+            draft.put(group_id, replace(record, since=draft.env.now))
+        elif at <= draft.env.now:
             if draft.commit_is_full():
                 return
             reason = _unserved(draft, spec.queue_name, spec.queue_timeout)
@@ -45,7 +45,7 @@ def check_queue_timeouts(draft: Draft) -> None:
 
 
 def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
-    slots = draft.world.slots.get(queue, 0)
+    slots = draft.env.slots.get(queue, 0)
     if slots:
         who = f"{slots} runner{'s' if slots > 1 else ''} listen on queue {queue}"
         what = "they were busy: start more workers, or raise queue_timeout:"
@@ -66,8 +66,8 @@ def check_job_timeout(draft: Draft) -> None:
     must not go on and publish.
     """
     job = draft.job
-    at = job_timeout_at(job, draft.plan.timeout, draft.world)
-    if at is None or at > draft.world.now or not draft.state.open_groups:
+    at = job_timeout_at(job, draft.plan.timeout, draft.env)
+    if at is None or at > draft.env.now or not draft.state.open_groups:
         return
     if draft.failing_fast and job.intent is Intent.RUN:
         return  # the job ends already, for another reason

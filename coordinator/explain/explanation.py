@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unstuck.coordinator.decide.deadlines import job_timeout_at
 from unstuck.coordinator.decide.dispatch import Room
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent
@@ -96,11 +96,11 @@ def longest_gap(period: float) -> float:
     return 3 * period + 1
 
 
-def ahead(at: float, world: World, due: float | None) -> float:
+def ahead(at: float, env: Environment, due: float | None) -> float:
     """``at``; or, where that has come, when the job is looked at next: nothing happens before that."""
-    if at > world.now or due is None:
-        return at if at > world.now else 0.0
-    return max(due, world.now)
+    if at > env.now or due is None:
+        return at if at > env.now else 0.0
+    return max(due, env.now)
 
 
 def held(job: JobRecord) -> bool:
@@ -114,19 +114,19 @@ class JobFacts:
     def __init__(
         self,
         state: JobState,
-        world: World,
+        env: Environment,
         due: float | None,
         took: Mapping[str, float],
         lying: Mapping[str, str],
         busy: Mapping[str, str],
     ) -> None:
         """``took``: seconds that groups took when they last succeeded. ``lying``, ``busy``: see `explain`."""
-        self.state, self.world, self.due = state, world, due
+        self.state, self.env, self.due = state, env, due
         self.took, self.lying, self.busy = took, lying, busy
-        draft = Draft(state, world)
+        draft = Draft(state, env)
         self.room = Room(draft)
         job = state.job
-        self.look_at = ahead(0.0, world, due)  # when the job is looked at next
+        self.look_at = ahead(0.0, env, due)  # when the job is looked at next
         self.help = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}") if held(job) else ways_to_end(job)
         self.canceled = ""  # why every group that is not done and not at work is canceled, if so
         if job.intent not in (Intent.RUN, Intent.PAUSE):
@@ -145,11 +145,11 @@ class JobFacts:
                 self.done[name] = max(self.done.get(name, 0.0), record.since)
 
     def ahead(self, at: float) -> float:
-        return ahead(at, self.world, self.due)
+        return ahead(at, self.env, self.due)
 
     def ends(self, own: str, at: float = 0.0) -> Ends:
         """When a group of a job that is to run gives up: by its ``own`` rule, or by the timeout of the job."""
-        over = job_timeout_at(self.state.job, self.state.plan.timeout, self.world) or 0.0
+        over = job_timeout_at(self.state.job, self.state.plan.timeout, self.env) or 0.0
         if not over or 0 < at <= over:
             return Ends(what=own, at=at)
         return Ends(what=f"{own}; or by the job's {timeout_of(self.state.plan.timeout)}", at=over)

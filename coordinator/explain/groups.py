@@ -48,7 +48,7 @@ def explain_group(facts: JobFacts, name: str, planned: PlannedGroup, shown: int 
         ends = Ends(what="it was skipped; this is final")
         yield Explanation(subject=name, state=whole.state, what=whole.reason.text, since=whole.since, ends=ends)
     # Members that a pause took back are among the waiting: why they wait now may differ from what was noted then.
-    waiting = Draft(state, facts.world).waiting_members(name)
+    waiting = Draft(state, facts.env).waiting_members(name)
     if waiting > 0:
         yield _waiting(facts, name, planned, waiting)
 
@@ -93,7 +93,7 @@ def _waiting_for_room(facts: JobFacts, name: str, planned: PlannedGroup, many: s
     elif not facts.room.for_(queue):
         text = f"it may go; {_no_room(facts, queue)}"
         following = Next(what="it is queued as soon as one of them ends or is claimed", at=facts.look_at)
-        if facts.room.in_parallel and not facts.world.slots.get(queue):
+        if facts.room.in_parallel and not facts.env.slots.get(queue):
             helps = (_worker(queue), *helps)
     else:
         text = "it may go, and is queued when the job is looked at next"
@@ -106,7 +106,7 @@ def _waiting_for_room(facts: JobFacts, name: str, planned: PlannedGroup, many: s
 def _no_room(facts: JobFacts, queue: str) -> str:
     if not facts.room.in_parallel:
         return f"max_parallel: {facts.state.plan.max_parallel} are running"
-    return f"{facts.world.window(queue)} hints on queue {queue} are unclaimed"
+    return f"{facts.env.window(queue)} hints on queue {queue} are unclaimed"
 
 
 def _worker(queue: str) -> str:
@@ -166,8 +166,8 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
         following, ends = Next(what=f"{attempt}, when the job is resumed"), Ends(what=A_PERSON)
     else:
         short = f"{code}: {what}" if code else ""
-        at = retry_at(record, planned.retry, facts.world)
-        timed = at > facts.world.now or facts.room.for_(queue)
+        at = retry_at(record, planned.retry, facts.env)
+        timed = at > facts.env.now or facts.room.for_(queue)
         following = Next(what=attempt if timed else f"{attempt}, if there is room", at=facts.ahead(at))
         if not timed:
             short = f"its time has come; {_no_room(facts, queue)}: {short or what}"
@@ -189,7 +189,7 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
 
 
 def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
-    job, world, queue, helps = facts.state.job, facts.world, planned.spec.queue_name, facts.help
+    job, env, queue, helps = facts.state.job, facts.env, planned.spec.queue_name, facts.help
     sent = f"its hint was sent {record.hints} times" if record.hints > 1 else ""
     if held(job):
         ends = Ends(what=A_PERSON)
@@ -200,7 +200,7 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
             what = f"{job.intent} was asked for"
             following = Next(what="its hint is taken back, if nobody has taken it", at=facts.look_at)
     else:
-        slots = world.slots.get(queue, 0)
+        slots = env.slots.get(queue, 0)
         if slots:
             listen = "runners listen" if slots > 1 else "runner listens"
             what = f"queue {queue}: {slots} {listen}, and none has taken it yet"
@@ -210,10 +210,10 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
                 what, helps = f"{what}; {facts.busy[queue]}", ("unstuck fleet", *helps)
         else:
             what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
-        at = facts.ahead(resend_at(record, queue, world))
+        at = facts.ahead(resend_at(record, queue, env))
         following = Next(what="the hint is sent again if it may be lost", at=at)
         ends = facts.ends("never by itself: a worker may come at any time")
-        given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, world)
+        given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, env)
         if given_up_at:
             ends = facts.ends(f"FAILED by its queue_{timeout_of(planned.spec.queue_timeout)}", given_up_at)
     return Explanation(
@@ -229,12 +229,12 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
 
 
 def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
-    state, world, attempt = facts.state, facts.world, facts.state.attempts.get(group_id)
+    state, env, attempt = facts.state, facts.env, facts.state.attempts.get(group_id)
     job = state.job
-    lease = min(held_until(record, attempt, world), world.now + world.lease_ttl) if attempt is not None else 0.0
-    silent = max(0.0, world.now - (lease - world.lease_ttl)) if lease else 0.0
+    lease = min(held_until(record, attempt, env), env.now + env.lease_ttl) if attempt is not None else 0.0
+    silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
-    took, ran = facts.took.get(group_id, 0.0), world.now - attempt.claimed_at if attempt is not None else 0.0
+    took, ran = facts.took.get(group_id, 0.0), env.now - attempt.claimed_at if attempt is not None else 0.0
     if took and ran > max(LONG * took, SHORT):
         what += f"; it has run for {format_duration(ran)}, and took {format_duration(took)} when it last succeeded"
     ends = _running_ends(facts, planned, attempt)
@@ -251,8 +251,8 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
         ends = Ends(what="it is tried again when the job is resumed", at=ends.at)
     elif record.state is S.CANCELING or job.intent is Intent.CANCEL:
         what += ", and was told to end" if record.state is S.CANCELING else ", and is told to end"
-        deadline = f"at the deadline, {format_duration(world.cancel_deadline)} after the cancel was asked for"
-        ends = Ends(what=deadline, at=max(cancel_at(job, world), world.now))
+        deadline = f"at the deadline, {format_duration(env.cancel_deadline)} after the cancel was asked for"
+        ends = Ends(what=deadline, at=max(cancel_at(job, env), env.now))
     return Explanation(
         subject=group_id,
         state=record.state,
@@ -275,7 +275,7 @@ def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: Attempt | Non
             timeouts.append(f"step {number} ({step.label}): {timeout_of(step.timeout)}")
     if planned.spec.timeout is not None:
         timeouts.append(f"timeout: {format_duration(planned.spec.timeout)} from its first step")
-    given_up_at = job_timeout_at(facts.state.job, facts.state.plan.timeout, facts.world) or 0.0
+    given_up_at = job_timeout_at(facts.state.job, facts.state.plan.timeout, facts.env) or 0.0
     if given_up_at:
         timeouts.append(f"the job's {timeout_of(facts.state.plan.timeout)}")
     return Ends(what="; ".join(timeouts) or "no timeout is set", at=given_up_at)

@@ -24,7 +24,7 @@ from unstuck.coordinator.explain.explanation import (
     ways_to_end,
 )
 from unstuck.coordinator.explain.groups import explain_group
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
@@ -39,7 +39,7 @@ AGAIN = "all groups are checked again, also for lost workers"
 
 def explain(
     state: JobState,
-    world: World,
+    env: Environment,
     due: float | None,
     members: int | None = SHOWN,
     took: Mapping[str, float] | None = None,
@@ -58,16 +58,16 @@ def explain(
         busy: queues whose runners are all at work, with the words for it; see `all_at_work`.
     """
     if state.damage and not state.job.terminal:
-        return [_damaged(state, world, due)]
-    job = _job(state, world, due)
+        return [_damaged(state, env, due)]
+    job = _job(state, env, due)
     if state.job.terminal:
         return [job]
-    facts = JobFacts(state, world, due, took or {}, lying or {}, busy or {})
+    facts = JobFacts(state, env, due, took or {}, lying or {}, busy or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(explain_group(facts, name, planned, members))
-    alone = _nobody_looks(world, due, idle)
-    brief = _brief(state, world, alone, found)
+    alone = _nobody_looks(env, due, idle)
+    brief = _brief(state, env, alone, found)
     if alone:
         helps = ("celery -A unstuck.coordinator worker -P threads", *job.help)
         told = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
@@ -77,14 +77,14 @@ def explain(
     return [replace(job, short=brief, timed=timed), *found]
 
 
-def _damaged(state: JobState, world: World, due: float | None) -> Explanation:
+def _damaged(state: JobState, env: Environment, due: float | None) -> Explanation:
     job = state.job
     return Explanation(
         subject=job.id,
         state=job.status,
         what=state.damage,
         since=job.paused_at,
-        next=Next(what="a coordinator looks at it again", at=ahead(0.0, world, due)),
+        next=Next(what="a coordinator looks at it again", at=ahead(0.0, env, due)),
         ends=Ends(what=A_PERSON),
         help=(f"unstuck force-stop {job.id}",) if job.intent is not Intent.FORCE_STOP else (),
     )
@@ -98,7 +98,7 @@ def _without_a_coordinator(explained: Explanation) -> Explanation:
     return replace(explained, next=following, ends=Ends(what=explained.ends.what), timed=False)
 
 
-def _job(state: JobState, world: World, due: float | None) -> Explanation:
+def _job(state: JobState, env: Environment, due: float | None) -> Explanation:
     job = state.job
     if job.terminal:
         return _ended(job)
@@ -108,17 +108,17 @@ def _job(state: JobState, world: World, due: float | None) -> Explanation:
             state=job.status,
             what=job.halted.text,
             since=job.paused_at or job.intent_at,
-            next=Next(what="it is looked at, and nothing is decided before a resume", at=ahead(0.0, world, due)),
+            next=Next(what="it is looked at, and nothing is decided before a resume", at=ahead(0.0, env, due)),
             ends=Ends(what=A_PERSON),
             help=_resume_or_cancel(job),
         )
     if job.phase == PUBLISHING:
-        return _publishing(state, world, due)
+        return _publishing(state, env, due)
     if job.intent is Intent.PAUSE:
-        return _paused(state, world, due)
+        return _paused(state, env, due)
     if job.intent is not Intent.RUN:
-        return _ending(state, world, due)
-    return _running(state, world, due)
+        return _ending(state, env, due)
+    return _running(state, env, due)
 
 
 def _ended(job: JobRecord) -> Explanation:
@@ -137,7 +137,7 @@ def _ended(job: JobRecord) -> Explanation:
     )
 
 
-def _paused(state: JobState, world: World, due: float | None) -> Explanation:
+def _paused(state: JobState, env: Environment, due: float | None) -> Explanation:
     job = state.job
     what = f"{job.intent_by} paused it{_because(job)}"
     if job.status is Status.PAUSING:
@@ -152,28 +152,28 @@ def _paused(state: JobState, world: World, due: float | None) -> Explanation:
         state=job.status,
         what=what,
         since=job.intent_at,
-        next=Next(what=next_what, at=ahead(0.0, world, due)),
+        next=Next(what=next_what, at=ahead(0.0, env, due)),
         ends=Ends(what=ends),
         help=_resume_or_cancel(job),
     )
 
 
-def _ending(state: JobState, world: World, due: float | None) -> Explanation:
+def _ending(state: JobState, env: Environment, due: float | None) -> Explanation:
     """The user asked for the end of the job, and some attempts have not ended yet."""
-    job, look_at = state.job, ahead(0.0, world, due)
+    job, look_at = state.job, ahead(0.0, env, due)
     open_attempts = _attempts(state, "has not ended yet", "have not ended yet")
     what = f"{job.intent_by} asked for {job.intent}{_because(job)}; {open_attempts}"
     if job.halted is not None:
         what += f"; before that: {job.halted.text}"
     if job.intent is Intent.STOP:
-        over = job_timeout_at(job, state.plan.timeout, world) or 0.0
+        over = job_timeout_at(job, state.plan.timeout, env) or 0.0
         before = f" before the job's {timeout_of(state.plan.timeout)}" if over else ""
         ends = Ends(what=f"when they have ended; they are not interrupted{before}", at=over)
     elif job.intent is Intent.FORCE_STOP:
         ends = Ends(what="when it is looked at next", at=look_at)
     else:
-        deadline = f"at the deadline, {format_duration(world.cancel_deadline)} after it was asked"
-        ends = Ends(what=deadline, at=max(cancel_at(job, world), world.now))
+        deadline = f"at the deadline, {format_duration(env.cancel_deadline)} after it was asked"
+        ends = Ends(what=deadline, at=max(cancel_at(job, env), env.now))
     return Explanation(
         subject=job.id,
         state=job.status,
@@ -185,14 +185,14 @@ def _ending(state: JobState, world: World, due: float | None) -> Explanation:
     )
 
 
-def _running(state: JobState, world: World, due: float | None) -> Explanation:
-    job, look_at = state.job, ahead(0.0, world, due)
+def _running(state: JobState, env: Environment, due: float | None) -> Explanation:
+    job, look_at = state.job, ahead(0.0, env, due)
     left = state.size - sum(n for s, n in state.tally.items() if GroupState(s).terminal)
     what = f"{left} of {state.size} groups {'is' if left == 1 else 'are'} not done"
     if state.recovering:
         what += f"; {len(state.recovering)} failed or were lost and are tried again"
     ends = Ends(what="when its groups do")
-    over = job_timeout_at(job, state.plan.timeout, world) or 0.0
+    over = job_timeout_at(job, state.plan.timeout, env) or 0.0
     if job.timed_out is not None:
         what, ends = f"{what}; {job.timed_out.text}", Ends(what="when it is looked at next", at=look_at)
     elif state.plan.timeout is not None:
@@ -209,15 +209,15 @@ def _running(state: JobState, world: World, due: float | None) -> Explanation:
     )
 
 
-def _publishing(state: JobState, world: World, due: float | None) -> Explanation:
-    job, at = state.job, publish_at(state.job, world)
+def _publishing(state: JobState, env: Environment, due: float | None) -> Explanation:
+    job, at = state.job, publish_at(state.job, env)
     what, next_what = "all groups are done; the package could not be published yet", "publishing is tried again"
     if job.aborting:
         what = f"{job.intent_by} asked for {job.intent} while it published; the warehouse log is asked which was first"
     elif job.publish_heard or not job.publish_tries:
         what = "all groups are done; the package is being published"
     if job.publish_heard:
-        what += f", last heard of {format_duration(max(0.0, world.now - job.publish_heard))} ago"
+        what += f", last heard of {format_duration(max(0.0, env.now - job.publish_heard))} ago"
         next_what = "if the coordinator that publishes has died, another does"
         if at >= publish_hangs_at(job):
             next_what = "if nothing is heard of it by then, it counts as hanging, and is tried again beside it"
@@ -229,7 +229,7 @@ def _publishing(state: JobState, world: World, due: float | None) -> Explanation
         what=what,
         since=max((record.since for record in state.groups.values()), default=0.0),  # when the last group was done
         tried=tried,
-        next=Next(what=next_what, at=ahead(at, world, due)),
+        next=Next(what=next_what, at=ahead(at, env, due)),
         ends=Ends(what="never by itself: what is done is not thrown away because the warehouse is away"),
         help=("unstuck doctor", *(() if job.aborting else ways_to_end(job))),
     )
@@ -247,7 +247,7 @@ def _attempts(state: JobState, one: str, many: str) -> str:
     return f"1 attempt {one}" if len(state.active) == 1 else f"{len(state.active)} attempts {many}"
 
 
-def _brief(state: JobState, world: World, alone: str, groups: Sequence[Explanation]) -> str:
+def _brief(state: JobState, env: Environment, alone: str, groups: Sequence[Explanation]) -> str:
     """What a job that has not ended waits for, in one line for listings; empty where its explanation is short enough.
 
     Args:
@@ -264,27 +264,27 @@ def _brief(state: JobState, world: World, alone: str, groups: Sequence[Explanati
         return f"{again}{job.reason.text}"
     if job.intent is not Intent.RUN:
         return ""
-    if job.commit == "new" and world.now - job.submitted_at > LONELY:
+    if job.commit == "new" and env.now - job.submitted_at > LONELY:
         return "no coordinator has looked at this job yet; start a fleet with `unstuck up`"
     if alone:
         return alone
     if state.recovering:
         return _recovering(state)
-    stuck = next((one for one in groups if one.state == S.QUEUED and world.now - one.since > LONELY), None)
+    stuck = next((one for one in groups if one.state == S.QUEUED and env.now - one.since > LONELY), None)
     if stuck is not None and not (state.by_state[S.RUNNING] or state.by_state[S.CANCELING]):
         return f"{stuck.subject}: {stuck.short or stuck.what}"
     return _at_work(state)
 
 
-def _nobody_looks(world: World, due: float | None, idle: Idle) -> str:
+def _nobody_looks(env: Environment, due: float | None, idle: Idle) -> str:
     """That a job is looked at by nobody, if so.
 
     Args:
         due: when it is to be looked at; None if it has ended.
         idle: for how long no coordinator has looked at any job. Nobody counts as missing before its patience is over.
     """
-    if due is not None and due < world.now - idle.patience:
-        return f"it was due {format_duration(world.now - due)} ago and nobody looks: is a coordinator running?"
+    if due is not None and due < env.now - idle.patience:
+        return f"it was due {format_duration(env.now - due)} ago and nobody looks: is a coordinator running?"
     if due is not None and idle.seconds > idle.patience:
         return f"no coordinator has looked at any job for {format_duration(idle.seconds)}: is one running?"
     return ""

@@ -36,7 +36,7 @@ class PublishResult:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Environment:
     """What a decision may know beside the job itself. All clock and randomness comes in here.
 
     Attributes:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Delivered, receipt
-from unstuck.coordinator.model.decision import Acks, Decision, PublishResult, World
+from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
 from unstuck.coordinator.model.records import NewerJob, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Intent
@@ -268,7 +268,7 @@ class Coordinator:
             due = None if state.job.terminal else begun.now + HALTED_LOOK
             self._store.settle(job, due, begun.due_seen, acks)
             return CommitAnswer.APPLIED, False
-        decision = decide(state, changed, self._world(state, begun, changed is None, published))
+        decision = decide(state, changed, self._environment(state, begun, changed is None, published))
         if changed is None:
             state.looked_at = begun.now
         elif decision.due is not None:
@@ -315,7 +315,9 @@ class Coordinator:
         acks = Acks(tuple(delivered.entry for delivered in reports), {"NEWER": len(reports)} if reports else {})
         self._store.settle(job, begun.now + NEWER_LOOK, begun.due_seen, acks)
 
-    def _world(self, state: JobState, begun: Begun, everything: bool, published: PublishResult | None) -> World:
+    def _environment(
+        self, state: JobState, begun: Begun, everything: bool, published: PublishResult | None
+    ) -> Environment:
         settings = self._settings
         slots = self._listening(begun.now)
         resend: Mapping[str, int] = {}
@@ -327,7 +329,7 @@ class Coordinator:
             if state.groups[group_id].hinted_at <= overdue or state.groups[group_id].hinted_at > begun.now
         }:
             resend = self._store.resend_allowance(sorted(late), slots)
-        return World(
+        return Environment(
             now=begun.now,
             nonce=self._ids(),
             takeover=begun.takeover(settings.sweep_every),

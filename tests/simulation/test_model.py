@@ -21,7 +21,7 @@ from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Command, Commanded
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.model.decision import Acks, World
+from unstuck.coordinator.model.decision import Acks, Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Status
@@ -269,7 +269,7 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
     def decided(nonce: str) -> tuple[Any, str]:
         state = store.load("both")
         assert state is not None
-        return decide(state, None, World(now=server_time(client), nonce=nonce)), summary_of(state)
+        return decide(state, None, Environment(now=server_time(client), nonce=nonce)), summary_of(state)
 
     begun = store.begin("both", "first")
     decision, summary = decided("n1")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
-from unstuck.coordinator.model.decision import Decision, World
+from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import (
@@ -45,7 +45,7 @@ class Broken(AssertionError):
 
 
 def judge(
-    state: JobState, decision: Decision, old: Mapping[str, GroupRecord], world: World, seen: Seen, limit: int
+    state: JobState, decision: Decision, old: Mapping[str, GroupRecord], env: Environment, seen: Seen, limit: int
 ) -> None:
     """What every decision must keep to.
 
@@ -83,17 +83,17 @@ def judge(
         recovering=bool(state.recovering),
     )
     if decision.reload:
-        if decision.due != world.now:
+        if decision.due != env.now:
             raise Broken("records have gone, and the status is not derived anew at once")
     elif after.status is not shown:
         raise Broken(f"it is shown as {after.status}, and its records say {shown}")
     if after.terminal != (decision.due is None):
         raise Broken(f"it is {after.status}, and due {decision.due}")
-    if decision.due is not None and not world.now <= decision.due <= world.now + LONGEST_WAIT + 0.1:
-        raise Broken(f"it is due in {decision.due - world.now}s")
+    if decision.due is not None and not env.now <= decision.due <= env.now + LONGEST_WAIT + 0.1:
+        raise Broken(f"it is due in {decision.due - env.now}s")
     if (decision.publish or decision.abort) and (after.phase != "publishing" or state.open_groups):
         raise Broken(f"publishing in phase {after.phase!r}, with {state.open_groups} groups open")
-    judge_words(state, world, decision.due)
+    judge_words(state, env, decision.due)
 
 
 def _judge_events(state: JobState, decision: Decision, old: Mapping[str, GroupRecord], seen: Seen) -> None:
@@ -126,16 +126,16 @@ def _judge_records(state: JobState) -> None:
         raise Broken(f"it is {state.job.status} with {state.open_groups} groups open and the attempts {live}")
 
 
-def judge_words(state: JobState, world: World, due: float | None) -> None:
+def judge_words(state: JobState, env: Environment, due: float | None) -> None:
     """Everything that is not done is explained; nothing is promised for a time that has gone, or under a pause."""
-    told = explain(state, world, due)
+    told = explain(state, env, due)
     for one in told:
         if not one.what.strip() or "unknown" in one.what.lower():
             raise Broken(f"{one.subject} is {one.state}, and all that is said is {one.what!r}")
-        if one.next.at and one.next.at < world.now:
-            raise Broken(f"{one.subject} is {one.state}, and what comes next was {world.now - one.next.at}s ago: {one}")
+        if one.next.at and one.next.at < env.now:
+            raise Broken(f"{one.subject} is {one.state}, and what comes next was {env.now - one.next.at}s ago: {one}")
         if one.state and one.state not in ENDED:
-            _judge_wait(state, one, world)
+            _judge_wait(state, one, env)
     if told[0].subject != state.job.id or told[0].state != state.job.status:
         raise Broken(f"the job comes first, and here it is {told[0]}")
     spoken = {one.subject for one in told}
@@ -145,7 +145,7 @@ def judge_words(state: JobState, world: World, due: float | None) -> None:
                 raise Broken(f"{each} is {state.record(each).state}, and nothing is said of it")
 
 
-def _judge_wait(state: JobState, one: Explanation, world: World) -> None:
+def _judge_wait(state: JobState, one: Explanation, env: Environment) -> None:
     """Of what waits it is said what is next, when it gives up, what helps; and no more than a decision would do."""
     job = state.job
     if not one.next.what or not one.ends.what:

@@ -10,7 +10,7 @@ from unstuck.coordinator.commands.job import Command, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
-from unstuck.coordinator.model.decision import Decision, World
+from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
@@ -44,10 +44,10 @@ class Job:
         self.now = 1000.0
         self._nonces = 0
 
-    def decide(self, changed: Iterable[str] | None = None, **world: Any) -> Decision:
+    def decide(self, changed: Iterable[str] | None = None, **env: Any) -> Decision:
         self._nonces += 1
-        world = {"resend": {"spark": 100, "light": 100}, **world}
-        return decide(self.state, changed, World(now=self.now, nonce=f"n{self._nonces}", **world))
+        env = {"resend": {"spark": 100, "light": 100}, **env}
+        return decide(self.state, changed, Environment(now=self.now, nonce=f"n{self._nonces}", **env))
 
     def claim(self, *groups: str) -> None:
         for name in groups:
@@ -69,7 +69,7 @@ class Job:
         self.state.job = replace(command(self.state.job, given).job, intent_at=self.now, intent_by="ada")
 
     def why(self) -> dict[str, Explanation]:
-        return {one.subject: one for one in explain(self.state, World(now=self.now, nonce=""), None)}
+        return {one.subject: one for one in explain(self.state, Environment(now=self.now, nonce=""), None)}
 
     def run(self, name: str, outcome: Outcome | None = None, **more: Any) -> Decision:
         """Claim and end an attempt, and decide. Without an outcome it succeeds."""

@@ -22,7 +22,7 @@ from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.model.decision import Decision, Guard, PublishResult, World
+from unstuck.coordinator.model.decision import Decision, Environment, Guard, PublishResult
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
@@ -124,9 +124,9 @@ class SmallWorld:
         """What the spec says of a group, or of the fork of this member."""
         return self.plan.groups[split_member(name)[0]].spec
 
-    def world(self, **more: Any) -> World:
+    def env(self, **more: Any) -> Environment:
         """What a decision made now may know."""
-        return World(now=self.now, nonce=self._word(), resend={"spark": 100, "light": 100}, **more)
+        return Environment(now=self.now, nonce=self._word(), resend={"spark": 100, "light": 100}, **more)
 
     def running(self) -> list[str]:
         """Groups whose attempt is claimed and has not ended."""
@@ -334,14 +334,14 @@ class SmallWorld:
             state, changed = self.state(), None
         for name in changed or ():
             state.attempts[name] = self.attempts[name]
-        world, old = self.world(published=published), dict(self.groups)
-        decision = decide(state, changed, world)
+        env, old = self.env(published=published), dict(self.groups)
+        decision = decide(state, changed, env)
         if not all(self._stands(guard) for guard in decision.guards):
             self._kept = None
             return self._decided(None, published)
         self._commit(decision)
         self._kept = None if decision.reload else state
-        judge(self.state(), decision, old, world, self.seen, self.limit)
+        judge(self.state(), decision, old, env, self.seen, self.limit)
         return decision
 
     def _stands(self, guard: Guard) -> bool:

@@ -16,7 +16,7 @@ from tests.support.servers import wait_until
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.explain.explanation import Explanation
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
@@ -576,8 +576,8 @@ def test_explaining_changes_nothing_that_deciding_sees(head: Head) -> None:
     assert two is not None
     from unstuck.coordinator.explain.job import explain
 
-    world = World(now=head.show(job).at, nonce="n")
-    explain(one, world, None)
-    first, second = decide(one, None, world), decide(two, None, world)
+    env = Environment(now=head.show(job).at, nonce="n")
+    explain(one, env, None)
+    first, second = decide(one, None, env), decide(two, None, env)
     assert (first.groups, first.events, first.due) == (second.groups, second.events, second.due)
     assert head.status(job) is Status.RUNNING

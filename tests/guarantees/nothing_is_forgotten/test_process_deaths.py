@@ -26,7 +26,7 @@ from tests.support.failpoints import OF_A_COORDINATOR
 from tests.support.servers import RedisServer, wait_until
 from tests.unit.coordinator.publishing.test_package import two_outputs
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.failpoint_arming import Deed, order, reached_by
@@ -49,7 +49,7 @@ SOON = {
     "UNSTUCK_DISPATCH_TIMEOUT": "1s",
     "UNSTUCK_DISPATCH_WINDOW": "500",
 }
-HALF_A_MINUTE = World(now=0, nonce="").publish_timeout
+HALF_A_MINUTE = Environment(now=0, nonce="").publish_timeout
 
 
 @dataclass

@@ -386,15 +386,15 @@ def test_everything_is_right_without_the_lock(make_head: Callable[..., Head]) ->
 def test_two_commits_race_and_the_loser_writes_nothing(make_head: Callable[..., Head]) -> None:
     """Protocol rule 1."""
     from unstuck.coordinator.decide.decide import decide
-    from unstuck.coordinator.model.decision import World
+    from unstuck.coordinator.model.decision import Environment
 
     head = make_head()
     job = head.submit(group("only"))
     one, two = head.store.load(job), head.store.load(job)
     assert one is not None
     assert two is not None
-    first = decide(one, None, World(now=10.0, nonce="n1"))
-    second = decide(two, None, World(now=10.0, nonce="n2"))
+    first = decide(one, None, Environment(now=10.0, nonce="n1"))
+    second = decide(two, None, Environment(now=10.0, nonce="n2"))
     assert head.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED"
     assert head.store.commit(second, "c2", "0", Acks(("1-1",)), "{}") == "CONFLICT"
     assert head.events(job) == ["SUBMITTED", "QUEUED"]

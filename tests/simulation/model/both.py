@@ -13,7 +13,7 @@ import redis
 from tests.simulation.model.store import ModelStore
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.model.decision import Acks, World
+from unstuck.coordinator.model.decision import Acks, Environment
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.spec.model import JobSpec
@@ -129,11 +129,11 @@ class Both:
 
     def decided(self, nonce: str) -> None:
         """Load and decide on each, and keep both decisions, to be committed later."""
-        world = World(now=server_time(self.client), nonce=nonce)
+        env = Environment(now=server_time(self.client), nonce=nonce)
         states = self.real.load("both"), self.model.load("both")
         assert states[0] is not None
         assert states[1] is not None
-        self.held.append(tuple((decide(state, None, world), summary_of(state)) for state in states))  # type: ignore[arg-type]
+        self.held.append(tuple((decide(state, None, env), summary_of(state)) for state in states))  # type: ignore[arg-type]
 
     def commit(self, which: int, commit_id: str) -> tuple[Any, Any]:
         assert self.begun is not None

@@ -62,7 +62,7 @@ MUTANTS = (
         "no room to send hints again but on an empty queue",
         broken.LOST_HINT,
         0,
-        line(Coordinator._world, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
+        line(Coordinator._environment, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
     ),
     mutant(
         "no due for the end of a lease",
@@ -74,7 +74,7 @@ MUTANTS = (
         "a lease is believed for twice its term",
         broken.LOST_WORKER,
         6,
-        line(deadlines.lapsed, "not world.now <=", "not world.now - world.lease_ttl <="),
+        line(deadlines.lapsed, "not env.now <=", "not env.now - env.lease_ttl <="),
     ),
     mutant("a takeover without the grace after an outage", ONE, 1, _no_grace),
     mutant(
@@ -83,8 +83,8 @@ MUTANTS = (
         18,
         line(
             deadlines.due_at,
-            "state.planned(group_id).retry, world)\n        times.append(at if at > now else later)",
-            "state.planned(group_id).retry, world)",
+            "state.planned(group_id).retry, env)\n        times.append(at if at > now else later)",
+            "state.planned(group_id).retry, env)",
         ),
     ),
     mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(deadlines.backoff, "exp_base=2", "exp_base=10")),
@@ -111,7 +111,7 @@ MUTANTS = (
         "no due for the deadline of a cancel",
         broken.LATE_CANCEL,
         74,
-        line(deadlines.due_at, "times.append(max(cancel_at(state.job, world), now))", "pass"),
+        line(deadlines.due_at, "times.append(max(cancel_at(state.job, env), now))", "pass"),
         commands=True,
     ),
     mutant(
@@ -249,7 +249,7 @@ MUTANTS = (
         "a backoff is over as soon as anybody looks",
         SHOWN,
         24,
-        line(dispatch.queue_ready, "<= draft.world.now", "<= draft.world.now + 5.0"),
+        line(dispatch.queue_ready, "<= draft.env.now", "<= draft.env.now + 5.0"),
     ),
     mutant(
         "a fork that is half queued counts as done",
@@ -273,7 +273,7 @@ MUTANTS = (
         "a cancel has its deadline from when it was obeyed",
         broken.LATE_CANCEL,
         25,
-        line(deadlines.cancel_at, "+ world.cancel_deadline\n", "+ 2 * world.cancel_deadline\n"),
+        line(deadlines.cancel_at, "+ env.cancel_deadline\n", "+ 2 * env.cancel_deadline\n"),
         commands=True,
     ),
     mutant(

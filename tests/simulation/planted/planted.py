@@ -170,8 +170,8 @@ def _joins_by_counter() -> Patches:
 
 
 def _takes_over_on_sight() -> Patches:
-    def lapsed(attempt: Attempt, world: Any) -> bool:
-        return bool(attempt.lease < world.now)
+    def lapsed(attempt: Attempt, env: Any) -> bool:
+        return bool(attempt.lease < env.now)
 
     return [(attempts, "lapsed", lapsed)]
 
@@ -244,7 +244,7 @@ def _never_past_the_deadline() -> Patches:
     cancel = intent.cancel
 
     def endless(draft: Draft) -> None:
-        draft.world = replace(draft.world, cancel_deadline=1e9)
+        draft.env = replace(draft.env, cancel_deadline=1e9)
         cancel(draft)
 
     return [(intent, "cancel", endless)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unstuck.coordinator.explain.job import explain
-from unstuck.coordinator.model.decision import World
+from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.tasks.protocol.token import split_member
@@ -58,19 +58,19 @@ def can_never_go(state: JobState, group: str) -> bool:
     return source is not None and source.source not in state.collected and all(s.terminal for s in states)
 
 
-def untold(state: JobState, world: World, due: float | None) -> str:
+def untold(state: JobState, env: Environment, due: float | None) -> str:
     """What of a job, or of its groups that are not done, cannot be explained, or is explained by what is not so."""
     job = state.job
     try:
-        told = explain(state, world, due)
+        told = explain(state, env, due)
     except Exception as error:  # noqa: BLE001 - whatever it is, the user would have seen it
         return f"{job.id} cannot be explained: {type(error).__name__}: {error}"
     for one in told:
         where = f"{job.id}/{one.subject} is {one.state}"
         if not one.what.strip() or "unknown" in one.what.lower():
             return f"{where}, and nobody can say why: {one.what!r}"
-        if one.next.at and one.next.at < world.now:
-            return f"{where}, and is said to be looked at next {world.now - one.next.at:.1f}s ago"
+        if one.next.at and one.next.at < env.now:
+            return f"{where}, and is said to be looked at next {env.now - one.next.at:.1f}s ago"
         waits = job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
         if waits and one.state == S.BACKOFF and (one.timed or one.next.at or "unstuck resume" not in str(one.help)):
             return f"{where} and goes on by a resume, and it is explained by: {one}"

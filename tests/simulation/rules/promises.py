@@ -26,7 +26,7 @@ from tests.simulation.rules.lateness import Lateness
 from tests.simulation.rules.packages import Packages
 from tests.simulation.rules.said import Said
 from tests.simulation.stage.stage import Stage
-from unstuck.coordinator.model.decision import Decision, World
+from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
@@ -169,7 +169,7 @@ class Promises:
     def told_why(self, job_id: str) -> None:
         """Everything that is not done can be explained, and what is explained is so."""
         state, settings = self._state(self._core.jobs[job_id]), self._settings
-        world = World(
+        env = Environment(
             now=self._core.now,
             nonce="",
             slots=self._slots(),
@@ -178,7 +178,7 @@ class Promises:
             lease_ttl=settings.lease_ttl,
             cancel_deadline=settings.cancel_deadline,
         )
-        if lie := untold(state, world, self._core.due.get(job_id)):
+        if lie := untold(state, env, self._core.due.get(job_id)):
             self.broken(WAIT, lie)
 
     # ---- the worker's writes -------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def tell(world: SmallWorld, history: list[tuple[str, int]]) -> None:
 
 def read_attempt(world: SmallWorld) -> None:
     """It is due, or has ended for good; and everything that is not done is explained."""
-    state, asked = world.state(), world.world()
+    state, asked = world.state(), world.env()
     judge_words(state, asked, None if world.job.terminal else world.due)
     if world.job.terminal:
         assert not world.attempts, f"{world}"

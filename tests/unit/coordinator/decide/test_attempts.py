@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.attempts import MAX_RELEASES
-from unstuck.coordinator.model.decision import PublishResult, World
+from unstuck.coordinator.model.decision import Environment, PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
@@ -52,7 +52,7 @@ def test_a_lost_hint_of_a_late_attempt_is_found_as_soon_as_one_of_the_first() ->
     job = Job(group("a", retry={"max": 9, "backoff": 10.0, "jitter": 0.0}))
     job.decide()
     for epoch in range(1, 6):
-        job.now += World(0.0, "").dispatch_timeout - 0.1
+        job.now += Environment(0.0, "").dispatch_timeout - 0.1
         assert not job.decide().hints
         job.now += 0.1
         assert [hint.epoch for _, hint in job.decide().hints] == [epoch]

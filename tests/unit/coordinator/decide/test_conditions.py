@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.job_in_memory import Job, failure, group
 from unstuck.coordinator.explain.job import explain
-from unstuck.coordinator.model.decision import MAX_TRANSITIONS, World
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
@@ -43,7 +43,7 @@ def reloaded(job: Job) -> JobState:
 
 
 def why(job: Job) -> dict[str, str]:
-    return {one.subject: one.what for one in explain(job.state, World(now=job.now, nonce="n"), None)}
+    return {one.subject: one.what for one in explain(job.state, Environment(now=job.now, nonce="n"), None)}
 
 
 # ---- one group -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, World
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, Environment
 from unstuck.coordinator.model.records import Attempt
 from unstuck.coordinator.model.status import GroupState, IllegalMove, Status
 from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan
@@ -356,7 +356,7 @@ def test_nothing_is_decided_of_a_job_that_has_ended() -> None:
     job.decide()
     job.run("a", failure())
     assert job.status() is Status.FAILED
-    after = decide(job.state, None, World(now=job.now + 100, nonce="late"))
+    after = decide(job.state, None, Environment(now=job.now + 100, nonce="late"))
     assert after.empty
     assert after.due is None
 

@@ -10,7 +10,7 @@ from tests.support.job_in_memory import LEASE, LOST, Job, failure, group
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command, status_is_settled
 from unstuck.coordinator.explain.job import explain
-from unstuck.coordinator.model.decision import PublishResult, World
+from unstuck.coordinator.model.decision import Environment, PublishResult
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.group import GroupPlan
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
@@ -55,13 +55,13 @@ def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() 
     job.decide()
     assert job.reason("a[0]").code == "USER_PAUSED"
     ask(job, Command.RESUME)
-    world = World(now=job.now, nonce="")
-    assert not [told for told in explain(job.state, world, None) if "paused" in told.what], "before it was decided"
+    env = Environment(now=job.now, nonce="")
+    assert not [told for told in explain(job.state, env, None) if "paused" in told.what], "before it was decided"
     decision = job.decide(dispatch_window=1)
     assert job.states() == {"a[0]": "QUEUED", "a[1]": "WAITING"}
     assert job.record("a[0]").reason is job.record("a[1]").reason is None
     assert "USER_PAUSED" not in [event.get("code") for event in decision.events]
-    told = {told.subject: told.what for told in explain(job.state, replace(world, dispatch_window=1), None)}
+    told = {told.subject: told.what for told in explain(job.state, replace(env, dispatch_window=1), None)}
     assert "hints on queue spark are unclaimed" in told["a"]
 
 

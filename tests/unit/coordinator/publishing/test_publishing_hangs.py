@@ -12,7 +12,7 @@ from tests.support.servers import wait_until
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
-from unstuck.coordinator.model.decision import Decision, PublishResult, World
+from unstuck.coordinator.model.decision import Decision, Environment, PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing.background import Background
 
@@ -44,7 +44,7 @@ def publishing() -> tuple[Job, Decision]:
 
 
 def told(job: Job, decision: Decision) -> Explanation:
-    return explain(job.state, World(now=job.now, nonce=""), decision.due)[0]
+    return explain(job.state, Environment(now=job.now, nonce=""), decision.due)[0]
 
 
 @pytest.mark.parametrize("offices", [1, 2], ids=["one coordinator", "two that take turns"])
