@@ -18,20 +18,26 @@ from typing import Any
 import redis
 
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.apply import Giving, Judge
-from unstuck.coordinator.commands.job import RETRY_LEGAL, Command, against_damage, against_retry, command
-from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.commands.apply import CommandApplier, Judge
+from unstuck.coordinator.commands.group import rerun, skip
+from unstuck.coordinator.commands.job import (
+    RETRY_LEGAL,
+    Answer,
+    Command,
+    Commanded,
+    against_damage,
+    against_retry,
+    command,
+)
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import SHOWN, explain
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.summary import summary_of
+from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
+from unstuck.coordinator.spec.checks import check_key
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.submit_key import check_key
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.jobs import KeyTaken, NotEnded, Store, Submission
 from unstuck.coordinator.views.fleet import FleetView, fleet_of
@@ -115,7 +121,7 @@ class Client:
         self._store = Store.of(self.settings, self._redis)
         self.queries = Queries(self._redis, Keys(self.settings.prefix))
         self.dead_letters = DeadLetters(self._redis, Keys(self.settings.prefix))
-        self._giving = Giving(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
+        self._applier = CommandApplier(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
 
     def close(self) -> None:
         self._redis.close()
@@ -300,7 +306,7 @@ class Client:
         return found
 
     def _environment(self, now: float, state: JobState) -> Environment:
-        """The environment as a decision would see it, as far as an explanation needs it."""
+        """The environment of a decision, as far as explaining needs it."""
         settings, slots = self.settings, self._store.slots(now, self._runner_silence)
         return Environment(
             now=now,
@@ -381,7 +387,7 @@ class Client:
 
         Raises: NoSuchGroup; see also `command`.
         """
-        word = self._giving.mint()
+        word = self._applier.mint()
         return self._ask(job, "rerun", lambda state: rerun(state, group, word), reason, by or _user(), group)
 
     def _ask(
@@ -392,11 +398,11 @@ class Client:
         def undamaged(state: JobState) -> Commanded:
             return against_damage(state.job, state.damage) if state.damage else judge(state)
 
-        whole = self._giving.once_taken_in(lambda: self._state(job)[0], undamaged)
+        whole = self._applier.judged_when_settled(lambda: self._state(job)[0], undamaged)
         return self._give(job, word, whole, reason, by, group)
 
     def _give(self, job: str, word: str, judge: Judge, reason: str, by: str, group: str = "") -> Commanded:
-        result = self._giving.give(word, judge, reason, by, group)
+        result = self._applier.apply(word, judge, reason, by, group)
         if result.answer is Answer.DONE:
             self._make_durable(job)
         return result

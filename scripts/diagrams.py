@@ -1,4 +1,4 @@
-"""Draw the moves of groups and jobs in docs/how-it-works.md from the tables in coordinator/model/moves.py.
+"""Draw the moves of groups and jobs in docs/how-it-works.md from the tables in coordinator/model/status.py.
 
 ``python scripts/diagrams.py`` writes the page anew between its marks; a test of the docs holds it equal.
 """
@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState, Status
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-it-works.md"
 Moves = Mapping[tuple[StrEnum, StrEnum], str]
@@ -41,7 +40,7 @@ def sections() -> dict[str, str]:
     return {
         "moves of a group": diagram(GroupState.WAITING, GROUP_MOVES, group_ends),
         "table of a group": table(GROUP_MOVES),
-        "table of what is asked": table(GROUP_MOVES_ASKED),
+        "table of what is asked": table(GROUP_MOVES_REQUESTED),
         "moves of a job": diagram(Status.PENDING, JOB_MOVES, job_ends),
         "table of a job": table(JOB_MOVES),
     }

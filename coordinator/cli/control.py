@@ -41,8 +41,7 @@ from unstuck.coordinator.cli.render.terminal import (
     voice,
 )
 from unstuck.coordinator.client import Client, NoSuchJob, Refused
-from unstuck.coordinator.commands.job import LEGAL, RETRY_LEGAL, Command
-from unstuck.coordinator.model.commanded import Answer, Commanded
+from unstuck.coordinator.commands.job import LEGAL, RETRY_LEGAL, Answer, Command, Commanded
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.breaker import WarehouseSilent
 from unstuck.coordinator.views.jobs import ListedJob

@@ -202,18 +202,21 @@ def _explained(one: Explanation) -> list[tuple[str, str]]:
         lines.append(("since", clock(one.since)))
     if one.tried:
         lines.append(("tried", one.tried))
-    if one.next_at:
-        lines.append(("next", f"{clock(one.next_at)}: {one.next_what}"))
-    elif one.next_what:
-        lines.append(("next", one.next_what))
-    if one.gives_up:
-        lines.append(("ends", one.gives_up + (f", at {clock(one.gives_up_at)}" if one.gives_up_at else "")))
+    if one.next.at:
+        lines.append(("next", f"{clock(one.next.at)}: {one.next.what}"))
+    elif one.next.what:
+        lines.append(("next", one.next.what))
+    if one.ends.what:
+        lines.append(("ends", one.ends.what + (f", at {clock(one.ends.at)}" if one.ends.at else "")))
     lines.extend(("try", command) for command in one.help)
     return lines
 
 
 def _as_json(one: Explanation) -> dict[str, object]:
     data = dataclasses.asdict(one)
+    following, ends = data.pop("next"), data.pop("ends")
+    data |= {"next_at": following["at"], "next_what": following["what"]}
+    data |= {"gives_up": ends["what"], "gives_up_at": ends["at"]}
     for name in ("since", "next_at", "gives_up_at"):
         data[name] = iso(data[name]) if data[name] else None
     return {**data, "help": list(one.help)}

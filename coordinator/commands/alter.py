@@ -1,4 +1,4 @@
-"""Alter: the spec of a job that has begun, changed in part. Validated as a whole; all of it holds, or nothing. Pure.
+"""The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none. Pure.
 
 Policy (timeouts, retries, limits, queues) may change while a job runs; code, parameters and Spark conf only while it is
 PAUSED or RETRYING; its shape never. Groups that have succeeded, and attempts that run well, keep what they began with.
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.model.commanded import Answer, Commanded
-from unstuck.coordinator.model.records import Alteration, Ask, Change
+from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.model.records import Alteration, Change, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
@@ -75,7 +75,8 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     plans = {name: stored for name, stored in after.items() if stored != before.get(name)}
     if any(_CODE.fullmatch(change.path) for change in changes):
         stale = [g for g in state.recovering if plan.params != state.plan.params or split_member(g)[0] in plans]
-        altered = replace(altered, asks=(*altered.asks, *(Ask("renew", group_id) for group_id in stale)))
+        restarts = (GroupRequest("restart", group_id) for group_id in stale)
+        altered = replace(altered, requests=(*altered.requests, *restarts))
     said = ", ".join(
         f"{change.path}: {_short(change.path, change.old)} → {_short(change.path, change.new)}"
         for change in changes[:5]

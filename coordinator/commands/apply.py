@@ -1,7 +1,6 @@
-"""Giving: how a command gets onto a job's record. Judged by what stands, and written if nobody has committed since.
+"""How a command gets onto a job's record: it is judged by the record as it stands, and written by compare-and-set.
 
-What a command means is decided in ``commands``, ``asking`` and ``alter``; this only repeats it until it is on record or
-refused (docs/decisions/0012-a-command-is-a-commit.md).
+If another commit came in between, the command is judged again (docs/decisions/0012-a-command-is-a-commit.md).
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from unstuck.coordinator.commands.job import taken_in
-from unstuck.coordinator.model.commanded import Answer, Commanded
+from unstuck.coordinator.commands.job import Answer, Commanded, status_is_settled
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.store.jobs import CommitAnswer
 
-TAKEN_IN = 3.0  # seconds that a command is given to be taken in before the next one is refused because of it
+SETTLE_TIME = 3.0  # seconds that a decision has to follow an earlier command before a command is refused for its status
 TRY_EVERY = 0.02
 
 Judge = Callable[[], tuple[JobRecord, Commanded]]  # the record as it stands, and what a command makes of it
@@ -37,8 +35,8 @@ class Records(Protocol):
     ) -> CommitAnswer: ...
 
 
-class Giving:
-    """Gives commands to jobs, one after the other."""
+class CommandApplier:
+    """Applies commands to jobs, with an optimistic retry."""
 
     def __init__(
         self,
@@ -57,28 +55,33 @@ class Giving:
         self._clock = clock
         self._sleep = sleep
 
-    def once_taken_in(self, load: Callable[[], JobState], judge: Callable[[JobState], Commanded]) -> Judge:
-        """Judge by the whole state. Who was just asked for a pause is given a moment to become PAUSED before a no."""
+    def judged_when_settled(self, load: Callable[[], JobState], judge: Callable[[JobState], Commanded]) -> Judge:
+        """Judge by the whole state. A job that was just paused has a moment to become PAUSED before a refusal."""
 
         def whole() -> tuple[JobRecord, Commanded]:
-            until = self._clock() + TAKEN_IN
+            until = self._clock() + SETTLE_TIME
             while True:
                 state = load()
                 result = judge(state)
-                if result.answer is not Answer.REFUSED or state.damage or taken_in(state.job) or self._clock() > until:
+                if (
+                    result.answer is not Answer.REFUSED
+                    or state.damage
+                    or status_is_settled(state.job)
+                    or self._clock() > until
+                ):
                     return state.job, result
                 self._sleep(TRY_EVERY)
 
         return whole
 
-    def give(self, word: str, judge: Judge, reason: str, by: str, group: str = "") -> Commanded:
-        """Give the command until it is on record or refused.
+    def apply(self, word: str, judge: Judge, reason: str, by: str, group: str = "") -> Commanded:
+        """Judge and write the command until it is on record or refused.
 
         Args:
             word: the command, and the ``group`` that it is about; with ``reason`` and ``by`` for the event log.
 
         Raises:
-            redis.RedisError: the store could not be asked; giving it again is safe.
+            redis.RedisError: the store could not be asked; applying the command again is safe.
         """
         command_id = self.mint()
         while True:
@@ -93,4 +96,4 @@ class Giving:
             answer = self._records.command(result.job, old, command_id, said, plans=result.plans, params=result.params)
             if answer is CommitAnswer.APPLIED:
                 return result
-            # Somebody committed in between, or the record has just expired: judge it anew by what stands now.
+            # Another commit came in between, or the record has just expired: the command is judged again.

@@ -1,15 +1,16 @@
-"""User commands: what each does to the intent of a job, and in which states it is legal. Pure.
+"""The commands for a whole job: what each does to the intent, and in which states it is legal. Pure.
 
-Only commands write the intent; nothing else can. A command that is repeated changes nothing, a stronger one overrides
-a weaker one, and one that is refused says in which state it was refused and what to do instead.
+Only commands write the intent. A repeated command changes nothing, a stronger command overrides a weaker one, and a
+refused command says in which state it was refused and what to do instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import Intent, Status
 
@@ -20,6 +21,26 @@ class Command(StrEnum):
     STOP = "stop"
     CANCEL = "cancel"
     FORCE_STOP = "force-stop"
+
+
+class Answer(StrEnum):
+    DONE = "DONE"  # the intent is written; a coordinator acts on it
+    ALREADY = "ALREADY"  # it was so before; nothing changed
+    REFUSED = "REFUSED"  # not legal in this state
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """The result of a command: the job's record after it, and a sentence for the user.
+
+    ``plans`` and ``params`` are what runners get from now on, where an ``alter`` changed it.
+    """
+
+    answer: Answer
+    job: JobRecord
+    text: str
+    plans: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] | None = None
 
 
 _OPEN = frozenset(status for status in Status if not status.terminal)
@@ -61,7 +82,7 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
         return Commanded(Answer.REFUSED, job, f"{where}, and a job that has ended never changes; {_after(job)}")
     if given is Command.RESUME:
         if job.intent is Intent.RUN and job.halted is None:
-            if job.renewed:  # its status says so as soon as a coordinator has looked
+            if job.reset_budgets:  # its status says so as soon as a coordinator has looked
                 return Commanded(Answer.ALREADY, job, f"job {job.id} goes on: resume had been asked for before")
             return Commanded(
                 Answer.ALREADY, job, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
@@ -71,7 +92,7 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
                 Answer.REFUSED, job, f"{where}: a {job.intent.command} cannot be taken back; {_ending(job)}"
             )
         said = replace(job, intent_by=by, intent_why=why)
-        resumed = replace(said, intent=Intent.RUN, halted=None, pause_now=False, renewed=True)
+        resumed = replace(said, intent=Intent.RUN, halted=None, pause_now=False, reset_budgets=True)
         return Commanded(Answer.DONE, resumed, f"job {job.id} goes on, with its full retry budget")
     if job.intent is wanted and (not now or job.pause_now):
         return Commanded(Answer.ALREADY, job, f"{where}, and {given} had been asked for before")
@@ -91,11 +112,11 @@ def against_damage(job: JobRecord, damage: str) -> Commanded:
     return Commanded(Answer.REFUSED, job, text)
 
 
-def taken_in(job: JobRecord) -> bool:
-    """A coordinator has decided since the last command: the status says what the user wanted by it."""
+def status_is_settled(job: JobRecord) -> bool:
+    """A decision has followed the last command, so the status shows what the user wanted."""
     if job.terminal or job.halted is not None:
         return True
-    return not job.asks and (job.intent is Intent.PAUSE) == (job.status in (Status.PAUSING, Status.PAUSED))
+    return not job.requests and (job.intent is Intent.PAUSE) == (job.status in (Status.PAUSING, Status.PAUSED))
 
 
 def against_retry(job: JobRecord) -> str:

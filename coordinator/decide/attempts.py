@@ -1,4 +1,4 @@
-"""What an attempt's end means for its group: succeeded, another try, or failed for good. Pure.
+"""What the live attempts of a job say, and what that means for their groups.
 
 Two budgets: ``retry`` counts failures of the user's code; ``worker_losses`` counts workers lost in a row, which are
 our failure and never eat a user's retry. An attempt that is handed back (RELEASED) is charged to neither.
@@ -7,19 +7,111 @@ our failure and never eat a user's retry. An attempt that is handed back (RELEAS
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from unstuck.coordinator.decide.backoff import backoff, loss_backoff
-from unstuck.coordinator.model.decision import Environment
+from unstuck.coordinator.decide.deadlines import backoff, held_until, lapsed, loss_backoff
+from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment, Guard
 from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason
+from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.checks import MAX_GROUPS, MAX_MEMBERS
 from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.group import Scalar
+from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Scalar, fork_bytes
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
+S = GroupState
 MAX_RELEASES = 50
-CLOCK_SLACK = 1.0  # seconds; as in commit.lua
+
+
+def read_attempt(draft: Draft, group_id: str) -> None:
+    """Apply what the attempt of a group says: its claim, its outcome, a lapsed lease, or a lost record."""
+    record = draft.state.record(group_id)
+    attempt = draft.state.attempts.get(group_id)
+    if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
+        return
+    # An attempt that was claimed and has ended since the last look takes two moves, and one more for each fork that it
+    # feeds. The first attempt of a commit is always applied: one that no commit has room for would wait for ever.
+    moves = draft.decision.moves
+    if moves and moves > MAX_TRANSITIONS - 2 - len(draft.planned(group_id).feeds):
+        draft.decision.more = True
+        return
+    if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
+        restore_attempt(draft, group_id, record)
+        return
+    if record.state is S.QUEUED and attempt.claimant:
+        start(draft, group_id, record, attempt)
+        record = draft.state.record(group_id)
+    if attempt.outcome is not None:
+        interrupted = attempt.order == "DRAIN"
+        planned = draft.planned(group_id)
+        settle(draft, group_id, fold(planned, group_id, record, attempt.outcome, draft.env, interrupted=interrupted))
+    elif record.state is not S.QUEUED:
+        held = replace(attempt, lease=held_until(record, attempt, draft.env))
+        if lapsed(held, draft.env):
+            kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
+            draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))
+            settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.env))
+
+
+def restore_attempt(draft: Draft, group_id: str, record: GroupRecord) -> None:
+    """The attempt's record is gone (a store restored in part), so no runner could ever claim or finish it."""
+    if record.state is S.QUEUED:
+        draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce))
+        return
+    gone = Outcome(OutcomeKind.LOST, failure=Failure("ATTEMPT_GONE", "the record of the running attempt is gone"))
+    settle(draft, group_id, fold(draft.planned(group_id), group_id, record, gone, draft.env))
+
+
+def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) -> None:
+    if not draft.job.started_at:
+        draft.job = replace(draft.job, started_at=draft.env.now)
+    running = replace(
+        record, state=S.RUNNING, worker=attempt.worker, started_at=attempt.claimed_at, revision=attempt.revision
+    )
+    draft.move(group_id, running, worker=attempt.worker)
+
+
+def settle(draft: Draft, group_id: str, folded: Folded) -> None:
+    """An attempt has ended: its record goes, its outcome stands on the group."""
+    draft.drop_attempt(group_id)
+    for fork, key in draft.planned(group_id).feeds:
+        if key in folded.collected:
+            feed(draft, fork, folded.collected[key])
+    draft.move(group_id, folded.record, **folded.event)
+
+
+def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
+    """Store the values of a dynamic fork. They must come from one maker only, or the fork would be ambiguous."""
+    standing = draft.state.collected.get(fork)
+    if standing is None and (too_much := _too_much(draft, fork, values)):
+        if not draft.state.ended_whole(fork):
+            draft.move(fork, GroupRecord(state=S.FAILED, reason=Reason("FORK_TOO_LARGE", too_much)))
+    elif standing is None:
+        draft.decision.collected[fork] = values
+        draft.state.collect(fork, values)
+        draft.touched.append(fork)
+    elif standing != values and not draft.state.census[fork].total():
+        reason = Reason("FORK_AMBIGUOUS", "two of the groups it needs made its source, with different values")
+        draft.move(fork, GroupRecord(state=S.FAILED, reason=reason))
+
+
+def _too_much(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> str:
+    """Which limit of the job these values of ``fork`` would exceed; empty if none."""
+    members = draft.state.size + len(values)
+    if members > MAX_GROUPS + MAX_MEMBERS:
+        return (
+            f"with the {len(values):,} values of {fork} the job would have {members:,} groups and members in all; at "
+            f"most {MAX_GROUPS + MAX_MEMBERS:,} are allowed"
+        )
+    size = draft.state.collected_bytes + fork_bytes(values)
+    if size > MAX_JOB_BYTES:
+        return (
+            f"with the values of {fork} ({megabytes(fork_bytes(values))}) those of all dynamic forks of the job would "
+            f"take {megabytes(size)}; at most {megabytes(MAX_JOB_BYTES)} are allowed"
+        )
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +123,6 @@ class Folded:
     event: dict[str, Any] = field(default_factory=dict)
 
 
-def held_until(record: GroupRecord, attempt: Attempt, env: Environment) -> float:
-    """When the lease of a running attempt ends, in seconds by the clock of the store.
-
-    One whose claim is gone (the store was rolled back under the commit that had read it) has one term from that commit
-    on: a runner that lives claims it again by its next renewal (rule 3), and of one that has died nobody would hear.
-    """
-    return attempt.lease if attempt.claimant else record.since + env.lease_ttl
-
-
-def lapsed(attempt: Attempt, env: Environment) -> bool:
-    """The lease is over and may be believed to be.
-
-    It never reads as longer than one full term from now (rule 7): one that lies further ahead was given before the
-    clock was set back, and once the grace is over whoever lives has renewed it.
-    """
-    return env.takeover and not env.now <= attempt.lease <= env.now + env.lease_ttl + CLOCK_SLACK
-
-
 def fold(
     planned: PlannedGroup,
     group_id: str,
@@ -58,13 +132,13 @@ def fold(
     *,
     interrupted: bool = False,
 ) -> Folded:
-    """The group's record after ``outcome``; None stands for a lease that lapsed without a word.
+    """The group's record after ``outcome``; None stands for a lapsed lease without an outcome.
 
     Args:
         interrupted: its runner was told to hand it back, by a pause that did not wait.
     """
     if record.state is GroupState.CANCELING and (outcome is None or outcome.kind is not OutcomeKind.SUCCEEDED):
-        # However an attempt ends that was told to end, it is not tried again.
+        # An attempt that was told to end is not tried again, however it ends.
         reason = Reason("CANCELED", "canceled while running")
         if outcome is None:
             text = f"worker {record.worker} was not heard of again; whatever it still does can change nothing"

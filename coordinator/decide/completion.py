@@ -1,4 +1,4 @@
-"""Ending: a job whose groups are all done fails or publishes, and only what has been published is FINISHED."""
+"""The end of a job: when all groups are done it fails or publishes, and only a published job is FINISHED."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.token import fork_member
 
 S = GroupState
-_WANTED = {
+_INTENDED = {
     Intent.STOP: (Status.STOPPED, Reason("USER_STOPPED", "stopped by the user; nothing was published")),
     Intent.CANCEL: (Status.CANCELED, Reason("USER_CANCELED", "canceled by the user; nothing was published")),
     Intent.FORCE_STOP: (Status.CANCELED, Reason("FORCE_STOPPED", "stopped by force; nothing was published")),
@@ -39,7 +39,7 @@ def cancel_all(draft: Draft, reason: Reason) -> None:
     Running attempts become stale at once: they can publish and change nothing, and their watchdogs end them.
     """
     for group_id in draft.state.active:
-        if draft.full_up():
+        if draft.commit_is_full():
             return
         draft.drop_attempt(group_id)
         draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
@@ -49,14 +49,14 @@ def cancel_all(draft: Draft, reason: Reason) -> None:
 def cancel_waiting(draft: Draft, reason: Reason) -> None:
     """Cancel every group, and every member of a fork, that waits: for its needs, for its turn, for its next attempt."""
     for group_id in [*draft.state.by_state[S.BACKOFF], *draft.state.by_state[S.WAITING]]:
-        if draft.full_up():
+        if draft.commit_is_full():
             return
         draft.drop_attempt(group_id)
         draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
     for name, planned in draft.plan.groups.items():
         if not draft.waiting_members(name):
             continue
-        if draft.full_up():
+        if draft.commit_is_full():
             return
         count = draft.plan.member_count(name, draft.state.collected) or 0
         started = draft.state.census[name].total()
@@ -64,19 +64,19 @@ def cancel_waiting(draft: Draft, reason: Reason) -> None:
             draft.move(name, GroupRecord(state=S.CANCELED, reason=reason))
             continue
         for ordinal in range(started, count):
-            if draft.full_up():
+            if draft.commit_is_full():
                 return
             draft.move(fork_member(name, ordinal), GroupRecord(state=S.CANCELED, reason=reason))
     draft.ready.clear()
 
 
-def end(draft: Draft) -> None:
-    """All groups are done: as the user wanted, failed, or to be published; only what was published is FINISHED."""
+def complete(draft: Draft) -> None:
+    """All groups are done: the job ends as the user intended, fails, or is published."""
     intent = draft.job.intent
     if intent is Intent.PAUSE and draft.job.phase != PUBLISHING:
-        return  # nothing begins under a pause, publishing neither
+        return  # nothing begins under a pause, not even publishing
     if intent in (Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP):
-        end_as_wanted(draft)
+        end_as_intended(draft)
         return
     if draft.job.timed_out is not None:
         finish(draft, Status.FAILED, draft.job.timed_out)
@@ -86,7 +86,7 @@ def end(draft: Draft) -> None:
         record = draft.state.groups[group_id]
         error, reason = record.first_error, record.reason
         if error is None or (reason is not None and reason.code == "QUEUE_TIMEOUT"):
-            # It never ran, or not this time: an earlier error is not why it failed.
+            # The group never ran, or not this time: an earlier error is not the reason of the failure.
             said = reason.text if reason else "no reason"
         elif reason is not None and reason.code == "POISON":
             said = f"POISON: {reason.text}"
@@ -98,39 +98,39 @@ def end(draft: Draft) -> None:
         more = f" (and {others} more group{'s' if others > 1 else ''} failed)" if others else ""
         finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {said}{more}"))
         return
-    # Of a job that is not publishing it is the answer to a record that is no more: the store was rolled back meanwhile.
+    # A result for a job that is not publishing belongs to a record that a rollback of the store has undone.
     result = draft.env.published if draft.job.phase == PUBLISHING else None
     if draft.job.phase != PUBLISHING:
         draft.job = replace(draft.job, phase=PUBLISHING)
         draft.tell("PUBLISHING")
     result = result or _no_answer(draft)
     if result is not None and result.goes_on:
-        # A sign of life, also of one that counted as hanging. It is looked after as before.
+        # A sign of life, perhaps of a try that counted as hanging. The try is watched as before.
         now = draft.env.now
         draft.job = replace(draft.job, publish_heard=now, publish_next=now + draft.env.publish_timeout)
     elif result is not None:
         published(draft, result)
     elif publish_at(draft.job, draft.env) <= draft.env.now:
-        _ask(draft)
+        _publish(draft)
         draft.decision.publish = True
 
 
-def _ask(draft: Draft) -> None:
-    """A try of publishing begins, or goes on: whoever has it in hand goes on with it, anybody else begins it.
+def _publish(draft: Draft) -> None:
+    """A try of publishing begins, or goes on: a coordinator that has begun it goes on, any other begins it.
 
-    On the record before the action, so that a coordinator that dies in it is followed by another.
+    The record is written before the action, so another coordinator follows one that dies during the action.
     """
     job, now = draft.job, draft.env.now
-    draft.decision.anew = not job.publish_heard
-    # If it begins, or nobody looked after it, its time counts from now.
+    draft.decision.new_try = not job.publish_heard
+    # If the try begins, or no coordinator watched it, its time counts from now.
     job = replace(job, publish_heard=job.publish_heard if publish_silent(job, draft.env) else now)
     draft.job = replace(job, publish_next=min(now + draft.env.publish_timeout, publish_hangs_at(job)))
 
 
 def _no_answer(draft: Draft) -> PublishResult | None:
-    """What is told of a try that has not answered for so long that it counts as hanging; None as long as it does not.
+    """The result of a try that has not answered for so long that it counts as hanging; None before that.
 
-    From the record alone: the coordinators that have it in hand cannot be asked, and may be dead.
+    The record alone decides: the coordinators that publish cannot be asked, and may be dead.
     """
     silent, now = publish_silent(draft.job, draft.env), draft.env.now
     if not silent or now < publish_hangs_at(draft.job) or publish_at(draft.job, draft.env) > now:
@@ -142,28 +142,28 @@ def _no_answer(draft: Draft) -> PublishResult | None:
     )
 
 
-def end_as_wanted(draft: Draft) -> None:
-    """Stopped or canceled, unless the package stands already: a job in publishing asks the slot, which decides."""
-    status, reason = _WANTED[draft.job.intent]
+def end_as_intended(draft: Draft) -> None:
+    """Stopped or canceled, unless the package stands already: for a job in publishing the slot in the log decides."""
+    status, reason = _INTENDED[draft.job.intent]
     result = draft.env.published
     if draft.job.phase == PUBLISHING:
         if result is not None and result.goes_on:
-            result = None  # of the package that is not wanted any more; the log is asked, which is quick
+            result = None  # that try publishes a package that the user does not want any more
         if result is None and draft.job.aborting:
             result = _no_answer(draft)
         if result is None or result.trouble is not None:
             if result is not None:
-                published(draft, result)  # how often it was tried, and when it will be again
+                published(draft, result)  # counts the try and sets the time of the next
             elif publish_at(draft.job, draft.env) <= draft.env.now or not draft.job.aborting:
-                if not draft.job.aborting:  # another question than the one that is under way
+                if not draft.job.aborting:  # an abort, after a try of publishing
                     draft.job = replace(draft.job, aborting=True, publish_heard=0.0)
-                _ask(draft)
+                _publish(draft)
                 draft.decision.abort = reason
             return
         if result.failed is None and result.version:
             published(draft, result)
             return
-        # Nothing to publish (version 0) decides nothing: no package stands, and an ABORT may stand already.
+        # Nothing to publish (version 0) does not decide: no package stands, and an ABORT may stand already.
     if draft.job.timed_out is not None and draft.job.intent is Intent.STOP:
         reason = Reason(reason.code, f"{reason.text}; what still ran at its timeout was ended")
     finish(draft, status, reason)

@@ -1,24 +1,53 @@
-"""Due: when something must be looked at again. Pure functions of the record, the same for deciding and explaining.
+"""When a job, a group or an attempt must be looked at again. Pure functions, used to decide and to explain.
 
-A time in the record that lies further ahead than it can was written before the clock was set back: it counts as come.
+A time on the record that lies too far ahead was written before the clock was set back: it counts as reached. Backoffs
+take tenacity's wait strategies, with a jitter drawn from a seed, so that deciding is pure.
 """
 
 from __future__ import annotations
 
-from unstuck.coordinator.decide.attempts import CLOCK_SLACK, held_until
-from unstuck.coordinator.decide.backoff import LOSS_BACKOFF
+import random
+from typing import Any, cast
+
+from tenacity import RetryCallState, wait_exponential, wait_random_exponential
+from tenacity.wait import wait_base
+
 from unstuck.coordinator.model.decision import EMPTY, Environment
-from unstuck.coordinator.model.records import GroupRecord, JobRecord
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.tasks.protocol.group import RetryPolicy
 
 S = GroupState
 PUBLISHING = "publishing"
+CLOCK_SLACK = 1.0  # seconds; as in commit.lua
 MAX_PUBLISH_WAIT = 60.0
 PUBLISH_HANGS = 120.0  # seconds without a sign of life after which a try of publishing counts as hanging, at first
 MAX_PUBLISH_HANGS = 900.0  # the same, at last
 MAX_RESEND_STEPS = 4  # a hint is sent again after 1, 2, 4, 8, 16 and then every 16 dispatch_timeouts
+# A lost worker is our failure: the first relaunch is at once, the next ones give a sick host time to be noticed.
+LOSS_BACKOFF = (0.0, 2.0, 10.0)
+# How long to wait for a lock that somebody else holds, and for a store that is away.
+BUSY_WAIT = wait_random_exponential(multiplier=0.005, max=0.1)
+AWAY_WAIT = wait_random_exponential(multiplier=0.1, max=2.0)
+
+
+def held_until(record: GroupRecord, attempt: Attempt, env: Environment) -> float:
+    """When the lease of a running attempt ends, in seconds by the clock of the store.
+
+    An attempt whose claim is gone (the store was rolled back after the commit that had read it) has one term from that
+    commit on: a living runner claims it again by its next renewal (rule 3), and a dead one would never be noticed.
+    """
+    return attempt.lease if attempt.claimant else record.since + env.lease_ttl
+
+
+def lapsed(attempt: Attempt, env: Environment) -> bool:
+    """The lease is over and may be believed to be.
+
+    A lease that ends later than one full term from now was given before the clock was set back (rule 7), and once the
+    grace is over every living runner has renewed its lease.
+    """
+    return env.takeover and not env.now <= attempt.lease <= env.now + env.lease_ttl + CLOCK_SLACK
 
 
 def overdue_at(record: GroupRecord, env: Environment) -> float:
@@ -56,8 +85,9 @@ def queue_timeout_at(
 
 
 def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> float | None:
-    """When a job is given up; None if nothing counts its time: it has none, or has not begun, or publishes already, or
-    the user wants something that a timeout must not change.
+    """When the job's timeout ends; None if its time does not count.
+
+    It does not count if the job has no timeout, has not begun, publishes already, or is not to run.
     """
     if timeout is None or not job.counted_from or job.timed_out is not None or job.phase == PUBLISHING:
         return None
@@ -103,8 +133,8 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
     now = env.now
     if more:
         return now
-    # What has come and still stands (no room, no allowance, a grace that runs) cannot go on by being looked at more
-    # often: whoever makes room wakes the job. Lapsed leases are looked at again after a moment, when a grace may end.
+    # A time that has come but could not be used (no room, no allowance, a grace) needs no early look: the event that
+    # makes room wakes the job. Lapsed leases are looked at again after a moment, when a grace may end.
     later = now + env.dispatch_timeout
     times = [later]
     if state.by_state[S.CANCELING]:
@@ -134,3 +164,35 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
 
 def _come_if_beyond(at: float, limit: float) -> float:
     return at if at <= limit + CLOCK_SLACK else 0.0
+
+
+class _Attempt:
+    """As much of a RetryCallState as a wait strategy reads."""
+
+    def __init__(self, number: int) -> None:
+        self.attempt_number = number
+
+
+def random_wait(strategy: wait_base, tries: int) -> float:
+    """Seconds to wait after ``tries`` tries. The one wait here that is drawn at random and not from a seed."""
+    return float(strategy(cast(RetryCallState, cast(Any, _Attempt(max(1, tries))))))
+
+
+def backoff(policy: RetryPolicy, failures: int, seed: str) -> float:
+    """Seconds to wait after the ``failures``-th failure in a row: ``backoff * 2**(failures-1)``, capped, with jitter.
+
+    The jitter is drawn from ``seed``, so that deciding the same thing twice gives the same time. It never exceeds
+    the cap and never falls below the plain backoff less its share.
+    """
+    if policy.backoff <= 0:
+        return 0.0
+    # wait_exponential meets the overflow of a thousand doublings with its maximum.
+    strategy = wait_exponential(multiplier=policy.backoff, max=policy.max_backoff, exp_base=2)
+    plain = strategy(cast(RetryCallState, cast(Any, _Attempt(max(1, failures)))))
+    share = random.Random(seed).random() * policy.jitter
+    return float(plain * (1 - share))
+
+
+def loss_backoff(losses: int) -> float:
+    """Seconds to wait after the ``losses``-th worker in a row was lost under a group."""
+    return LOSS_BACKOFF[min(max(1, losses), len(LOSS_BACKOFF)) - 1]

@@ -1,4 +1,4 @@
-"""Queueing: attempts are minted for groups that may go, and hints that nobody claimed are sent again."""
+"""New attempts for groups that may go, and hints that are sent again because nobody claimed them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def queue_ready(draft: Draft) -> None:
                 forked = draft.plan.groups[name].spec.for_each is not None
                 room.take(mint(draft, fork_member(name, ordinal) if forked else name))
             else:
-                del names[name]  # what is left of it, if anything, has been returned to WAITING
+                del names[name]  # its other members, if any, were returned to WAITING
     draft.decision.more |= draft.decision.full
 
 
@@ -89,7 +89,7 @@ def mint(draft: Draft, group_id: str) -> str:
 
 
 def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
-    """Fix what every attempt of this group, or member of a fork, reads (rule 12).
+    """Fix the inputs of every attempt of this group, or of this member of a fork (rule 12).
 
     A fork's members share one entry under the fork's name, or a fork after a fork would store N x N folders.
     """

@@ -1,6 +1,6 @@
-"""The draft: one decision in the making. What has been decided so far, over the state it was decided from.
+"""A decision in the making: what has been decided so far, over the state that it was decided from.
 
-The one place that changes a group: every move goes through the table of legal moves and leaves its event.
+Only this file changes a group: every move goes through the table of legal moves and leaves its event.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.model.decision import Decision, Environment
-from unstuck.coordinator.model.moves import check_move
 from unstuck.coordinator.model.records import Attempt, GroupRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.model.status import GroupState, check_move
 from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.protocol.token import split_member
 
@@ -30,14 +29,14 @@ class Draft:
         self.touched: deque[str] = deque()  # planned groups whose join must be judged
 
     @property
-    def doomed(self) -> bool:
-        """A group failed for good, nothing after it lives with that, and the others are not to go on."""
+    def failing_fast(self) -> bool:
+        """A group failed for good, no later group tolerates the failure, and the other groups are canceled."""
         return bool(self.state.fatal) and self.plan.cancel_others
 
     @property
     def ends(self) -> bool:
-        """What is not done is not to go on: the job is doomed, or its time is over."""
-        return self.doomed or self.job.timed_out is not None
+        """Groups that are not done shall not go on: the job is failing fast, or its time is over."""
+        return self.failing_fast or self.job.timed_out is not None
 
     @property
     def ready(self) -> dict[str, dict[str, None]]:
@@ -57,17 +56,17 @@ class Draft:
         census = self.state.census[name]
         return max(1, count or 1) - census.total() + census[GroupState.WAITING]
 
-    def move(self, group_id: str, record: GroupRecord, *, asked: bool = False, **event: Any) -> None:
+    def move(self, group_id: str, record: GroupRecord, *, requested: bool = False, **event: Any) -> None:
         """Change one group, with its event.
 
         Args:
-            asked: the user asked for it (``moves.GROUP_MOVES_ASKED``).
+            requested: the user asked for this move (``status.GROUP_MOVES_REQUESTED``).
 
         Raises:
-            IllegalMove: the table of legal moves does not hold it; nothing has changed.
+            IllegalMove: the table of legal moves does not hold the move; nothing has changed.
         """
         old = self.state.record(group_id)
-        check_move(group_id, old.state, record.state, asked=asked)
+        check_move(group_id, old.state, record.state, requested=requested)
         record = replace(record, since=self.env.now)
         self.put(group_id, record)
         self.decision.moves += 1
@@ -81,7 +80,7 @@ class Draft:
             self.touched.extend(self.planned(group_id).successors)
 
     def put(self, group_id: str, record: GroupRecord) -> None:
-        """Change what is noted of a group without moving it."""
+        """Change the record of a group without a move."""
         self.state.put(group_id, record)
         self.decision.groups[group_id] = record
 
@@ -92,21 +91,21 @@ class Draft:
         self.decision.dropped.pop(group_id, None)
 
     def drop_attempt(self, group_id: str) -> None:
-        """The attempt is over: whoever still holds it is STALE from this commit on."""
+        """End the attempt: its runner is STALE from this commit on."""
         self.decision.dropped[group_id] = None
         self.decision.offered.pop(group_id, None)
         self.state.attempts.pop(group_id, None)
 
     def forget(self, group_id: str) -> None:
-        """The record of a group goes, as if it had never been queued. The state does not follow: it is loaded anew."""
+        """Delete the record of a group, as if it had never been queued. The state keeps it until the next load."""
         self.drop_attempt(group_id)
         self.decision.forgotten[group_id] = None
         self.decision.moves += 1
         self.decision.reload = True
 
-    def thaw(self, name: str, *, collected: bool) -> None:
-        """The inputs of a planned group are not fixed any more; with ``collected``, its fork values neither."""
-        self.decision.thawed.update(dict.fromkeys(g for g in self.state.frozen if split_member(g)[0] == name))
+    def unfreeze(self, name: str, *, collected: bool) -> None:
+        """Free the inputs of a planned group, and with ``collected`` also its fork values."""
+        self.decision.unfrozen.update(dict.fromkeys(g for g in self.state.frozen if split_member(g)[0] == name))
         if collected and name in self.state.collected:
             self.decision.uncollected[name] = None
         self.decision.reload = True
@@ -118,8 +117,8 @@ class Draft:
             self.decision.orders[group_id] = (attempt.epoch, attempt.nonce, order)
             self.state.attempts[group_id] = replace(attempt, order=order)
 
-    def full_up(self) -> bool:
-        """The limit of one commit is reached; the rest follows at once."""
+    def commit_is_full(self) -> bool:
+        """The limit of one commit is reached; if so, the job is decided again at once."""
         self.decision.more |= self.decision.full
         return self.decision.full
 

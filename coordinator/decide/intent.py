@@ -1,7 +1,7 @@
-"""Obeying: what the user wants of the job, brought about. The intent is read here and never written.
+"""The user's intent, applied to the groups of a job. This file reads the intent and never writes it.
 
-However groups fail or succeed meanwhile, the job ends where the user wanted it. Whatever is taken back was unclaimed
-when we looked, and is checked to be so again inside the commit.
+The job ends as the user intended, however groups fail or succeed meanwhile. An attempt that is taken back was unclaimed
+when it was read, and the commit checks that once more.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ FORCED = Reason("FORCE_STOPPED", "the user stopped the job by force; whatever st
 OUT_OF_TIME = Reason("JOB_TIMEOUT", "the time of the job was over")
 
 
-def obey(draft: Draft) -> None:
-    """Bring about the intent, where it is not simply to run."""
+def apply_intent(draft: Draft) -> None:
+    """Apply an intent other than to run."""
     if draft.job.intent is Intent.PAUSE:
-        hold(draft)
+        pause(draft)
     elif draft.job.intent is Intent.STOP:
         cancel_unclaimed(draft, STOPPED)
         if draft.job.timed_out is not None:
@@ -37,15 +37,15 @@ def obey(draft: Draft) -> None:
         cancel(draft)
     elif draft.job.intent is Intent.FORCE_STOP:
         for group_id in draft.state.active:
-            if not draft.full_up():
+            if not draft.commit_is_full():
                 end_attempt(draft, group_id, FORCED)
         cancel_waiting(draft, FORCED)
 
 
-def hold(draft: Draft) -> None:
-    """Unclaimed hints are taken back; what runs may end, or is interrupted and handed back (``pause --now``)."""
+def pause(draft: Draft) -> None:
+    """Take unclaimed hints back. Running attempts may end, or are interrupted and handed back (``pause --now``)."""
     for group_id in unclaimed(draft):
-        if draft.full_up():
+        if draft.commit_is_full():
             return
         record = draft.state.record(group_id)
         guard(draft, group_id)
@@ -57,9 +57,9 @@ def hold(draft: Draft) -> None:
 
 
 def cancel_unclaimed(draft: Draft, reason: Reason) -> None:
-    """Everything that no runner holds is canceled."""
+    """Cancel every group whose attempt no runner holds."""
     for group_id in unclaimed(draft):
-        if draft.full_up():
+        if draft.commit_is_full():
             return
         guard(draft, group_id)
         end_attempt(draft, group_id, reason)
@@ -67,17 +67,17 @@ def cancel_unclaimed(draft: Draft, reason: Reason) -> None:
 
 
 def cancel(draft: Draft) -> None:
-    """What runs is told to end; past the deadline the job is finalised without its runners."""
+    """Tell running attempts to end; after the deadline the job ends without its runners."""
     cancel_unclaimed(draft, CANCELED)
     for group_id in list(draft.state.by_state[S.RUNNING]):
-        if draft.full_up():
+        if draft.commit_is_full():
             return
         draft.order(group_id, "CANCEL")
         draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELING, reason=CANCELED))
     if draft.env.now < cancel_at(draft.job, draft.env):
         return
     for group_id in list(draft.state.by_state[S.CANCELING]):
-        if draft.full_up():
+        if draft.commit_is_full():
             return
         worker = draft.state.record(group_id).worker
         waited = format_duration(draft.env.cancel_deadline)
@@ -95,10 +95,10 @@ def unclaimed(draft: Draft) -> list[str]:
 
 
 def guard(draft: Draft, group_id: str) -> None:
-    """Check once more, inside the commit, that nobody has claimed it.
+    """Let the commit check once more that nobody has claimed the attempt.
 
-    Not where this decision has just offered it anew, its record being gone: the store holds none, nobody can claim it,
-    and the guard would be refused for ever.
+    An attempt that this decision offers has no guard: the store does not hold it yet, so nobody can claim it, and the
+    guard would be refused for ever.
     """
     if group_id not in draft.decision.offered:
         record = draft.state.record(group_id)
@@ -106,36 +106,36 @@ def guard(draft: Draft, group_id: str) -> None:
 
 
 def end_attempt(draft: Draft, group_id: str, reason: Reason) -> None:
-    """The group is canceled, and its attempt stale from this commit on."""
+    """Cancel the group; its attempt is stale from this commit on."""
     draft.drop_attempt(group_id)
     draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
 
 
 def end_running(draft: Draft, reason: Reason) -> None:
-    """What runs is canceled, without waiting for its runners."""
+    """Cancel running groups without waiting for their runners."""
     for group_id in list(draft.state.by_state[S.RUNNING]):
-        if draft.full_up():
+        if draft.commit_is_full():
             return
         end_attempt(draft, group_id, reason)
 
 
-def renew_budgets(draft: Draft) -> None:
-    """After a resume every group has all its retries, and its time in the queue, again.
+def reset_budgets(draft: Draft) -> None:
+    """After a resume every group has all its retries, and its full time in the queue, again.
 
-    Nobody waits out a backoff, and none is called paused.
+    No group waits for the end of its backoff, and none is called paused.
     """
-    # Those in BACKOFF that have their whole budget too: their time may lie ahead since the clock was set back.
+    # Also groups in BACKOFF with a full budget: after the clock was set back, their time may lie ahead.
     for group_id in {**draft.state.recovering, **draft.state.by_state[S.BACKOFF]}:
         record = replace(draft.state.record(group_id), failures=0, losses=0)
         if record.state is S.BACKOFF:
             record = replace(record, next_at=draft.env.now)
         draft.put(group_id, record)
     for group_id in unclaimed(draft):
-        # What a halted job had on offer could not be claimed; that time is not held against its queue.
+        # Nobody could claim an attempt of a halted job, so that time does not count as time in the queue.
         if draft.planned(group_id).spec.queue_timeout is not None:
             draft.put(group_id, replace(draft.state.record(group_id), since=draft.env.now))
     for group_id in list(draft.state.by_state[S.WAITING]):
         record = draft.state.record(group_id)
         if record.reason == PAUSED:
             draft.put(group_id, replace(record, reason=None))
-    draft.job = replace(draft.job, renewed=False)
+    draft.job = replace(draft.job, reset_budgets=False)

@@ -1,7 +1,7 @@
-"""The receipt: what the reports that came in were worth, and what a commit writes when it acks them.
+"""Receipts: how each report counts, and what a commit writes when it acks the reports. Pure.
 
-Pure. The record is the truth and a report is a wake-up, so a report is judged against the record as it stands; only
-whether an outcome was refused is taken from the report itself, since ``finish`` alone knows.
+The record is the truth and a report is a wake-up, so a report is judged by the record. Only the report itself says
+whether its outcome was refused, since ``finish`` alone knows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFUSED = "REPORT_REFUSED"
 
 
 class Applied(StrEnum):
-    """What applying a report came to; each is counted."""
+    """How a report counts."""
 
     APPLIED = "APPLIED"
     DUPLICATE = "DUPLICATE"
@@ -51,7 +51,7 @@ def receipt(state: JobState, reports: Sequence[Delivered]) -> Acks:
 
 
 def classify(state: JobState, report: Report) -> Applied:
-    """What a report is worth against the record as it stands."""
+    """How a report counts, by the record as it stands."""
     if state.job.terminal or report.refused == Applied.TERMINAL:
         return Applied.TERMINAL
     token = report.token

@@ -1,15 +1,14 @@
-"""Overtime: what waits in a queue, or takes as a whole, longer than its spec allows, is given up.
+"""Timeouts of the time in a queue and of the whole job.
 
-The user's word stands above every timeout: nothing is given up under a pause, a cancel or a force-stop. The time of a
-step and of a group's steps is held by the watchdog beside the runner (``tasks.watchdog.policy``), not here.
+The user's intent stands above every timeout: none applies under a pause, a cancel or a force-stop. The watchdog beside
+the runner holds the timeouts of a step and of a group's steps (``tasks.watchdog.policy``).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from unstuck.coordinator.decide.attempts import CLOCK_SLACK
-from unstuck.coordinator.decide.deadlines import job_timeout_at, queue_timeout_at
+from unstuck.coordinator.decide.deadlines import CLOCK_SLACK, job_timeout_at, queue_timeout_at
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intent import unclaimed
 from unstuck.coordinator.model.decision import Guard
@@ -20,11 +19,11 @@ from unstuck.tasks.duration import format_duration
 S = GroupState
 
 
-def give_up_queued(draft: Draft) -> None:
-    """QUEUED without a claim for longer than ``queue_timeout``: FAILED for good, the same queue would not help.
+def check_queue_timeouts(draft: Draft) -> None:
+    """A group that nobody claims within ``queue_timeout`` fails for good: the same queue would not help.
 
     A claim that arrives in between wins, since the commit checks once more that there is none. After an outage of the
-    sweep, in which perhaps nobody could claim, runners have one lease term to do so, as they have to renew.
+    sweep, in which perhaps nobody could claim, runners have one lease term to claim, as they have to renew.
     """
     if not draft.env.takeover:
         return
@@ -34,10 +33,10 @@ def give_up_queued(draft: Draft) -> None:
         if at is None or spec.queue_timeout is None:
             continue
         if record.since > draft.env.now + CLOCK_SLACK:
-            # The clock was set back. Counted anew: what has come early here would be a failure of nobody's making.
+            # The clock was set back. The time is counted from now, or the group would fail too early.
             draft.put(group_id, replace(record, since=draft.env.now))
         elif at <= draft.env.now:
-            if draft.full_up():
+            if draft.commit_is_full():
                 return
             reason = _unserved(draft, spec.queue_name, spec.queue_timeout)
             draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "unclaimed"))
@@ -57,21 +56,21 @@ def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
     return Reason("QUEUE_TIMEOUT", text)
 
 
-def call_time(draft: Draft) -> None:
-    """Note that the job's time is over. From then on it ends, in however many commits.
+def check_job_timeout(draft: Draft) -> None:
+    """Note on the record that the job's time is over. From then on the job ends, in however many commits.
 
-    Whatever is not done is canceled then (``ending.cancel_all``). Running attempts become stale at once: an order would
-    wait for runners that may be the very reason why the time ran out.
+    Groups that are not done are canceled (``completion.cancel_all``), and running attempts are stale at once: an order
+    would wait for runners that may be the reason why the time ran out.
 
-    Noted on the record, and not asked of the clock again: a clock that is set back between two of those commits must
-    not let what is half canceled go on and publish.
+    The note is needed because the clock may be set back between two of those commits, and a job that is half canceled
+    must not go on and publish.
     """
     job = draft.job
     at = job_timeout_at(job, draft.plan.timeout, draft.env)
     if at is None or at > draft.env.now or not draft.state.open_groups:
         return
-    if draft.doomed and job.intent is Intent.RUN:
-        return  # it is ending already, for a reason of its own
+    if draft.failing_fast and job.intent is Intent.RUN:
+        return  # the job ends already, for another reason
     text = f"the job ran longer than its timeout of {format_duration(draft.plan.timeout or 0.0)}"
     if draft.state.fatal:
         first = next(iter(draft.state.fatal))
@@ -82,10 +81,10 @@ def call_time(draft: Draft) -> None:
     draft.tell("JOB_TIMEOUT", code=reason.code, text=reason.text)
 
 
-def keep_time(job: JobRecord, now: float) -> JobRecord:
-    """``job``, whose status is that of now, with the time that its timeout counts: all but what it stood PAUSED.
+def count_job_time(job: JobRecord, now: float) -> JobRecord:
+    """``job`` with the time that its timeout counts: all time but that in PAUSED. Its status must be the new one.
 
-    A time that lies further ahead than it can was written before the clock was set back; it is counted from now.
+    A time that lies ahead was written before the clock was set back; it is counted from now.
     """
     counted_from, paused_at = (at if at <= now + CLOCK_SLACK else now for at in (job.counted_from, job.paused_at))
     if job.started_at and not counted_from:

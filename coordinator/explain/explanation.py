@@ -1,52 +1,64 @@
-"""Explanation: what is said of one job or group, and what all explanations of a job are made from. Pure."""
+"""The explanation of one job or group, and the facts that all explanations of a job share. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from unstuck.coordinator.decide.deadlines import job_timeout_at
 from unstuck.coordinator.decide.dispatch import Room
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.decision import Environment
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
+from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent
-from unstuck.coordinator.spec.plan import PlannedGroup
+from unstuck.coordinator.model.status import Intent
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.token import split_member
 
+A_PERSON = "a person decides"
 PATIENCE = 10.0  # seconds for which nobody may look at a job, however often the fleet sweeps
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """What happens next, and when: never earlier than now, and 0 where no time is known."""
+
+    what: str = ""
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """When the wait ends by itself, in words; ``at`` is the time of the last thing named there, 0 if it is unknown."""
+
+    what: str = ""
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why something is where it is. Times are seconds by the clock of Redis; 0 where there is none.
+    """Why a job or a group is where it is. Times are seconds by the clock of Redis; 0 where there is none.
 
     Attributes:
         subject: the group, or the job's id.
         state: its state or status.
         what: what it waits for, or how it came to end so, in a sentence.
         short: the same in a few words, where ``what`` is longer than that.
-        timed: it waits for a time, ``next_at``, more than for anything else.
-        since: when it came there; of what waits with nothing on record, since when it could have gone or waits.
+        timed: it waits for the time of ``next`` more than for anything else.
+        since: when it came there; for a waiting group without a record, since when it waits or could have gone.
         tried: what has been tried so far; empty if nothing had to be.
-        next_at: when it is looked at next, never earlier than now, and ``next_what`` what happens then.
-        gives_up: when it stops waiting, in words; ``gives_up_at`` is the time of what is named last, if that is known.
         help: commands that would help.
     """
 
     subject: str
     state: str
     what: str
-    short: str = field(default="", kw_only=True)
-    timed: bool = field(default=False, kw_only=True)
+    short: str = ""
+    timed: bool = False
     since: float = 0.0
     tried: str = ""
-    next_at: float = 0.0
-    next_what: str = ""
-    gives_up: str = ""
-    gives_up_at: float = 0.0
+    next: Next = Next()
+    ends: Ends = Ends()
     help: tuple[str, ...] = ()
 
     def line(self, at: float) -> str:
@@ -54,8 +66,8 @@ class Explanation:
         text = " ".join((self.short or self.what).split())
         if not self.timed:
             return text
-        wait = self.next_at - at
-        return f"{self.next_what} {f'in {format_duration(wait)}' if wait > 0 else 'now'}: {text}"
+        wait = self.next.at - at
+        return f"{self.next.what} {f'in {format_duration(wait)}' if wait > 0 else 'now'}: {text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +108,8 @@ def held(job: JobRecord) -> bool:
     return job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
 
 
-class Seen:
-    """One job as it is explained, with what is asked of all its groups together and worked out once."""
+class JobFacts:
+    """What the explanations of all groups of a job need, worked out once."""
 
     def __init__(
         self,
@@ -114,30 +126,33 @@ class Seen:
         draft = Draft(state, env)
         self.room = Room(draft)
         job = state.job
-        self.next_at = ahead(0.0, env, due)
+        self.look_at = ahead(0.0, env, due)  # when the job is looked at next
         self.help = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}") if held(job) else ways_to_end(job)
-        self.ends = ""  # why whatever is not done and not at work is canceled, if so
+        self.canceled = ""  # why every group that is not done and not at work is canceled, if so
         if job.intent not in (Intent.RUN, Intent.PAUSE):
-            self.ends = f"{job.intent} was asked for"
+            self.canceled = f"{job.intent} was asked for"
         elif job.timed_out is not None:
-            self.ends = job.timed_out.text
-        elif draft.doomed:
-            self.ends = f"group {next(iter(state.fatal))} failed, and on_failure is cancel_others"
+            self.canceled = job.timed_out.text
+        elif draft.failing_fast:
+            self.canceled = f"group {next(iter(state.fatal))} failed, and on_failure is cancel_others"
         at_once = job.intent in (Intent.RUN, Intent.FORCE_STOP)
         at_once |= job.intent is Intent.STOP and job.timed_out is not None
-        self.cut = bool(self.ends) and at_once and not held(job)  # and what is at work is ended, too
+        self.cut = bool(self.canceled) and at_once and not held(job)  # running attempts are ended, too
         self.done: dict[str, float] = {}  # planned group → when the last of its members that ended did so
         for group_id, record in state.groups.items():
             if record.state.terminal:
                 name, _ = split_member(group_id)
                 self.done[name] = max(self.done.get(name, 0.0), record.since)
 
-    def gives_up(self, own: str, at: float = 0.0) -> tuple[str, float]:
+    def ahead(self, at: float) -> float:
+        return ahead(at, self.env, self.due)
+
+    def ends(self, own: str, at: float = 0.0) -> Ends:
         """When a group of a job that is to run gives up: by its ``own`` rule, or by the timeout of the job."""
         over = job_timeout_at(self.state.job, self.state.plan.timeout, self.env) or 0.0
         if not over or 0 < at <= over:
-            return own, at
-        return f"{own}; or by the job's {timeout_of(self.state.plan.timeout)}", over
+            return Ends(what=own, at=at)
+        return Ends(what=f"{own}; or by the job's {timeout_of(self.state.plan.timeout)}", at=over)
 
 
 def ways_to_end(job: JobRecord) -> tuple[str, ...]:
@@ -152,37 +167,3 @@ def ways_to_end(job: JobRecord) -> tuple[str, ...]:
 
 def timeout_of(seconds: float | None) -> str:
     return "" if seconds is None else f"timeout of {format_duration(seconds)}"
-
-
-def attempts_told(number: int, told: str) -> str:
-    """``2 attempts are still running``, also of one."""
-    one = {"are": "is", "have": "has"}
-    verb, _, rest = told.partition(" ")
-    return f"{number} attempts {told}" if number != 1 else f"1 attempt {one[verb]} {rest}"
-
-
-def step_timeout(planned: PlannedGroup, attempt: Attempt | None) -> list[str]:
-    """What the step that runs now may take, as far as the runner has said which one that is."""
-    number = 0 if attempt is None else int(attempt.told.get("step", 0))
-    if not 0 < number <= len(planned.spec.steps) or (seconds := planned.spec.steps[number - 1].timeout) is None:
-        return []
-    step = planned.spec.steps[number - 1]
-    return [f"step {number} ({step.label}): {timeout_of(seconds)}"]
-
-
-def tried_so_far(record: GroupRecord) -> str:
-    """What became of earlier attempts; empty if there is nothing to tell."""
-    parts = []
-    if record.epoch > 1 and record.state is GroupState.QUEUED:
-        parts.append(f"this is attempt {record.epoch}")
-    if record.failures:
-        parts.append(f"failed {record.failures} time{'s' if record.failures > 1 else ''}")
-    if record.losses:
-        parts.append(f"lost {record.losses} worker{'s in a row' if record.losses > 1 else ''}")
-    if record.releases:
-        parts.append(f"was handed back {record.releases} time{'s' if record.releases > 1 else ''}")
-    if record.first_error is not None:
-        parts.append(f"first error: {record.first_error.code}: {record.first_error.text}")
-    if record.last_error is not None and record.last_error != record.first_error:
-        parts.append(f"last error: {record.last_error.code}: {record.last_error.text}")
-    return "; ".join(parts)

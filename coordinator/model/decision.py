@@ -1,4 +1,4 @@
-"""The decision of ``decide``: the reconciler commits it, then sends its hints and publishes."""
+"""What ``decide`` is given beside the job, and what it concludes for the reconciler to commit and then to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Something concluded from absence, to be checked again inside the commit, by the clock of Redis."""
+    """Something that was concluded from absence; the commit checks it again, by the clock of Redis."""
 
     group: str
     epoch: int
@@ -26,18 +26,18 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """What came of trying to publish, for the next decision to take in."""
+    """The result of a try of publishing, for the next decision."""
 
     version: int = 0
     rows: Mapping[str, int] = field(default_factory=dict)
     failed: Reason | None = None  # for good: the package can never be
     trouble: Reason | None = None  # for now: the warehouse cannot be reached
-    goes_on: bool = False  # nothing came of it yet, and it does not hang
+    goes_on: bool = False  # it has no result yet, and it does not hang
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """All that a decision may know beside the job itself, including the time and fresh randomness.
+    """What a decision may know beside the job itself. All clock and randomness comes in here.
 
     Attributes:
         now: seconds, by the clock of Redis.
@@ -76,8 +76,8 @@ class Decision:
     offered: dict[str, Attempt] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
     forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes
-    thawed: dict[str, None] = field(default_factory=dict)  # whose inputs are not fixed any more
-    uncollected: dict[str, None] = field(default_factory=dict)  # forks whose values are to be collected anew
+    unfrozen: dict[str, None] = field(default_factory=dict)  # groups and members whose frozen inputs go
+    uncollected: dict[str, None] = field(default_factory=dict)  # forks whose values will be collected again
     orders: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # group → epoch, nonce, CANCEL or DRAIN
     events: list[dict[str, Any]] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
@@ -85,11 +85,11 @@ class Decision:
     resent: dict[str, int] = field(default_factory=dict)
     publish: bool = False
     abort: Reason | None = None  # make sure that the package is never published, and say why
-    anew: bool = False  # publish, or abort, is a new try; else it is one that goes on, unless whoever began it died
+    new_try: bool = False  # publish or abort is a new try, and not one that goes on
     due: float | None = None  # None: terminal, never again
     moves: int = 0
     more: bool = False  # the limit of one commit was reached: decide again at once
-    reload: bool = False  # and from a fresh load: the state does not follow what has gone
+    reload: bool = False  # decide from a fresh load: records were deleted that the state still holds
 
     @property
     def full(self) -> bool:

@@ -1,7 +1,7 @@
-"""Loading: the state of a job, from what the store holds of it. Of a damaged job, what is left of its record.
+"""The state of a job, from what the store holds; for a damaged job, the readable part of its record.
 
-A job is damaged if a part of it cannot be read. Nothing can be decided by such a part, and nobody guesses what stood
-there: the job can be shown, and ended by force, which needs nothing but the record.
+A job is damaged if a part of it cannot be read. Nothing is guessed about that part: the job can be shown, and ended by
+force, which needs nothing but the record.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def state_of(
         )
     except NewerJob:
         raise
-    except Exception as error:  # noqa: BLE001 - whoever damaged it could write anything
-        what = error.problems[0] if isinstance(error, SpecError) else error
+    except Exception as error:  # noqa: BLE001 - damage may be of any kind
+        what = " ".join(str(error.problems[0] if isinstance(error, SpecError) else error).split())[:300]
         state = JobState(NO_GROUPS, JobRecord.salvaged(job, fields), {}, {}, {})
-        told = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {str(what)[:300]})"
+        told = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {what})"
         if state.job.terminal:
             state.damage = told
         elif state.job.intent is Intent.FORCE_STOP:

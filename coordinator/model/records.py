@@ -1,20 +1,23 @@
-"""The record of a job: what is stored of the job, of its groups and of their live attempts.
+"""What is stored of a job, of its groups and of their live attempts.
 
-These are values. They are read by ``store``, judged by ``decide``, and never changed in place.
+Records are values: ``store`` reads them, ``decide`` judges them, and nothing changes them in place.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import BeforeValidator, TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.errors import Malformed, UnstuckError
-from unstuck.tasks.protocol.report import Failure, Outcome
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Hint
 
@@ -29,13 +32,6 @@ class Reason:
 
     code: str
     text: str
-
-    def to_dict(self) -> dict[str, str]:
-        return {"code": self.code, "text": self.text}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        return cls(str(data["code"]), str(data["text"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,37 +82,32 @@ class GroupRecord:
 
     def to_json(self) -> str:
         """Compact JSON without what is at its default: one of these is kept per group."""
-        data: dict[str, Any] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name != "state" and not value:
-                continue
-            data[item.name] = value.to_dict() if isinstance(value, Reason | Failure) else value
-        return _compact(data)
+        return _compact(_GROUP.dump_python(self, mode="json", exclude_defaults=True))
 
     @classmethod
     def from_json(cls, text: str) -> GroupRecord:
         """Fields that a later release added are dropped."""
-        data = json.loads(text)
-        known = {k: v for k, v in data.items() if k in _GROUP_FIELDS}
-        known["state"] = GroupState(known["state"])
-        if "reason" in known:
-            known["reason"] = Reason.from_dict(known["reason"])
-        for name in ("first_error", "last_error"):
-            if name in known:
-                known[name] = Failure.from_dict(known[name])
-        return cls(**known)
+        return _GROUP.validate_python(json.loads(text))
 
     @classmethod
     def readable(cls, text: str) -> GroupRecord | None:
         """The record in ``text``; None if it is damaged."""
         try:
             return cls.from_json(text)
-        except Exception:  # noqa: BLE001 - whoever damaged it could write anything
+        except Exception:  # noqa: BLE001 - damage may be of any kind
             return None
 
 
-_GROUP_FIELDS = frozenset(f.name for f in fields(GroupRecord))
+# Not pydantic's own JSON, which refuses half of a surrogate pair: a user's error may hold one.
+_GROUP: TypeAdapter[GroupRecord] = TypeAdapter(GroupRecord)
+
+
+def _outcome(text: Any) -> Any:
+    """An outcome that nobody can read must still end the attempt, or its group would wait for ever."""
+    try:
+        return text if text is None else Outcome.from_json(text)
+    except Malformed as error:
+        return Outcome(OutcomeKind.FAILED, failure=Failure("OUTCOME_UNREADABLE", str(error)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,33 +123,12 @@ class Attempt:
     progress: str = ""
     revision: int = 0  # how often the job had been altered when it was claimed
     order: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
-    outcome: Outcome | None = None
+    outcome: Annotated[Outcome | None, BeforeValidator(_outcome)] = None
     outcome_at: float = 0.0
 
     @classmethod
     def from_json(cls, text: str) -> Attempt:
-        data = json.loads(text)
-        outcome = data.get("outcome")
-        try:
-            parsed = None if outcome is None else Outcome.from_json(outcome)
-        except Malformed as error:
-            # An outcome nobody can read must still end the attempt, or its group would wait for ever.
-            from unstuck.tasks.protocol.report import OutcomeKind
-
-            parsed = Outcome(OutcomeKind.FAILED, failure=Failure("OUTCOME_UNREADABLE", str(error)))
-        return cls(
-            int(data["epoch"]),
-            str(data["nonce"]),
-            str(data.get("claimant", "")),
-            str(data.get("worker", "")),
-            float(data.get("claimed_at", 0)),
-            float(data.get("lease", 0)),
-            str(data.get("progress", "")),
-            int(data.get("revision") or 0),
-            str(data.get("order", "")),
-            parsed,
-            float(data.get("outcome_at", 0)),
-        )
+        return _ATTEMPT.validate_python(json.loads(text))
 
     @property
     def told(self) -> dict[str, Any]:
@@ -184,6 +154,7 @@ class Attempt:
         return _compact({"epoch": self.epoch, "nonce": self.nonce})
 
 
+_ATTEMPT: TypeAdapter[Attempt] = TypeAdapter(Attempt)
 _COUNTS = frozenset({"step", "steps", "rows", "done", "total"})
 
 
@@ -204,15 +175,15 @@ class NewerJob(UnstuckError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What a user asked of one group. A coordinator brings it about before it decides anything else.
+class GroupRequest:
+    """What a user asked of one group. The next decision does it before anything else.
 
     Attributes:
-        do: ``skip`` it; ``rerun`` it and what comes after it; ``renew`` its attempt, so that it uses what was altered.
+        do: ``skip`` it; ``rerun`` it and what comes after it; ``restart`` its attempt, so that it uses new values.
         group: a planned group, or one member of a fork.
     """
 
-    do: Literal["skip", "rerun", "renew"]
+    do: Literal["skip", "rerun", "restart"]
     group: str
 
 
@@ -234,11 +205,6 @@ class Alteration:
     reason: str
     changes: tuple[Change, ...]
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        changes = tuple(Change(**change) for change in data["changes"])
-        return cls(float(data["at"]), str(data["by"]), str(data["reason"]), changes)
-
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
@@ -255,8 +221,8 @@ class JobRecord:
         base: head of the warehouse log at submit, below its own package; None if unknown: the whole log is searched.
         intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why`` why.
         pause_now: the pause is to interrupt what runs, charging it to nobody.
-        renewed: the user resumed, and every group's retry budget is to be given back in full.
-        asks: what the user asked of single groups and no coordinator has brought about yet.
+        reset_budgets: the user resumed, and every group's retry budget is to be given back in full.
+        requests: what the user asked of single groups, and no decision has done yet.
         revision: how often ``spec`` was altered since the submit, and ``alterations`` what each time, in order.
         reruns: groups that were asked to run again, or come after one that was → a word of their own for the last time,
             so that no marker of before counts.
@@ -294,8 +260,8 @@ class JobRecord:
     intent_by: str = ""
     intent_why: str = ""
     pause_now: bool = False
-    renewed: bool = False
-    asks: tuple[Ask, ...] = ()
+    reset_budgets: bool = False
+    requests: tuple[GroupRequest, ...] = ()
     revision: int = 0
     alterations: tuple[Alteration, ...] = ()
     reruns: dict[str, str] = field(default_factory=dict)
@@ -328,19 +294,10 @@ class JobRecord:
     @classmethod
     def from_fields(cls, data: Mapping[str, str]) -> JobRecord:
         """Raises: NewerJob; ValueError, TypeError, KeyError, …: it is damaged."""
-        schema = int(data.get("schema") or JOB_SCHEMA)
-        if schema > JOB_SCHEMA:
-            raise NewerJob(f"its schema is {schema}, this release reads up to {JOB_SCHEMA}")
-        record = cls(
-            id=data["id"],
-            name=data["name"],
-            spec=data["spec"],
-            commit=data["commit"],
-            status=Status(data["status"]),
-            intent=Intent(data["intent"]),
-            texts=texts_in(data),
-        )
-        return replace(record, **{name: kind(data[name]) for name, kind in _JOB_FIELDS.items() if data.get(name)})
+        _check_schema(data)
+        given = {name: data[name] for name in _NEEDED} | {name: text for name, text in data.items() if text}
+        read = {name: read(given[name]) for name, read in _READ.items() if name in given}
+        return cls(**read, texts=texts_in(data))
 
     @classmethod
     def salvaged(cls, job: str, data: Mapping[str, str]) -> JobRecord:
@@ -348,17 +305,19 @@ class JobRecord:
 
         Raises: NewerJob.
         """
-        try:
-            return cls.from_fields({**data, "id": job})
-        except NewerJob:
-            raise
-        except Exception:  # noqa: BLE001 - whoever damaged it could write anything
-            name, spec, commit = (data.get(field, "") for field in ("name", "spec", "commit"))
-            record = cls(job, name, spec, commit, texts=texts_in(data))
-        for name, kind in {"status": Status, "intent": Intent, **_JOB_FIELDS}.items():
+        values: dict[str, Any] = {name: data.get(name, "") for name in ("name", "spec", "commit")}
+        for name, read in _READ.items():
             with suppress(Exception):
-                record = replace(record, **({name: kind(data[name])} if data.get(name) else {}))
-        return record
+                values |= {name: read(data[name])} if data.get(name) else {}
+        with suppress(ValueError):
+            _check_schema(data)
+        return cls(**{**values, "id": job}, texts=texts_in(data))
+
+
+def _check_schema(data: Mapping[str, str]) -> None:
+    schema = int(data.get("schema") or JOB_SCHEMA)
+    if schema > JOB_SCHEMA:
+        raise NewerJob(f"its schema is {schema}, this release reads up to {JOB_SCHEMA}")
 
 
 def texts_in(fields: Mapping[str, str]) -> dict[str, str]:
@@ -366,55 +325,21 @@ def texts_in(fields: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(FIELD): text for name, text in fields.items() if name.startswith(FIELD)}
 
 
-def _mapping(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError(f"expected a mapping, not {type(value).__name__}")  # noqa: TRY004 - as json.loads does
-    return value
-
-
 def _field_text(value: Any) -> str:
     if value is None or value is False:
         return ""
-    if isinstance(value, Reason):
-        return _compact(value.to_dict())
-    if isinstance(value, tuple):
-        return _compact([item if isinstance(item, str) else asdict(item) for item in value]) if value else ""
-    if isinstance(value, dict):
-        return _compact(value)
-    return str(value)
+    if isinstance(value, str | int | float):
+        return str(value)
+    return _compact(to_jsonable_python(value)) if value else ""
 
 
-_JOB_FIELDS: dict[str, Any] = {
-    "submitted_at": float,
-    "submitted_by": str,
-    "started_at": float,
-    "ended_at": float,
-    "phase": str,
-    "aborting": bool,
-    "publish_tries": int,
-    "publish_next": float,
-    "publish_heard": float,
-    "base": int,
-    "version": int,
-    "published": _mapping,
-    "warehouse": str,
-    "warehouse_id": str,
-    "reason": lambda text: Reason.from_dict(json.loads(text)),
-    "halted": lambda text: Reason.from_dict(json.loads(text)),
-    "intent_at": float,
-    "intent_by": str,
-    "intent_why": str,
-    "pause_now": bool,
-    "renewed": bool,
-    "revision": int,
-    "asks": lambda text: tuple(Ask(**ask) for ask in json.loads(text)),
-    "alterations": lambda text: tuple(Alteration.from_dict(one) for one in json.loads(text)),
-    "reruns": _mapping,
-    "adopts": lambda text: tuple(json.loads(text)),
-    "paused_at": float,
-    "counted_from": float,
-    "timed_out": lambda text: Reason.from_dict(json.loads(text)),
-    "key": str,
-    "retry_of": str,
-}
+def _reader(kind: Any) -> Callable[[str], Any]:
+    """What reads the text of a hash field: numbers, flags and words as they stand, everything else as JSON."""
+    adapter = TypeAdapter(kind)
+    if kind in (str, int, float, bool, int | None, Status, Intent):
+        return adapter.validate_python
+    return lambda text: adapter.validate_python(json.loads(text))
+
+
+_NEEDED = ("id", "name", "spec", "commit", "status", "intent")
+_READ = {name: _reader(kind) for name, kind in get_type_hints(JobRecord).items() if name not in ("schema", "texts")}

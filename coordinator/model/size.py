@@ -1,7 +1,7 @@
-"""Size: how many bytes a job takes in the store, bounded before it is stored.
+"""How many bytes a job takes in the store, bounded before the job is stored.
 
-A spec of a few kilobytes can ask for much more: a text that many groups share, a conf under ``defaults:``. Long texts
-are stored once (``tasks.protocol.texts``); the rest is stored for each group.
+A spec of a few kilobytes can ask for much more, such as a ``conf`` under ``defaults:``, which is stored for each group.
+Long texts are stored once (``tasks.protocol.texts``).
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The state of a job in a coordinator's memory: its records, and what is derived from them.
 
-The derived part (who is in which state, what a join sees of its needs) is a function of the records and is
-rebuilt from them at every load. It is kept along only so that a report costs the same in a job of any width;
-It equals such a rebuild after any sequence of changes.
-
-``decide`` moves a state forward. A state whose commit was refused is thrown away and loaded again.
+The derived part is rebuilt from the records at every load, and is kept up to date so that a report costs the same in a
+job of any width. ``decide`` moves a state forward; a state whose commit was refused is thrown away and loaded again.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
 
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState
@@ -201,6 +201,24 @@ class JobState:
             else:
                 census[UNEXPANDED] += 1
         return census
+
+
+def summary_of(state: JobState) -> str:
+    """The one line of JSON that ``list`` shows of a job."""
+    job = state.job
+    line: dict[str, Any] = {
+        "id": job.id,
+        "name": job.name,
+        "status": job.status,
+        "submitted_at": job.submitted_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at,
+        "groups": {group_state: number for group_state, number in state.tally.items() if number},
+        "total": None if state.unexpanded else state.size,
+        "version": job.version,
+        "reason": asdict(job.reason) if job.reason else None,
+    }
+    return json.dumps(line, separators=(",", ":"))
 
 
 def _trim(census: Census) -> None:

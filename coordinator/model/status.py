@@ -1,6 +1,7 @@
-"""Status and state: the words for where a job and a group stand. Which moves are legal stands in ``moves``.
+"""The words for where a job and a group stand, and every legal move from one to another; any other move is a bug.
 
-Status is derived in one place (``derive``) from intent, phase and group states; nothing else computes it.
+The status of a job is derived only here (``derive``), from intent, phase and group states. ``docs/how-it-works.md``
+shows the tables of moves as diagrams, which ``scripts/diagrams.py`` draws.
 """
 
 from __future__ import annotations
@@ -93,3 +94,102 @@ def derive(
     if recovering:
         return Status.RETRYING
     return Status.RUNNING if started else Status.PENDING
+
+
+_S = GroupState
+_J = Status
+_ENDED = (
+    "another group failed for good, and `on_failure` is `cancel_others`; or the user stopped or canceled the job; "
+    "or the job's `timeout` is over"
+)
+
+# By a decision, from the record as it stands.
+GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
+    (_S.WAITING, _S.QUEUED): "its join says go, and there is room: `max_parallel`, the dispatch window of its queue",
+    (_S.WAITING, _S.SUCCEEDED): "a join without steps whose rule holds; it visits no worker",
+    (_S.WAITING, _S.FAILED): "a quorum that can no longer be reached, or a dynamic fork whose source nobody made",
+    (_S.WAITING, _S.SKIPPED): "something it needs failed or was skipped, by its rule; or a fork without values",
+    (_S.WAITING, _S.CANCELED): _ENDED,
+    (_S.QUEUED, _S.RUNNING): "an attempt was claimed",
+    (_S.QUEUED, _S.WAITING): "a pause takes an unclaimed hint back",
+    (_S.QUEUED, _S.FAILED): "nobody claimed it within its `queue_timeout`",
+    (_S.QUEUED, _S.CANCELED): "as from WAITING",
+    (_S.RUNNING, _S.SUCCEEDED): "the outcome says so",
+    (_S.RUNNING, _S.BACKOFF): "failed with retries left; or the worker was lost; or the attempt was handed back",
+    (_S.RUNNING, _S.FAILED): "failed for good: not recoverable, retries used up, or too many workers lost in a row",
+    (_S.RUNNING, _S.CANCELING): "the user cancels; the runner is told at once, and again at its next renewal",
+    (_S.RUNNING, _S.CANCELED): "as from WAITING; the running attempt is stale at once, and its watchdog ends it",
+    (_S.BACKOFF, _S.QUEUED): "its time has come",
+    (_S.BACKOFF, _S.CANCELED): "as from WAITING",
+    (_S.CANCELING, _S.CANCELED): "the attempt has ended, in whatever way but success; or nobody confirmed it until the "
+    "deadline",
+    (_S.CANCELING, _S.SUCCEEDED): "it was done before it heard",
+}
+
+# Only because a user asked for it, of a job that is PAUSED or RETRYING: `unstuck skip` and `unstuck rerun`.
+_SKIPPED = "`unstuck skip`; a running attempt is stale at once"
+_RERUN = "`unstuck rerun` of it, or of a group before it; a running attempt is stale at once"
+GROUP_MOVES_REQUESTED: dict[tuple[GroupState, GroupState], str] = {
+    **{(old, _S.SKIPPED): _SKIPPED for old in (_S.WAITING, _S.QUEUED, _S.RUNNING, _S.BACKOFF)},
+    **{(old, _S.WAITING): _RERUN for old in GroupState if old not in (_S.WAITING, _S.CANCELING)},
+}
+
+_PAUSED = "the user paused it, and no attempt is left"
+_PAUSING = "the user paused it; running attempts may end"
+_STOPPING = "the user stopped it; running attempts may end"
+_CANCELING = "the user canceled it; running attempts are told to end"
+_STOPPED = "the user stopped it, and nothing was running"
+_CANCELED = "the user canceled it and nothing was running; or by force"
+_FAILED = (
+    "a group failed for good and nothing after it can live with that; or the package "
+    "can never be published; or the job's `timeout` is over"
+)
+_FINISHED = "its package is published"
+_ASKED = "all groups are done"
+_RESUMED = "the user resumed it"
+JOB_MOVES: dict[tuple[Status, Status], str] = {
+    (_J.PENDING, _J.RUNNING): "an attempt was claimed",
+    (_J.PENDING, _J.RETRYING): "an attempt was claimed and failed, or was lost",
+    (_J.RUNNING, _J.RETRYING): "a group failed with retries left, or its worker was lost",
+    (_J.RETRYING, _J.RUNNING): "every group that had failed has succeeded, or was skipped",
+    (_J.PAUSING, _J.PAUSED): "the last running attempt has ended",
+    (_J.PAUSED, _J.PAUSING): "a job that was halted with running attempts is resumed and paused",
+    **{(old, _J.PAUSING): _PAUSING for old in (_J.PENDING, _J.RUNNING, _J.RETRYING)},
+    **{(old, _J.PAUSED): _PAUSED for old in (_J.PENDING, _J.RUNNING, _J.RETRYING)},
+    **{(old, new): _RESUMED for old in (_J.PAUSING, _J.PAUSED) for new in (_J.PENDING, _J.RUNNING, _J.RETRYING)},
+    **{(old, _J.STOPPING): _STOPPING for old in (_J.PENDING, _J.RUNNING, _J.RETRYING, _J.PAUSING, _J.PAUSED)},
+    **{(old, _J.CANCELING): _CANCELING for old in Status if not old.terminal and old is not _J.CANCELING},
+    **{(old, _J.STOPPED): _STOPPED for old in Status if not old.terminal and old is not _J.CANCELING},
+    **{(old, _J.CANCELED): _CANCELED for old in Status if not old.terminal},
+    **{(old, _J.FAILED): _FAILED for old in Status if not old.terminal and old not in (_J.STOPPING, _J.CANCELING)},
+    **{(old, _J.FINISHED): _FINISHED for old in Status if not old.terminal and old is not _J.RETRYING},
+}
+# A job stays in STOPPING or CANCELING for more than one commit; the moves from other states are as above.
+JOB_MOVES[_J.STOPPING, _J.STOPPED] = "the last running attempt has ended"
+JOB_MOVES[_J.CANCELING, _J.CANCELED] = "the last running attempt has ended, or the deadline has come"
+JOB_MOVES[_J.STOPPING, _J.FINISHED] = "its package stood before the stop"
+JOB_MOVES[_J.CANCELING, _J.FINISHED] = "its package stood before the cancel"
+JOB_MOVES[_J.PAUSING, _J.FINISHED] = "it was publishing when the pause came, which was too late"
+
+
+class IllegalMove(Exception):
+    """A move was about to be made that the tables do not hold; a bug, refused before it reaches the store."""
+
+    def __init__(self, who: str, old: str, new: str) -> None:
+        super().__init__(f"{who}: {old} → {new} is not a legal move")
+
+
+def check_move(group: str, old: GroupState, new: GroupState, *, requested: bool = False) -> None:
+    """Raises: IllegalMove.
+
+    Args:
+        requested: the user asked for this move of this group.
+    """
+    if (old, new) not in (GROUP_MOVES_REQUESTED if requested else GROUP_MOVES):
+        raise IllegalMove(f"group {group}", old, new)
+
+
+def check_status(old: Status, new: Status) -> None:
+    """Raises: IllegalMove."""
+    if old is not new and (old, new) not in JOB_MOVES:
+        raise IllegalMove("the job", old, new)

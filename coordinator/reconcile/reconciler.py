@@ -16,9 +16,8 @@ from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Delivered, receipt
 from unstuck.coordinator.model.decision import Acks, Decision, PublishResult
 from unstuck.coordinator.model.records import JobRecord, NewerJob, Reason
-from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import Intent
-from unstuck.coordinator.model.summary import summary_of
 from unstuck.coordinator.publishing.background import Runs
 from unstuck.coordinator.publishing.publisher import Publisher, Warehouses
 from unstuck.coordinator.reconcile.dispatcher import Dispatcher
@@ -255,7 +254,7 @@ class Pass:
         for queue, count in decision.resent.items():
             self.resent[queue] = self.resent.get(queue, 0) + count
         if decision.publish or decision.abort is not None:
-            self.publish = state, decision.abort, decision.anew
+            self.publish = state, decision.abort, decision.new_try
         elif not state.job.terminal and not decision.reload:
             self._reconciler.cache.keep(self.job, self._begun.now, state)
 

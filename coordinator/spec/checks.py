@@ -1,7 +1,7 @@
-"""What only the whole spec can show to be wrong: needs, cycles, joins, forks, outputs, parameters and their bounds.
+"""Problems that only the whole spec shows: needs, cycles, joins, forks, outputs, parameters and their bounds. Pure.
 
-Pure: a validated spec in, problems out. Refuses only what can be decided from the spec; a Python step may write
-any output, so wherever one could help, the question is left to the runner.
+Only what the spec alone can decide is refused. A Python step may write any output, so a question that depends on one is
+left to the runner.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from unstuck.coordinator.spec.condition import Scope, check
 from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
+from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.group import GroupSpec, Step
 from unstuck.tasks.protocol.secrets import reference_in
 
@@ -26,11 +27,13 @@ MAX_GROUPS = 10_000
 MAX_MEMBERS = 100_000  # of all literal forks together
 MAX_PARAMS = 64 * 1024  # bytes of JSON; parameters travel with every group
 MAX_PARAM_DEPTH = 20
+MAX_KEY = 200  # characters of a submit key
 MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of a second
 
 
 CONTROL_QUEUE = "control"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
 # Where `;` may be no end of a statement: what ends otherwise than we think, a script's statements, the value of a SET.
 _SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b|^\s*set\b""", re.IGNORECASE)
@@ -398,3 +401,19 @@ def _json_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
             yield Problem("a whole number of more than 64 bits; give it as text", loc)
     elif value is not None:
         yield Problem(f"expected text, a number, true, false, null, a list or a mapping, not {describe(value)}", loc)
+
+
+class BadKey(UnstuckError):
+    """The submit key is empty or too long, or holds characters that nobody can see or type."""
+
+    code = "BAD_KEY"
+
+
+def check_key(key: object) -> None:
+    """Check the word under which submitting the same spec again is the same job. Raises: BadKey."""
+    if not isinstance(key, str):
+        raise BadKey(f"the key: expected text, not {describe(key)}")
+    if not 1 <= len(key) <= MAX_KEY:
+        raise BadKey(f"the key {shorten(key)}: expected 1 to {MAX_KEY} characters, not {len(key):,}")
+    if found := _UNSEEN.search(key):
+        raise BadKey(f"the key {shorten(key)}: expected no control characters, not {found[0]!r}")

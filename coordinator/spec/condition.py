@@ -1,11 +1,8 @@
-"""The condition: what ``when:`` says of a group, read, checked and evaluated. Pure.
+"""Read, check and evaluate the condition (``when:``) of a group. Pure.
 
-An expression over the job's parameters and the small values that earlier groups recorded, in the grammar of Python's
-expressions and much less of it: no calls, no functions, no attributes of anything. ``simpleeval`` walks it, and no
-other file touches that library. What it is given to walk has been cut down first: names and values are put in as
-constants, looking into a value is an operator, and every operator is one of ours (``operators``).
-
-Nothing here raises anything but `ConditionError`, and `evaluate` not even that.
+A condition is an expression over the job's parameters and the small values that earlier groups recorded, in a small
+part of Python's grammar: no calls, no functions, and no attributes of Python objects. Nothing here raises anything but
+`ConditionError`, and `evaluate` raises nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simpleeval import EvalWithCompoundTypes, InvalidExpression
-
-from unstuck.coordinator.spec.operators import OPERATORS, Impossible
+from unstuck.coordinator.spec.operators import OPERATORS, Impossible, pick, truth
 from unstuck.coordinator.spec.problems import describe, listed, shorten, suggestion
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.group import MAX_WHEN, GroupSpec
@@ -93,7 +88,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConditionResult:
     """What a condition came to.
 
     Attributes:
@@ -269,7 +264,9 @@ def _wrong_group(name: str, scope: Scope) -> str:
 # ---- evaluating ------------------------------------------------------------------------------------------------------
 
 
-def evaluate(text: str, params: Mapping[str, Any], results: Callable[[str], Mapping[str, Any] | None]) -> Verdict:
+def evaluate(
+    text: str, params: Mapping[str, Any], results: Callable[[str], Mapping[str, Any] | None]
+) -> ConditionResult:
     """What a condition comes to.
 
     Args:
@@ -283,24 +280,16 @@ def evaluate(text: str, params: Mapping[str, Any], results: Callable[[str], Mapp
         for reference in condition.references:
             label = str(reference)
             values[label], seen[label] = _value(reference, params, results)
-        tree = ast.Expression(body=_truly(_Filled(values).visit(condition.tree)))
-        answer = _EVALUATOR.eval("", previously_parsed=tree.body)
-        if answer is True:
-            return Verdict(True)
-        return Verdict(False, f"its condition is false: {_told(text, seen)}")
+        if truth(_walk(condition.tree, values)):
+            return ConditionResult(True)
+        return ConditionResult(False, f"its condition is false: {_told(text, seen)}")
     except (ConditionError, Impossible) as error:
         why = str(error)
-    except (
-        InvalidExpression,
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
         why = f"{type(error).__name__}: {shorten(str(error), 100, quote='')}"
-    return Verdict(None, f"its condition cannot be evaluated, and is not tried again: {why}; {_told(text, seen)}")
+    return ConditionResult(
+        None, f"its condition cannot be evaluated, and is not tried again: {why}; {_told(text, seen)}"
+    )
 
 
 def _value(
@@ -342,57 +331,36 @@ def _words(value: Any) -> str:
         return describe(value)
 
 
-class _Filled(ast.NodeTransformer):
-    """The tree with every reference as a constant, and with every look into a value as the operator ``@``.
-
-    So the walker has no names and no attributes to resolve, and nothing that a text says can reach an object of ours.
-    """
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def visit(self, node: ast.AST) -> Any:
-        reference = _reference(node)
-        if reference is not None:
-            return ast.Constant(self._values[str(reference)])
-        return super().visit(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return ast.BinOp(self.visit(node.value), ast.MatMult(), ast.Constant(node.attr))
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        return ast.BinOp(self.visit(node.value), ast.MatMult(), self.visit(node.slice))
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(_WORDS[node.id])
-
-    def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
-        return ast.List([self.visit(item) for item in node.elts], ast.Load())
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        return ast.BoolOp(node.op, [_truly(self.visit(value)) for value in node.values])
-
-
-def _truly(node: ast.expr) -> ast.expr:
-    """``not not x``: true or false and nothing else, by our ``not``."""
-    return ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), node))
-
-
-# ---- the walker ------------------------------------------------------------------------------------------------------
-
-
-def _evaluator() -> EvalWithCompoundTypes:
-    """One for all threads: it keeps nothing of an evaluation. Making one turns Python's warnings off for a moment."""
-    made = EvalWithCompoundTypes(
-        operators=dict(OPERATORS),
-        functions={},
-        names={},
-        allowed_attrs={},
-    )
-    made.functions.clear()
-    kinds = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.List)
-    made.nodes = {kind: made.nodes[kind] for kind in kinds}
-    return made
-
-
-_EVALUATOR = _evaluator()
+def _walk(node: ast.AST, values: Mapping[str, Any]) -> Any:
+    """The value of a node that `parse` has allowed; ``values`` holds what each reference stands for."""
+    reference = _reference(node)
+    if reference is not None:
+        return values[str(reference)]
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=word):
+            return _WORDS[word]
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_walk(item, values) for item in items]
+        case ast.Attribute(value=inner, attr=key):
+            return pick(_walk(inner, values), key)
+        case ast.Subscript(value=inner, slice=place):
+            return pick(_walk(inner, values), _walk(place, values))
+        case ast.UnaryOp(op=op, operand=operand):
+            return OPERATORS[type(op)](_walk(operand, values))
+        case ast.BinOp(left=left, op=op, right=right):
+            return OPERATORS[type(op)](_walk(left, values), _walk(right, values))
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return all(truth(_walk(part, values)) for part in parts)
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            return any(truth(_walk(part, values)) for part in parts)
+        case ast.Compare(left=first, ops=ops, comparators=others):
+            left = _walk(first, values)
+            for compare, other in zip(ops, others, strict=True):
+                right = _walk(other, values)
+                if not OPERATORS[type(compare)](left, right):
+                    return False
+                left = right
+            return True
+    raise ConditionError(f"{type(node).__name__} is not allowed")

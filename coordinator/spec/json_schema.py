@@ -1,7 +1,6 @@
-"""The JSON schema of a job spec, for editors that complete and check while one types.
+"""The JSON schema of a job spec, for editors; ``python -m unstuck.coordinator.spec.json_schema`` writes its file.
 
-``python -m unstuck.coordinator.spec.json_schema`` writes it anew beside this file. The schema is a copy for editors.
-`JobSpec` decides, and also checks what a schema cannot say.
+`JobSpec` decides what is right, and also checks what a schema cannot say.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
 
+ID = "urn:unstuck:job-spec"
 FILE = Path(__file__).with_name("spec.schema.json")
 
 
@@ -28,7 +28,9 @@ def json_schema() -> dict[str, Any]:
             {"type": "string", "enum": [rule for rule in rules if rule != "at_least"]},
             {
                 "type": "object",
-                "properties": {"at_least": {"type": "integer", "minimum": 1}},
+                "properties": {
+                    "at_least": {"type": "integer", "minimum": 1, "description": "How many must have succeeded."}
+                },
                 "required": ["at_least"],
                 "additionalProperties": False,
             },
@@ -40,7 +42,7 @@ def json_schema() -> dict[str, Any]:
             # Pydantic names the keys that fit, and leaves it open whether others may stand there; they may not.
             if "patternProperties" in field:
                 field["additionalProperties"] = False
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": ID, **schema}
 
 
 def schema_text() -> str:

@@ -1,6 +1,6 @@
 """Pydantic's errors in words for the person who wrote the spec.
 
-Translates only: what is an error is decided by the models of ``tasks.protocol.group`` and ``coordinator.spec.model``.
+The models in ``tasks.protocol.group`` and ``coordinator.spec.model`` decide what is an error; this file only words it.
 """
 
 from __future__ import annotations

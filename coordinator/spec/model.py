@@ -1,8 +1,7 @@
-"""The job spec: what a user submits, checked as a whole before anything of it is stored.
+"""The job spec: what a user submits, checked as a whole before any of it is stored.
 
-``JobSpec`` is a value. It reads its file and the SQL files beside it when asked to, and never touches Redis. From a
-file, a text, a dict (``JobSpec.model_validate``) or its parts (``JobSpec(...)``): what is wrong comes as one
-`SpecError` with all problems, and as nothing else.
+A ``JobSpec`` is a value that comes from a file, a text, a dict (``JobSpec.model_validate``) or its parts
+(``JobSpec(...)``). All its problems come together, as one `SpecError`.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, ValidationError, model_validator
 
 from unstuck.coordinator.spec.checks import ONE_STATEMENT, problems_in, problems_of_graph, several_statements
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, listed, shorten, suggestion
-from unstuck.coordinator.spec.text_tree import Reading
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.group import (
     MAX_COUNT,
@@ -37,6 +35,9 @@ from unstuck.tasks.protocol.group import (
 )
 from unstuck.tasks.protocol.texts import Packer
 
+if TYPE_CHECKING:
+    from unstuck.coordinator.spec.text import Reading
+
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 
 JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
@@ -46,31 +47,36 @@ MAX_SQL_FILE = 1024 * 1024  # bytes
 class Defaults(Strict):
     """What holds for every group that says nothing itself. ``conf`` is joined key by key, the group's wins."""
 
-    retry: RetryPolicy | None = None
-    timeout: Timeout | None = None
-    queue_timeout: Timeout | None = None
-    worker_losses: int | None = Field(default=None, ge=1, le=1000, strict=True)
-    queue: QueueName | None = None
-    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="run-time Spark conf of every group")
+    retry: RetryPolicy | None = Field(default=None, description="For groups without a retry of their own.")
+    timeout: Timeout | None = Field(default=None, description="For groups without a timeout of their own.")
+    queue_timeout: Timeout | None = Field(default=None, description="For groups without a queue_timeout of their own.")
+    worker_losses: int | None = Field(
+        default=None, ge=1, le=1000, strict=True, description="For groups without worker_losses of their own."
+    )
+    queue: QueueName | None = Field(default=None, description="For groups without a queue of their own.")
+    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of every group.")
 
 
 class JobSpec(Strict):
     """One job: its groups, and what holds for all of them."""
 
-    name: JobName
-    params: dict[ParamName, Any] = Field(default_factory=dict, description="parameters of every step")
-    defaults: Defaults = Defaults()
+    name: JobName = Field(description="Name of the job.")
+    params: dict[ParamName, Any] = Field(default_factory=dict, description="Parameters of every step.")
+    defaults: Defaults = Field(default=Defaults(), description="What holds for every group that says nothing itself.")
     max_parallel: int | None = Field(
-        default=None, ge=1, le=MAX_COUNT, strict=True, description="attempts that may run at once; None: no bound"
+        default=None, ge=1, le=MAX_COUNT, strict=True, description="Attempts that may run at once; left out: no bound."
     )
     timeout: Timeout | None = Field(
-        default=None, description="of the whole job, from its first claimed attempt to publishing; None: no end"
+        default=None,
+        description="Time limit from the first claimed attempt to publishing; left out: no limit.",
     )
-    on_failure: Literal["cancel_others", "finish_others"] = "cancel_others"
+    on_failure: Literal["cancel_others", "finish_others"] = Field(
+        default="cancel_others", description="What becomes of the other groups when one has failed for good."
+    )
     publish: Listed[DatasetName] | None = Field(
-        default=None, description="outputs that become visible; None: those of groups that nobody needs"
+        default=None, description="Outputs that become visible; left out: those of groups that no other group needs."
     )
-    groups: Listed[GroupSpec] = Field(min_length=1)
+    groups: Listed[GroupSpec] = Field(min_length=1, description="The groups of the job; a fork counts as one.")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -274,8 +280,8 @@ def _read_sql(name: str, folder: Path | None) -> str:
     """The text of an SQL file. Raises: ValueError."""
     if folder is None:
         raise ValueError(f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: instead")
-    # By its spelling, not by where links lead: a spec may be sent by somebody who may not read our files, while the
-    # links in the folder are the work of whoever keeps it.
+    # The spelling of the name counts, not where links lead: a spec may come from somebody who may not read our files,
+    # while the owner of the folder made its links.
     inside = os.path.normpath(name)
     if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir or "\0" in name:
         raise ValueError(f"{shorten(name)} is outside the folder of the spec; put the file beside the spec")

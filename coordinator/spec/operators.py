@@ -1,7 +1,7 @@
-"""Operators of conditions: what each does with values that JSON can hold, within bounds. Pure.
+"""What each operator of a condition does with values that JSON can hold, within bounds. Pure.
 
-Whatever two values meet, an operator answers at once with a value no larger than its bounds, or raises `Impossible`
-with a sentence that names both. Python would take its time over ``9 ** 4000000``, and would format with ``"%9d" % x``.
+An operator answers at once with a value no larger than its bounds, or raises `Impossible` with a sentence that names
+both values. Python itself would compute ``9 ** 4000000`` for seconds, and would format with ``"%9d" % x``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _arithmetic(sign: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any,
 
 def _power(a: Any, b: Any) -> Any:
     _numbers("**", a, b)
-    # The library's own bound, 4,000,000, is for the exponent alone; such a power takes seconds.
+    # Python would compute 9 ** 4000000, which takes seconds.
     if isinstance(a, int) and isinstance(b, int) and a.bit_length() * abs(b) > MAX_BITS:
         raise Impossible(f"{named(a)} ** {named(b)} has more than {MAX_BITS:,} bits")
     if isinstance(a, float) and isinstance(b, int) and b.bit_length() > MAX_BITS:
@@ -108,7 +108,7 @@ def _within(a: Any, b: Any) -> bool:
     raise Impossible(f"{named(a)} in {named(b)}: expected a list, or text in text")
 
 
-def _pick(value: Any, key: Any) -> Any:
+def pick(value: Any, key: Any) -> Any:
     """``value.key`` or ``value[key]``, of what JSON can hold. Never an attribute of an object."""
     if isinstance(value, dict) and isinstance(key, str):
         if key in value:
@@ -132,7 +132,6 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.FloorDiv: _arithmetic("//", operator.floordiv),
     ast.Mod: _arithmetic("%", operator.mod),
     ast.Pow: _power,
-    ast.MatMult: _pick,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: _ordered("<", operator.lt),

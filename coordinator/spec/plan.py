@@ -1,6 +1,6 @@
-"""The plan: a job spec compiled once, so that deciding never walks the spec.
+"""The plan: a job spec that is compiled once, so that a decision never walks the spec.
 
-Holds who needs whom, who comes after whom, and what each runner must collect for the forks that wait for it.
+It holds which groups need and follow which, and what each runner must collect for the forks that wait for it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def compile_plan(spec: JobSpec) -> Plan:
         source = group.fork_from
         if source is not None:
             # `from: clean.month` names a needed group, or an output that one of the needed groups makes.
-            # A fork's members would each bring values of their own, so they make none (spec_check says so).
+            # A fork is no maker: its members would each bring values of their own. `problems_in` tells that.
             makers = [source.output] if source.output in group.needs else list(group.needs)
             for maker in makers:
                 if merged[maker].for_each is not None:

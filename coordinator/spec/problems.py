@@ -1,7 +1,6 @@
-"""A problem of a job spec: where it stands, and what was expected there in words a person can act on.
+"""A problem of a job spec: its place, and what was expected there, in words that a person can act on.
 
-All problems of a spec are told at once, as one `SpecError`. This file only words and sorts problems; it never
-reads a file and never decides what is wrong.
+All problems of a spec are told at once, as one `SpecError`.
 """
 
 from __future__ import annotations

@@ -1,27 +1,25 @@
-"""The text of a spec, YAML or JSON, read into plain values with their places.
+"""Read the text of a spec, YAML or JSON, into plain values with their places.
 
-Only what JSON can say is read: text, numbers, true, false, null, lists, and mappings with text keys. Where readers
-of YAML 1.1 and 1.2 disagree about a word (``no``, ``010``, ``1_000``), it is refused instead of guessed, with the
-advice to use quotes. Dates and clock times are text. No tag ever builds a Python object.
-
-Imported only where a text is read: a coordinator is given specs as values and needs no parser.
+Only what JSON can say is read, no tag builds a Python object, and a word that readers of YAML 1.1 and 1.2 understand
+differently (``no``, ``010``, ``1_000``) is refused. Only code that reads a text imports this file, since a coordinator
+is given specs as values and needs no parser.
 """
 
 from __future__ import annotations
 
-import bisect
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import yaml
 
-from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, describe, shorten
-from unstuck.coordinator.spec.text_tree import MAX_DEPTH, Node, Place, Reading, Tree
+from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, SpecError, describe, shorten
 
 MAX_BYTES = 10 * 1024 * 1024
+MAX_NODES = 500_000  # with every alias counted as what it stands for: the bound on alias bombs
+MAX_DEPTH = 40  # well below the depth at which Python's own recursion ends
 
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -38,7 +36,60 @@ _TRUTHS_OF_YAML_1_1 = {
 }
 _TEXT_TAGS = (None, "!", "tag:yaml.org,2002:str")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_JSON_SPACE = re.compile(r"[ \t\n\r]*")
+_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|[^\s,:"\[\]{}]+')  # of a text that is known to be JSON
+
+
+class Place(NamedTuple):
+    """Line and column, counted from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value and where it stands.
+
+    Attributes:
+        value: the plain value.
+        parts: the nodes of a list, by index, or of a mapping, by key.
+        keys: for a mapping, where each key stands.
+        size: how many values it stands for, itself included and aliases counted in full.
+        height: how many levels there are below it.
+    """
+
+    value: Any
+    place: Place
+    parts: dict[Any, Node] = field(default_factory=dict)
+    keys: dict[str, Place] = field(default_factory=dict)
+    size: int = 1
+    height: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A text that was read: its values, and the way back from a value to its place."""
+
+    source: str
+    root: Node
+    problems: tuple[Problem, ...] = ()
+
+    def data(self) -> Any:
+        """Plain values: text, numbers, true, false, None, lists and dicts."""
+        return self.root.value
+
+    def located(self, problem: Problem) -> Problem:
+        """``problem`` with the line and column of its place, or of the nearest place around it that is written."""
+        node, place = self.root, self.root.place
+        for depth, part in enumerate(problem.loc, start=1):
+            child = node.parts.get(part)
+            if child is None:
+                break
+            place = child.place
+            if problem.on_key and depth == len(problem.loc):
+                place = node.keys.get(str(part), place)  # a key that `<<` brought in has no place here
+            node = child
+        return replace(problem, source=self.source, line=place.line, column=place.column)
 
 
 def read_bytes(data: bytes, source: str) -> str:
@@ -66,29 +117,28 @@ def read_text(text: str, source: str) -> Reading:
         SpecError: empty, too big, too deep, or neither YAML nor JSON. Problems that leave the rest readable
             (a key that stands twice, a word that readers disagree about) are in ``Reading.problems`` instead.
     """
-    tree = Tree(source)
+    builder = _Builder(source)
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
-        raise tree.refuse("larger than 10 MB")
+        raise builder.refused("larger than 10 MB")
     if half := _SURROGATE.search(text):
-        place = Place(text.count("\n", 0, half.start()) + 1, half.start() - text.rfind("\n", 0, half.start()))
-        raise tree.refuse("not valid Unicode: half of a surrogate pair", place)
+        raise builder.refused("not valid Unicode: half of a surrogate pair", _place_at(text, half.start()))
     text = text.removeprefix("\ufeff")
     if not text.strip():
-        raise tree.refuse("the spec is empty; it wants at least name: and groups:")
+        raise builder.refused("the spec is empty; it wants at least name: and groups:")
     if source.lower().endswith(".json"):
-        root = _Json(text, tree).root()
+        root = _read_json(text, builder)
     elif text.lstrip().startswith("{"):
         try:
-            root = _Json(text, tree).root()
+            root = _read_json(text, builder)
         except SpecError as as_json:
-            tree = Tree(source)  # perhaps a YAML mapping in braces, or JSON with a comment
+            builder = _Builder(source)  # perhaps a YAML mapping in braces, or JSON with a comment
             try:
-                root = _Yaml(text, tree).root()
+                root = _read_yaml(text, builder)
             except SpecError as as_yaml:
                 raise max(as_json, as_yaml, key=_how_far) from None
     else:
-        root = _Yaml(text, tree).root()
-    return Reading(source, root, tuple(tree.problems))
+        root = _read_yaml(text, builder)
+    return Reading(source, root, tuple(builder.problems))
 
 
 def plain_scalar(text: str) -> str | int | float | bool | None:
@@ -123,120 +173,145 @@ def plain_scalar(text: str) -> str | int | float | bool | None:
     return text
 
 
-class _Yaml:
-    """Builds the tree from the parser's events: one event at a time, so that the bounds hold before memory is spent."""
+class _Builder:
+    """Builds the nodes from the events of a parser, one at a time, so that the bounds hold before memory is spent."""
 
-    def __init__(self, text: str, tree: Tree) -> None:
-        self.text = text
-        self.tree = tree
-        self.anchors: dict[str, Node | None] = {}  # None while the anchored value is still being read
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.problems: list[Problem] = []
+        self._size = 0
+        self._word: Callable[[str], Any] = plain_scalar
+        self._anchors: dict[str, Node | None] = {}  # None: the anchored value is still being read
 
-    def root(self) -> Node:
-        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        try:
-            return self._documents(iter(yaml.parse(self.text, Loader=loader)))
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            what = str(error.problem)
-            if error.context and error.context_mark:
-                what += f" {error.context} (line {error.context_mark.line + 1})"
-            if "\t" in self.text and "cannot start any token" in what:
-                what += "; YAML is indented with spaces, never with tabs"
-            raise self.tree.refuse(f"not readable as YAML: {what}", _place(mark) if mark else None) from None
-        except yaml.reader.ReaderError as error:
-            index = error.position if isinstance(error.position, int) else 0
-            place = Place(self.text.count("\n", 0, index) + 1, index - self.text.rfind("\n", 0, index))
-            raise self.tree.refuse(f"not readable as YAML: {error.reason}", place) from None
-        except yaml.YAMLError as error:
-            raise self.tree.refuse(f"not readable as YAML: {error}") from None
-
-    def _documents(self, events: Iterator[Any]) -> Node:
+    def document(self, events: Iterator[Any], word: Callable[[str], Any] = plain_scalar) -> Node:
+        """The root of the one document in ``events``; ``word`` reads what stands without quotes."""
+        self._word = word
         root: Node | None = None
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
-                    raise self.tree.refuse(
-                        "a second document begins here; one file holds one spec", _place(event.start_mark)
-                    )
+                    place = _place(event.start_mark)
+                    raise self.refused("a second document begins here; one file holds one spec", place)
                 root = self._value(next(events), events, ())
         if root is None or root.value is None:
-            raise self.tree.refuse("the spec is empty; it wants at least name: and groups:")
+            raise self.refused("the spec is empty; it wants at least name: and groups:")
         return root
+
+    def refused(self, message: str, place: Place | None = None, loc: Loc = ()) -> SpecError:
+        """The error that ends the reading at once, with all that was found before."""
+        return SpecError([*self.problems, Problem(message, loc, False, self.source, *(place or (None, None)))])
+
+    def _note(self, message: str, place: Place, loc: Loc) -> None:
+        """A problem that does not keep the rest from being read, unless there are very many."""
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise self.refused("more problems follow; the reading ends here", place)
+        self.problems.append(Problem(message, loc, False, self.source, *place))
+
+    def _count(self, place: Place, loc: Loc, size: int = 1, height: int = 0) -> None:
+        """Account for ``size`` more values at ``loc``, of which the deepest is ``height`` levels below it."""
+        self._size += size
+        if self._size > MAX_NODES:
+            raise self.refused(f"more than {MAX_NODES:,} values, with aliases counted as what they stand for", place)
+        if len(loc) + height > MAX_DEPTH:
+            raise self.refused(f"nested more than {MAX_DEPTH} levels deep", place)
 
     def _value(self, event: Any, events: Iterator[Any], loc: Loc) -> Node:
         place = _place(event.start_mark)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, place, loc)
-        self.tree.count(place, loc)
+        self._count(place, loc)
         if event.anchor is not None:
-            self.anchors[event.anchor] = None
+            self._anchors[event.anchor] = None
         if isinstance(event, yaml.SequenceStartEvent):
             self._check_tag(event, place, loc, "tag:yaml.org,2002:seq")
-            items: list[Node] = []
+            items: dict[Any, Node] = {}
             while not isinstance(item := next(events), yaml.SequenceEndEvent):
-                items.append(self._value(item, events, (*loc, len(items))))
-            node = Node.branch(items, place)
+                items[len(items)] = self._value(item, events, (*loc, len(items)))
+            node = _branch([item.value for item in items.values()], place, items)
         elif isinstance(event, yaml.MappingStartEvent):
             self._check_tag(event, place, loc, "tag:yaml.org,2002:map")
             node = self._mapping(events, place, loc)
         else:
             node = Node(self._scalar(event, place, loc), place)
         if event.anchor is not None:
-            self.anchors[event.anchor] = node
+            self._anchors[event.anchor] = node
         return node
 
     def _mapping(self, events: Iterator[Any], place: Place, loc: Loc) -> Node:
-        values: dict[str, Node] = {}
+        parts: dict[Any, Node] = {}
         keys: dict[str, Place] = {}
         merged: list[Node] = []
         while not isinstance(event := next(events), yaml.MappingEndEvent):
             at = _place(event.start_mark)
             if not isinstance(event, yaml.ScalarEvent):
-                raise self.tree.refuse("a key must be text, not a list, a mapping or an alias", at, loc)
+                raise self.refused("a key must be text, not a list, a mapping or an alias", at, loc)
             if event.value == "<<" and event.implicit[0]:
                 merged.append(self._value(next(events), events, (*loc, "<<")))
                 continue
             self._check_tag(event, at, loc, *_TEXT_TAGS)
-            key = str(event.value)  # a key is text whatever it looks like, so `on:` and `1:` surprise nobody
-            self.tree.take_key(key, at, keys, loc)
+            key = self._text(event, at, loc)  # a key is text whatever it looks like, so `on:` and `1:` surprise nobody
+            if key in keys:
+                first = f"{shorten(key)} stands twice in one mapping, first on line {keys[key].line}; keep one"
+                self._note(first, at, (*loc, key))
             value = self._value(next(events), events, (*loc, key))
-            values.setdefault(key, value)
+            keys.setdefault(key, at)
+            parts.setdefault(key, value)
         # What is written here wins over what `<<` brings in; of several, the first wins.
         for base in merged:
-            for one in base.value if isinstance(base.value, list) else [base]:
+            for one in base.parts.values() if isinstance(base.value, list) else [base]:
                 if isinstance(one.value, dict):
-                    for key, value in one.value.items():
-                        values.setdefault(key, value)
+                    for key, part in one.parts.items():
+                        parts.setdefault(key, part)
                 else:
-                    self.tree.note(
-                        f"<< takes a mapping or a list of mappings, not {describe(one.value)}", base.place, loc
-                    )
-        return Node.branch(values, place, keys)
+                    what = f"<< takes a mapping or a list of mappings, not {describe(one.value)}"
+                    self._note(what, base.place, loc)
+        return _branch({key: part.value for key, part in parts.items()}, place, parts, keys)
 
     def _scalar(self, event: Any, place: Place, loc: Loc) -> Any:
         self._check_tag(event, place, loc, *_TEXT_TAGS)
-        text = str(event.value)
+        text = self._text(event, place, loc)
         if event.tag is not None or not event.implicit[0]:
             return text
         try:
-            return plain_scalar(text)
+            return self._word(text)
         except ValueError as error:
-            self.tree.note(str(error), place, loc)
+            self._note(str(error), place, loc)
             return text
 
+    def _text(self, event: Any, place: Place, loc: Loc) -> str:
+        text = str(event.value)
+        if _SURROGATE.search(text):  # written as an escape
+            self._note("not valid Unicode: half of a surrogate pair", place, loc)
+            text = _SURROGATE.sub("?", text)
+        return text
+
     def _alias(self, event: Any, place: Place, loc: Loc) -> Node:
-        if event.anchor not in self.anchors:
-            raise self.tree.refuse(f"the alias *{event.anchor} has no anchor &{event.anchor} above it", place, loc)
-        node = self.anchors[event.anchor]
+        if event.anchor not in self._anchors:
+            raise self.refused(f"the alias *{event.anchor} has no anchor &{event.anchor} above it", place, loc)
+        node = self._anchors[event.anchor]
         if node is None:
-            raise self.tree.refuse(f"the alias *{event.anchor} stands inside what it stands for", place, loc)
-        self.tree.count(place, loc, node.size, node.height)
+            raise self.refused(f"the alias *{event.anchor} stands inside what it stands for", place, loc)
+        self._count(place, loc, node.size, node.height)
         return replace(node, place=place)
 
     def _check_tag(self, event: Any, place: Place, loc: Loc, *known: str | None) -> None:
         if event.tag is not None and event.tag not in known:
             tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
-            self.tree.note(f"the tag {shorten(tag, quote='')} is not read here; write the value without it", place, loc)
+            self._note(f"the tag {shorten(tag, quote='')} is not read here; write the value without it", place, loc)
+
+
+def _branch(value: Any, place: Place, parts: dict[Any, Node], keys: dict[str, Place] | None = None) -> Node:
+    """A list or a mapping of finished nodes."""
+    height = 1 + max((part.height for part in parts.values()), default=0)
+    return Node(value, place, parts, keys or {}, 1 + sum(part.size for part in parts.values()), height)
+
+
+def _place(mark: Any) -> Place:
+    return Place(mark.line + 1, mark.column + 1)
+
+
+def _place_at(text: str, index: int) -> Place:
+    return Place(text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index))
 
 
 def _how_far(error: SpecError) -> tuple[int, int]:
@@ -245,83 +320,70 @@ def _how_far(error: SpecError) -> tuple[int, int]:
     return (last.line or 0, last.column or 0)
 
 
-def _place(mark: Any) -> Place:
-    return Place(mark.line + 1, mark.column + 1)
+# ---- YAML ------------------------------------------------------------------------------------------------------------
 
 
-class _Json:
-    """Builds the tree from JSON. Not through YAML: tabs, ``\\/`` and surrogate pairs are JSON, and are not YAML."""
+def _read_yaml(text: str, builder: _Builder) -> Node:
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return builder.document(iter(yaml.parse(text, Loader=loader)))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = str(error.problem)
+        if error.context and error.context_mark:
+            what += f" {error.context} (line {error.context_mark.line + 1})"
+        if "\t" in text and "cannot start any token" in what:
+            what += "; YAML is indented with spaces, never with tabs"
+        raise builder.refused(f"not readable as YAML: {what}", _place(mark) if mark else None) from None
+    except yaml.reader.ReaderError as error:
+        index = error.position if isinstance(error.position, int) else 0
+        raise builder.refused(f"not readable as YAML: {error.reason}", _place_at(text, index)) from None
+    except yaml.YAMLError as error:
+        raise builder.refused(f"not readable as YAML: {error}") from None
 
-    def __init__(self, text: str, tree: Tree) -> None:
-        self.text = text
-        self.tree = tree
-        self.lines = [0, *(found.end() for found in re.finditer("\n", text))]
-        # Numbers stay text until plain_scalar has looked at their size.
-        self.decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
-    def root(self) -> Node:
-        try:
-            self.decoder.decode(self.text)
-        except json.JSONDecodeError as error:
-            what = error.msg.replace("Expecting", "expected")
-            raise self.tree.refuse(f"not readable as JSON: {what}", Place(error.lineno, error.colno)) from None
-        except RecursionError:
-            raise self.tree.refuse(f"nested more than {MAX_DEPTH} levels deep") from None
-        return self._value(self._skip(0), ())[0]
+# ---- JSON ------------------------------------------------------------------------------------------------------------
 
-    def _skip(self, index: int) -> int:
-        found = _JSON_SPACE.match(self.text, index)
-        return found.end() if found else index
 
-    def _place(self, index: int) -> Place:
-        line = bisect.bisect_right(self.lines, index)
-        return Place(line, index - self.lines[line - 1] + 1)
+def _read_json(text: str, builder: _Builder) -> Node:
+    """Not through YAML: tabs, ``\\/`` and surrogate pairs are JSON, and are not YAML."""
+    try:
+        # Numbers stay text: plain_scalar looks at their size first.
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
+    except json.JSONDecodeError as error:
+        what = error.msg.replace("Expecting", "expected")
+        raise builder.refused(f"not readable as JSON: {what}", Place(error.lineno, error.colno)) from None
+    except RecursionError:
+        raise builder.refused(f"nested more than {MAX_DEPTH} levels deep") from None
+    return builder.document(_json_events(text), _json_word)
 
-    def _value(self, index: int, loc: Loc) -> tuple[Node, int]:
-        """The value that begins at ``index``, and where it ends. The syntax has been checked."""
-        place = self._place(index)
-        self.tree.count(place, loc)
-        if self.text[index] == "[":
-            items: list[Node] = []
-            index = self._skip(index + 1)
-            while self.text[index] != "]":
-                item, index = self._value(self._skip(index + (self.text[index] == ",")), (*loc, len(items)))
-                items.append(item)
-                index = self._skip(index)
-            return Node.branch(items, place), index + 1
-        if self.text[index] == "{":
-            return self._mapping(index, place, loc)
-        value, end = self.decoder.raw_decode(self.text, index)
-        if self.text[index] == '"':
-            if _SURROGATE.search(value):
-                self.tree.note("not valid Unicode: half of a surrogate pair", place, loc)
-                value = ""
-        elif isinstance(value, str):
-            value = self._number(value, place, loc)
-        return Node(value, place), end
 
-    def _mapping(self, index: int, place: Place, loc: Loc) -> tuple[Node, int]:
-        values: dict[str, Node] = {}
-        keys: dict[str, Place] = {}
-        index = self._skip(index + 1)
-        while self.text[index] != "}":
-            index = self._skip(index + (self.text[index] == ","))
-            at = self._place(index)
-            key, index = self.decoder.raw_decode(self.text, index)
-            if _SURROGATE.search(key):
-                self.tree.note("not valid Unicode: half of a surrogate pair", at, loc)
-                key = _SURROGATE.sub("?", key)
-            self.tree.take_key(key, at, keys, loc)
-            value, index = self._value(self._skip(self._skip(index) + 1), (*loc, key))
-            values.setdefault(key, value)
-            index = self._skip(index)
-        return Node.branch(values, place, keys), index + 1
+def _json_events(text: str) -> Iterator[Any]:
+    """The events that a YAML parser would have for a text that is JSON."""
+    yield yaml.DocumentStartEvent()
+    end_of_list, end_of_mapping = yaml.SequenceEndEvent(), yaml.MappingEndEvent()
+    line = begin = seen = 0  # of the line: its number, and the index of its first character
+    for token in _JSON_TOKEN.finditer(text):
+        start, word = token.start(), token[0]
+        if breaks := text.count("\n", seen, start):
+            line, begin = line + breaks, text.rfind("\n", seen, start) + 1
+        seen, mark = token.end(), yaml.Mark("", start, line, start - begin, "", 0)
+        if word[0] == '"':
+            value = json.loads(word) if "\\" in word else word[1:-1]
+            yield yaml.ScalarEvent(None, None, (False, True), value, mark)
+        elif word == "[":
+            yield yaml.SequenceStartEvent(None, None, True, mark)
+        elif word == "{":
+            yield yaml.MappingStartEvent(None, None, True, mark)
+        elif word == "]":
+            yield end_of_list
+        elif word == "}":
+            yield end_of_mapping
+        else:
+            yield yaml.ScalarEvent(None, None, (True, False), word, mark)
 
-    def _number(self, word: str, place: Place, loc: Loc) -> Any:
-        try:
-            if word in ("NaN", "Infinity", "-Infinity"):
-                raise ValueError(f"{word} is not JSON; put it in quotes if it is text")
-            return plain_scalar(word)
-        except ValueError as error:
-            self.tree.note(str(error), place, loc)
-            return word
+
+def _json_word(word: str) -> Any:
+    if word in ("NaN", "Infinity", "-Infinity"):
+        raise ValueError(f"{word} is not JSON; put it in quotes if it is text")
+    return plain_scalar(word)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, cast
 
@@ -198,7 +198,7 @@ class Store:
             "attempts": {name: attempt.to_json() for name, attempt in decision.offered.items()},
             "drop": list(decision.dropped),
             "forget": list(decision.forgotten),
-            "thaw": list(decision.thawed),
+            "unfreeze": list(decision.unfrozen),
             "uncollect": list(decision.uncollected),
             "orders": {name: list(order) for name, order in decision.orders.items()},
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
@@ -285,7 +285,7 @@ class Store:
             pipe.hset(
                 keys.job,
                 mapping={
-                    "halted": json.dumps(reason.to_dict()),
+                    "halted": json.dumps(asdict(reason)),
                     "status": Status.PAUSED,
                     "commit": commit_id,
                     "paused_at": float(paused_at or 0) or now,

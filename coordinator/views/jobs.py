@@ -291,5 +291,5 @@ def _listed(text: str) -> ListedJob:
         {state: int(n) for state, n in data["groups"].items()},
         data["total"],
         int(data["version"]),
-        Reason.from_dict(data["reason"]) if data["reason"] else None,
+        Reason(**data["reason"]) if data["reason"] else None,
     )

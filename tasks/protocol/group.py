@@ -86,25 +86,32 @@ class Strict(BaseModel):
 class RetryPolicy(Strict):
     """How failures of the user's code are met. Backoff is ``backoff * 2**n`` up to ``max_backoff``, with jitter."""
 
-    max: int = Field(default=3, ge=0, le=1000, strict=True, description="retries after the first attempt")
-    backoff: Seconds = 10.0
-    max_backoff: Seconds = 300.0
-    jitter: float = Field(default=0.1, ge=0, le=1, strict=True, description="share of the backoff that is random")
+    max: int = Field(default=3, ge=0, le=1000, strict=True, description="Retries after the first attempt.")
+    backoff: Seconds = Field(default=10.0, description="Wait before the first retry; it doubles with every retry.")
+    max_backoff: Seconds = Field(default=300.0, description="The longest wait before a retry.")
+    jitter: float = Field(default=0.1, ge=0, le=1, strict=True, description="Share of the wait that is random.")
 
 
 class Step(Strict):
     """One Python function ``fn(spark, ctx, **params)``, or one SQL statement."""
 
     python: str | None = Field(
-        default=None, strict=True, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="module:function"
+        default=None,
+        strict=True,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
+        description="The function to call, as module:function.",
     )
-    sql: str | None = Field(default=None, strict=True, min_length=1, description="one statement; parameters as :name")
+    sql: str | None = Field(
+        default=None, strict=True, min_length=1, description="One SQL statement; parameters are written as :name."
+    )
     sql_file: StrictStr | None = Field(
-        default=None, description="a file with one statement, read at submit, beside the spec"
+        default=None, description="A file beside the spec with one SQL statement; it is read at submit."
     )
-    output: DatasetName | None = Field(default=None, description="where the returned frame, or the query's rows, go")
-    params: dict[ParamName, Any] = Field(default_factory=dict)
-    timeout: Timeout | None = Field(default=None, description="of this step alone; None: no end")
+    output: DatasetName | None = Field(default=None, description="Name of the output that the step writes.")
+    params: dict[ParamName, Any] = Field(
+        default_factory=dict, description="Parameters of this step; they win over those of the group and of the job."
+    )
+    timeout: Timeout | None = Field(default=None, description="Time limit of this step; left out: no limit.")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -125,9 +132,12 @@ class ForkFrom(Strict):
     """A dynamic fork: the values of one column of an earlier output."""
 
     source: str = Field(
-        alias="from", strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[A-Za-z_]\w*$", description="output.column"
+        alias="from",
+        strict=True,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[A-Za-z_]\w*$",
+        description="The column, as output.column.",
     )
-    distinct: StrictBool = False
+    distinct: StrictBool = Field(default=False, description="Take each value of the column once.")
 
     @property
     def output(self) -> str:
@@ -141,8 +151,12 @@ class ForkFrom(Strict):
 class JoinRule(Strict):
     """When a group may go, by the states of what it needs."""
 
-    rule: Literal["all_succeeded", "all_done", "any_succeeded", "at_least", "none_failed"] = "all_succeeded"
-    count: int = Field(default=0, ge=0, le=MAX_COUNT, strict=True)
+    rule: Literal["all_succeeded", "all_done", "any_succeeded", "at_least", "none_failed"] = Field(
+        default="all_succeeded", description="The states that the needed groups must have."
+    )
+    count: int = Field(
+        default=0, ge=0, le=MAX_COUNT, strict=True, description="For at_least: how many must have succeeded."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -168,35 +182,41 @@ class JoinRule(Strict):
 class GroupSpec(Strict):
     """One task group of a job: what it needs, when it may go, what it runs and how its failures are met."""
 
-    name: GroupName
-    needs: Listed[GroupName] = ()
-    join: JoinRule = JoinRule()
+    name: GroupName = Field(description="Name of the group, unique in the job.")
+    needs: Listed[GroupName] = Field(
+        default=(), description="Groups that come before this one, and whose outputs it reads."
+    )
+    join: JoinRule = Field(default=JoinRule(), description="When the group may go, by the states of what it needs.")
     when: str | None = Field(
         default=None,
         strict=True,
         min_length=1,
         max_length=MAX_WHEN,
-        description="a condition; false: the group is skipped once its join says that it may go",
+        description="A condition; where it is false, the group is skipped once its join says that it may go.",
     )
     for_each: dict[ParamName, Listed[Scalar] | ForkFrom] | None = Field(
-        default=None, description="one parameter and its values: the group is forked, one member per value"
+        default=None, description="One parameter and its values: the group is forked, one member for each value."
     )
-    queue: QueueName | None = Field(default=None, description="None: 'spark', or 'light' for spark: false")
-    spark: StrictBool = Field(default=True, description="false: plain Python, no JVM")
-    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="run-time Spark conf of this group")
-    params: dict[ParamName, Any] = Field(default_factory=dict)
-    steps: Listed[Step] = ()
-    retry: RetryPolicy | None = None
-    timeout: Timeout | None = Field(default=None, description="from the group's first step; None: no end")
+    queue: QueueName | None = Field(
+        default=None, description="The Celery queue; left out: spark, or light with spark: false."
+    )
+    spark: StrictBool = Field(default=True, description="False: the steps are plain Python and start no JVM.")
+    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of this group.")
+    params: dict[ParamName, Any] = Field(
+        default_factory=dict, description="Parameters of every step of the group; they win over those of the job."
+    )
+    steps: Listed[Step] = Field(default=(), description="What one attempt runs, in this order; without steps: a join.")
+    retry: RetryPolicy | None = Field(default=None, description="How failures of the steps are met.")
+    timeout: Timeout | None = Field(
+        default=None, description="Time limit of an attempt, from its first step; left out: no limit."
+    )
     queue_timeout: Timeout | None = Field(
-        default=None, description="QUEUED for longer than this without a claim: FAILED; None: it waits for ever"
+        default=None, description="A group that nobody claims for this long fails; left out: it waits for ever."
     )
-    fresh: StrictBool = Field(
-        default=False, description="each attempt runs in a process that has run nothing else; it starts anew each time"
-    )
-    optional: StrictBool = Field(default=False, description="its failure does not fail the job")
+    fresh: StrictBool = Field(default=False, description="Each attempt runs in a new process.")
+    optional: StrictBool = Field(default=False, description="A failure of the group does not fail the job.")
     worker_losses: int = Field(
-        default=3, ge=1, le=1000, strict=True, description="losses in a row before the group counts as POISON"
+        default=3, ge=1, le=1000, strict=True, description="Workers lost in a row until the group fails as POISON."
     )
 
     @field_validator("for_each")

@@ -24,7 +24,7 @@ from tests.cli.conftest import ByHand, Cli
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.cli import watch
 from unstuck.coordinator.cli.connection import Connection
-from unstuck.coordinator.explain import brief
+from unstuck.coordinator.explain import job as explain_job
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -179,7 +179,7 @@ def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(
     """A log of a CI that ends in SUBMITTED or QUEUED helps nobody."""
     monkeypatch.setattr(watch, "STANDS", 0.3)
     monkeypatch.setattr(watch, "EVERY", 0.05)
-    monkeypatch.setattr(brief, "LONELY", 0.1)
+    monkeypatch.setattr(explain_job, "LONELY", 0.1)
     job = hand.submit({"name": "only", "queue": "gpu"})
     drawn = io.StringIO()
     console = Console(file=drawn, width=1000)

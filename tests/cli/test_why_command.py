@@ -67,7 +67,7 @@ def test_every_part_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:
         ("why", "all_succeeded: 1 of 1 not done; waits for flaky (BACKOFF)"),
         ("since", clock(view.job.submitted_at)),
         ("next", f"{clock(view.due)}: what it needs is looked at again"),
-        ("ends", "when these can no longer satisfy it"),
+        ("ends", "when its join can no longer be satisfied"),
         ("try", f"unstuck cancel {job}"),
     ]
     assert told[job][2] == ("since", clock(view.job.started_at))

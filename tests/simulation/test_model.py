@@ -17,15 +17,13 @@ from tests.simulation.model.both import KEYS, STEP, Both, server_time, submit
 from tests.simulation.stage.calm import CalmLine
 from tests.support.coordinator import WatchedWarehouses
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.group import rerun, skip
+from unstuck.coordinator.commands.job import Command, Commanded
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.decide.requests import rerun, skip
-from unstuck.coordinator.model.commanded import Commanded
 from unstuck.coordinator.model.decision import Acks, Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord, Reason
-from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.model.summary import summary_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.jobs import CommitAnswer, Store

@@ -11,10 +11,19 @@ from dataclasses import dataclass, field
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Decision, Environment
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GROUP_TERMINAL, TERMINAL, GroupState, Intent, Status, derive
+from unstuck.coordinator.model.status import (
+    GROUP_MOVES,
+    GROUP_MOVES_REQUESTED,
+    GROUP_TERMINAL,
+    JOB_MOVES,
+    TERMINAL,
+    GroupState,
+    Intent,
+    Status,
+    derive,
+)
 
 S = GroupState
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
@@ -99,7 +108,7 @@ def _judge_events(state: JobState, decision: Decision, old: Mapping[str, GroupRe
         move = (at.get(name, S.WAITING), S(event["kind"]))
         at[name] = move[1]
         asked = (event["kind"], event.get("code")) in ((S.SKIPPED, "USER_SKIPPED"), (S.WAITING, "USER_RERUN"))
-        if move not in (GROUP_MOVES_ASKED if asked else GROUP_MOVES):
+        if move not in (GROUP_MOVES_REQUESTED if asked else GROUP_MOVES):
             raise Broken(f"{name} moved from {move[0]} to {move[1]}{', as was asked' if asked else ''}")
         (seen.asked if asked else seen.groups).add(move)
     for name, record in state.groups.items():
@@ -123,8 +132,8 @@ def judge_words(state: JobState, env: Environment, due: float | None) -> None:
     for one in told:
         if not one.what.strip() or "unknown" in one.what.lower():
             raise Broken(f"{one.subject} is {one.state}, and all that is said is {one.what!r}")
-        if one.next_at and one.next_at < env.now:
-            raise Broken(f"{one.subject} is {one.state}, and what comes next was {env.now - one.next_at}s ago: {one}")
+        if one.next.at and one.next.at < env.now:
+            raise Broken(f"{one.subject} is {one.state}, and what comes next was {env.now - one.next.at}s ago: {one}")
         if one.state and one.state not in ENDED:
             _judge_wait(state, one, env)
     if told[0].subject != state.job.id or told[0].state != state.job.status:
@@ -139,7 +148,7 @@ def judge_words(state: JobState, env: Environment, due: float | None) -> None:
 def _judge_wait(state: JobState, one: Explanation, env: Environment) -> None:
     """Of what waits it is said what is next, when it gives up, what helps; and no more than a decision would do."""
     job = state.job
-    if not one.next_what or not one.gives_up:
+    if not one.next.what or not one.ends.what:
         raise Broken(f"{one.subject} is {one.state}, and what comes next, or when it gives up, is not said: {one}")
     if not one.help and job.intent is not Intent.FORCE_STOP:
         raise Broken(f"{one.subject} is {one.state}, and nothing is said that would help: {one}")
@@ -148,5 +157,5 @@ def _judge_wait(state: JobState, one: Explanation, env: Environment) -> None:
         return
     if one.timed:
         raise Broken(f"{one.subject} is in BACKOFF of a job told to {job.intent}, and an attempt is promised: {one}")
-    if waits and (one.next_at or f"unstuck resume {job.id}" not in one.help):
+    if waits and (one.next.at or f"unstuck resume {job.id}" not in one.help):
         raise Broken(f"{one.subject} is in BACKOFF and goes on when the job is resumed, and that is not said: {one}")

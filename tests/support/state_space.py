@@ -19,10 +19,9 @@ from tests.support.invariants import Broken, Seen, judge
 from tests.support.job_in_memory import LEASE
 from tests.support.sample_jobs import OUTCOMES, SPECS, VALUES
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.job import Command, command
+from unstuck.coordinator.commands.group import rerun, skip
+from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.decide.requests import rerun, skip
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Decision, Environment, Guard, PublishResult
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
@@ -142,22 +141,22 @@ class SmallWorld:
         """Where the job stands, as coarsely as a person would say it."""
         job = self.job
         states = frozenset(self.states().values())
-        return (job.status, job.intent, job.phase, states, job.halted is not None, bool(job.asks), self.slot)
+        return (job.status, job.intent, job.phase, states, job.halted is not None, bool(job.requests), self.slot)
 
     def novelty(self) -> tuple[Any, ...]:
         """Where the job stands, and what lies on its record that the next decision must take in."""
         job = self.job
         said = {(bool(a.claimant), _heard(a.outcome), a.lease < self.now, a.order) for a in self.attempts.values()}
         recovering = any(record.recovering for record in self.groups.values())
-        asked = tuple((ask.do, "[" in ask.group, self.state().record(ask.group).state) for ask in job.asks)
-        return (self.situation(), frozenset(said), recovering, job.pause_now, job.renewed, self.doing, asked)
+        asked = tuple((ask.do, "[" in ask.group, self.state().record(ask.group).state) for ask in job.requests)
+        return (self.situation(), frozenset(said), recovering, job.pause_now, job.reset_budgets, self.doing, asked)
 
     def key(self) -> object:
         """Equal for worlds that differ in nothing but numbers: times, epochs, words."""
         job, now = self.job, self.now
         times = (job.publish_next <= now, now >= job.intent_at + 60.0)
         groups = ((g, r.state, r.failures, r.losses, r.next_at <= now) for g, r in self.groups.items())
-        return (self.novelty(), job.asks, times, tuple(self.collected.items()), frozenset(groups))
+        return (self.novelty(), job.requests, times, tuple(self.collected.items()), frozenset(groups))
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -364,7 +363,7 @@ class SmallWorld:
             self.attempts[name] = Attempt(attempt.epoch, attempt.nonce)
         for gone, records in (
             (decision.forgotten, self.groups),
-            (decision.thawed, self.frozen),
+            (decision.unfrozen, self.frozen),
             (decision.uncollected, self.collected),
         ):
             for name in gone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from unstuck.coordinator.cli.render.terminal import iso
@@ -98,7 +99,7 @@ def _member(view: JobView, member: GroupView) -> dict[str, Any]:
 
 
 def _reason(reason: Reason | None) -> dict[str, str] | None:
-    return None if reason is None else reason.to_dict()
+    return None if reason is None else asdict(reason)
 
 
 def _failure(failure: Failure | None) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
---          attempts: {}, drop: [], forget: [], thaw: [], uncollect: [], orders: {}, events: [], due, due_seen,
+--          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], orders: {}, events: [], due, due_seen,
 --          acks: [], counts: {}, refused: {}, summary, submitted_at, expire, wake, lease_ttl,
 --          staged: {after, …}} (JSON)
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
@@ -41,7 +41,7 @@ set_all(keys.forks, change.forks)
 for _, group in ipairs(change.drop) do redis.call('HDEL', keys.attempts, group) end
 set_all(keys.attempts, change.attempts)
 for _, group in ipairs(change.forget) do redis.call('HDEL', keys.groups, group) end
-for _, group in ipairs(change.thaw) do redis.call('HDEL', keys.inputs, group) end
+for _, group in ipairs(change.unfreeze) do redis.call('HDEL', keys.inputs, group) end
 for _, fork in ipairs(change.uncollect) do redis.call('HDEL', keys.forks, fork) end
 for group, order in pairs(change.orders) do
     local attempt = open_attempt(group, order[1], order[2])

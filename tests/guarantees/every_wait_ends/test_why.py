@@ -32,7 +32,7 @@ def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(hea
     found = why(head, job)["a"]
     assert (found.state, found.what) == ("QUEUED", "queue heavy: no worker listens on it")
     assert found.help == ("celery -A unstuck.tasks worker -Q heavy",)
-    assert found.next_at == head.show(job).groups[0].members[0].record.hinted_at + head.settings.dispatch_timeout
+    assert found.next.at == head.show(job).groups[0].members[0].record.hinted_at + head.settings.dispatch_timeout
     listening(head, "heavy", 3)
     assert "3 runners listen" in why(head, job)["a"].what
 
@@ -72,7 +72,7 @@ def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(head: Head)
     found = why(head, job)
     assert "tried again" in found[job].what
     record = head.show(job).groups[0].members[0].record
-    assert found["a"].next_at == record.next_at
+    assert found["a"].next.at == record.next_at
     assert "retry 1 of 3" in found["a"].what
     assert "first error: STEP_FAILED: it broke" in found["a"].tried
     assert found["b"].what == "all_succeeded: 1 of 1 not done; waits for a (BACKOFF)"
@@ -108,7 +108,7 @@ def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(he
     assert found[job].what == "ada asked for cancel; 1 attempt has not ended yet"
     assert found[job].help == (f"unstuck force-stop {job}",)
     assert "was told to end" in found["a"].what
-    assert "1m00s after the cancel" in found["a"].gives_up
+    assert "1m00s after the cancel" in found["a"].ends.what
 
 
 def test_a_group_that_runs_far_longer_than_when_it_last_succeeded_says_so(head: Head) -> None:
@@ -189,8 +189,8 @@ def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(head: Head
     for at in (view.at, view.at + 86_400):
         assert view.why_line("a", at) == "attempt 2 when the job is resumed: STEP_FAILED: it broke"
     found = view.why["a"]
-    assert (found.next_at, found.next_what) == (0.0, "attempt 2, when the job is resumed")
-    assert (found.gives_up, found.gives_up_at) == ("a person decides", 0.0)
+    assert (found.next.at, found.next.what) == (0.0, "attempt 2, when the job is resumed")
+    assert (found.ends.what, found.ends.at) == ("a person decides", 0.0)
     assert f"unstuck resume {job}" in found.help
     assert f"unstuck resume {job}" in view.why["b"].help, "what waits for it"
     stood_since = view.job.intent_at if held == "paused" else view.job.paused_at
@@ -206,7 +206,7 @@ def test_a_hint_of_a_halted_job_is_not_said_to_be_sent_again_or_to_want_a_worker
     halted(head, job)
     found = why(head, job)
     assert found["a"].what == "nobody may take it before a resume: the job is halted"
-    assert (found["a"].next_at, found["a"].next_what) == (0.0, "it may be taken again, when the job is resumed")
+    assert (found["a"].next.at, found["a"].next.what) == (0.0, "it may be taken again, when the job is resumed")
     assert found["a"].help == (f"unstuck resume {job}", f"unstuck cancel {job}")
     assert head.claim(head.hints()[0]).answer == "HELD", "as was said"
 
@@ -222,14 +222,14 @@ def test_a_hint_that_was_sent_again_says_when_it_is_sent_again_next(make_head: C
     for hints in (2, 3):
         hinted_at = head.show(job).at - wait - 1  # overdue, and not yet to be sent again
         head.redis.hset(key, "a", replace(record, hints=hints, hinted_at=hinted_at).to_json())
-        assert why(head, job)["a"].next_at == pytest.approx(hinted_at + wait * 2 ** (hints - 1), abs=0.01)
+        assert why(head, job)["a"].next.at == pytest.approx(hinted_at + wait * 2 ** (hints - 1), abs=0.01)
         head.redis.zadd(head.keys.due, {job: 0})
         head.sweep.run()
         assert head.show(job).groups[0].members[0].record.hints == hints, "as was said"
     head.redis.delete(head.keys.queue("heavy"))
     view = head.client.show(job, why=True)
     assert view.due is not None
-    assert view.why["a"].next_at == pytest.approx(max(view.due, view.at), abs=0.01), "its hint is lost for sure"
+    assert view.why["a"].next.at == pytest.approx(max(view.due, view.at), abs=0.01), "its hint is lost for sure"
 
 
 def test_what_waits_says_since_when_and_by_when_it_is_looked_at(head: Head) -> None:
@@ -237,7 +237,7 @@ def test_what_waits_says_since_when_and_by_when_it_is_looked_at(head: Head) -> N
     head.read()
     view = head.client.show(job, why=True)
     assert view.why[job].since == view.why["b"].since == view.job.submitted_at > 0
-    assert view.why["b"].next_at == view.due
+    assert view.why["b"].next.at == view.due
     assert view.why["b"].help == (f"unstuck cancel {job}",)
     head.work(head.hints()[0])
     head.read()
@@ -246,9 +246,9 @@ def test_what_waits_says_since_when_and_by_when_it_is_looked_at(head: Head) -> N
     room = view.why["d"]
     assert room.what == "it may go; max_parallel: 1 are running"
     assert room.since == ended, "since then it could have gone"
-    assert room.next_at == view.due
-    assert room.gives_up.endswith("by the job's timeout of 1h00m")
-    assert room.gives_up_at == view.job.counted_from + 3600
+    assert room.next.at == view.due
+    assert room.ends.what.endswith("by the job's timeout of 1h00m")
+    assert room.ends.at == view.job.counted_from + 3600
 
 
 def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(head: Head) -> None:
@@ -257,7 +257,7 @@ def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(head: He
     head.read()
     view = head.client.show(job, why=True)
     deadline = view.job.intent_at + head.settings.cancel_deadline
-    assert view.why[job].gives_up_at == view.why["a"].gives_up_at == pytest.approx(deadline, abs=0.01)
+    assert view.why[job].ends.at == view.why["a"].ends.at == pytest.approx(deadline, abs=0.01)
     assert view.why["a"].help == (f"unstuck logs {job} a -f", f"unstuck force-stop {job}")
 
 
@@ -290,8 +290,8 @@ def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(he
     assert "no coordinator has looked at any job for 1m0" in found[job].what
     assert found[job].help[0] == "celery -A unstuck.coordinator worker -P threads"
     for one in found.values():
-        assert (one.next_at, one.gives_up_at) == (0.0, 0.0)
-        assert one.next_what.startswith("as soon as a coordinator looks: ")
+        assert (one.next.at, one.ends.at) == (0.0, 0.0)
+        assert one.next.what.startswith("as soon as a coordinator looks: ")
     head.sweep.run()
     assert "no coordinator" not in why(head, job)[job].what
 
@@ -306,7 +306,7 @@ def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(make_head
     seldom.redis.zadd(seldom.keys.due, {job: shell.show(job).at - 25})
     found = why(shell, job)
     assert "coordinator" not in found[job].what
-    assert found["a"].next_at > 0
+    assert found["a"].next.at > 0
     seldom.redis.hincrbyfloat(seldom.keys.alive, "at", -25)
     seldom.redis.zadd(seldom.keys.due, {job: shell.show(job).at + 5})
     assert "no coordinator has looked at any job for 50" in why(shell, job)[job].what
@@ -358,10 +358,10 @@ def test_a_pause_that_does_not_wait_is_told_as_one(head: Head) -> None:
     assert released == ["interrupted by a pause that did not wait, and handed back"]
 
 
-AGAIN = "everything is looked at again, whoever may have been lost"
-HELD = "everything is looked at again, and nothing is started before a resume"
+AGAIN = "all groups are checked again, also for lost workers"
+HELD = "all groups are checked again, and nothing is started before a resume"
 NEEDS = "what it needs is looked at again"
-LOST = "it is taken for lost if it was not heard of by then"
+LOST = "the worker counts as lost if nothing was heard of it by then"
 HEARD = r"worker host:runner1 runs attempt 1; last heard of \S+ ago"
 # By what the user wants: what a job or a group waits for, what happens next, when it gives up.
 SAID = {
@@ -378,7 +378,7 @@ SAID = {
         ),
         r"all_succeeded: (1 of 1|696 of 700) not done; waits for (a \([A-Z]+\)|w \(4 of 700 done\))": (
             NEEDS,
-            "when these can no longer satisfy it",
+            "when its join can no longer be satisfied",
         ),
         r"queue light: no worker listens on it": (
             "the hint is sent again if it may be lost",
@@ -447,9 +447,9 @@ def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_comman
     assert job in found
     for one in found.values():
         said = [told for what, told in SAID[view.job.intent].items() if re.fullmatch(what, one.what)]
-        assert said == [(one.next_what, one.gives_up)], one
+        assert said == [(one.next.what, one.ends.what)], one
         assert one.since == pytest.approx(came_there(head, job, one), abs=1e-4), one  # as events are rounded
-        assert not one.next_at or one.next_at >= view.at, one
+        assert not one.next.at or one.next.at >= view.at, one
         assert view.job.intent is Intent.FORCE_STOP or one.help, one
     assert "\n" not in view.why_line(job)
     assert view.why_line(job)
@@ -474,7 +474,7 @@ ORDERED = {
     ),
     Command.FORCE_STOP: (
         "when it is looked at next",
-        "; force_stop was asked for, and it may change nothing any more",
+        "; force_stop was asked for, and it can change nothing any more",
         "it is ended",
         "when the job is looked at next",
         "CANCELED",
@@ -503,18 +503,18 @@ def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when
     at = {Command.STOP: 0.0, Command.CANCEL: deadline, Command.FORCE_STOP: max(view.due, view.at)}[given]
     found = view.why[job]
     assert found.what == f"ada asked for {asked}; 2 attempts have not ended yet"
-    assert (found.next_what, found.gives_up, found.since) == (AGAIN, whole, view.job.intent_at)
-    assert found.gives_up_at == pytest.approx(at, abs=0.01)
+    assert (found.next.what, found.ends.what, found.since) == (AGAIN, whole, view.job.intent_at)
+    assert found.ends.at == pytest.approx(at, abs=0.01)
     found = view.why["runs"]
     assert re.fullmatch(HEARD + re.escape(attempt[0]), found.what)
-    assert [found.next_what, found.gives_up] == attempt[1:]
-    assert found.gives_up_at == pytest.approx(at, abs=0.01)
+    assert [found.next.what, found.ends.what] == attempt[1:]
+    assert found.ends.at == pytest.approx(at, abs=0.01)
     for name in ("fails", "lies", "waits"):
         found = view.why[name]
         assert found.what == f"{asked} was asked for; it is canceled when the job is looked at next"
-        assert found.next_what == "it is canceled, when the job is looked at next"
-        assert found.gives_up == "when the job is looked at next"
-        assert found.next_at == found.gives_up_at == pytest.approx(max(view.due, view.at), abs=0.01)
+        assert found.next.what == "it is canceled, when the job is looked at next"
+        assert found.ends.what == "when the job is looked at next"
+        assert found.next.at == found.ends.at == pytest.approx(max(view.due, view.at), abs=0.01)
         assert found.since == pytest.approx(came_there(head, job, found), abs=1e-4)
 
     head.read()
@@ -530,7 +530,7 @@ def _done(state: str) -> bool:
 def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(head: Head) -> None:
     job = backoff(head)
     view = head.client.show(job, why=True)
-    at = view.why["a"].next_at
+    at = view.why["a"].next.at
     assert view.why_line("a", at - 12).startswith("attempt 2 in 12s: STEP_FAILED: it broke")
     assert view.why_line("a", at + 1).startswith("attempt 2 now: STEP_FAILED")
     assert view.why_line("b") == "waits for a (BACKOFF)"

@@ -125,8 +125,8 @@ def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_
         told = next(event for _, event in other.client.queries.events(job) if event["kind"] == "PUBLISH_TROUBLE")
         assert (told["code"], told["text"]) == ("PUBLISH_HANGS", seen.job.reason.text)
         why = other.client.explain(job)[0]
-        assert (why.tried, why.next_what) == (f"tried once: {told['text']}", "publishing is tried again")
-        assert why.next_at == seen.job.publish_next
+        assert (why.tried, why.next.what) == (f"tried once: {told['text']}", "publishing is tried again")
+        assert why.next.at == seen.job.publish_next
 
         _go_by(head, job, 2.0)
         head.reconciler.reconcile(job)

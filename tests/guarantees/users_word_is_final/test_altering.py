@@ -12,7 +12,7 @@ from tests.guarantees.shown_is_true.test_states import staged
 from tests.guarantees.users_word_is_final.test_commands import act
 from tests.support.coordinator import SUCCEEDED, Head, failed, group, join
 from unstuck.coordinator.client import Refused
-from unstuck.coordinator.decide.requests import NoSuchGroup
+from unstuck.coordinator.commands.group import NoSuchGroup
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import SpecError
 from unstuck.tasks.protocol.group import WorkOrder
@@ -77,7 +77,8 @@ def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_valu
     job, hints = retrying(head)
     head.client.pause(job)
     head.client.resume(job)
-    head.redis.hset(head.keys.of(job).job, "renewed", "")  # keep its failure: it is in recovery, and its time has come
+    # Its failure is kept: it is in recovery, and its time has come.
+    head.redis.hset(head.keys.of(job).job, "reset_budgets", "")
     record = json.loads(head.redis.hget(head.keys.of(job).groups, "bad"))
     head.redis.hset(head.keys.of(job).groups, "bad", json.dumps({**record, "next_at": 1}))
     act(head, job)

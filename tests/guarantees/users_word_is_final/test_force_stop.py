@@ -7,12 +7,11 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from unstuck.coordinator.errors import Refused
 
 from tests.guarantees.users_word_is_final.test_commands import running
 from tests.support.coordinator import Head, group
-from unstuck.coordinator.commands.job import Command
-from unstuck.coordinator.model.commanded import Commanded
+from unstuck.coordinator.client import Refused
+from unstuck.coordinator.commands.job import Command, Commanded
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import Status
 

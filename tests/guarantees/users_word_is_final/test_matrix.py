@@ -18,10 +18,8 @@ import pytest
 from tests.support.invariants import Seen
 from tests.support.sample_jobs import SPECS
 from tests.support.state_space import COMMANDS, LOOK, WAIT, SmallWorld, Step
-from unstuck.coordinator.commands.job import LEGAL, Command
-from unstuck.coordinator.model.commanded import Answer
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.commands.job import LEGAL, Answer, Command
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState, Intent, Status
 
 S = GroupState
 EXPANDED = 450  # worlds of each spec from which every step is tried
@@ -159,7 +157,7 @@ def worlds(status: Status) -> Iterator[SmallWorld]:
 def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
     assert {world.job.status for world in explored().worlds.values()} == set(Status)
     seen = explored().seen
-    for table, made in ((GROUP_MOVES, seen.groups), (GROUP_MOVES_ASKED, seen.asked), (JOB_MOVES, seen.jobs)):
+    for table, made in ((GROUP_MOVES, seen.groups), (GROUP_MOVES_REQUESTED, seen.asked), (JOB_MOVES, seen.jobs)):
         missing = [f"{old} → {new}" for old, new in table if (old, new) not in made and (old, new) not in NOT_REACHED]
         assert not missing, f"explore further, add a history to LONG, or mend the table: {missing}"
         assert not [move for move in NOT_REACHED if move in made], "these are reached after all"

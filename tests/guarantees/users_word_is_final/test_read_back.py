@@ -15,8 +15,8 @@ from unstuck.coordinator.cli.render.diff import diff_json, diff_lines
 from unstuck.coordinator.cli.render.json import job_json, listed_json
 from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.checks import MAX_KEY, BadKey
 from unstuck.coordinator.spec.model import JobSpec, SpecError
-from unstuck.coordinator.spec.submit_key import MAX_KEY, BadKey
 
 # One store for all examples of a test: each example has a job of its own.
 EXAMPLES = settings(

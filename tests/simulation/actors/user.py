@@ -27,9 +27,9 @@ from tests.simulation.stage.stage import Stage, Turn
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.wishes import Wish
 from unstuck.coordinator.client import Client, NoSuchJob, Refused
-from unstuck.coordinator.commands.apply import Giving
+from unstuck.coordinator.commands.apply import CommandApplier
+from unstuck.coordinator.commands.group import NoSuchGroup
 from unstuck.coordinator.commands.job import Command
-from unstuck.coordinator.decide.requests import NoSuchGroup
 from unstuck.coordinator.model.records import NewerJob
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
@@ -123,7 +123,9 @@ class _ClientAtHand(Client):
         store.retries = retries
         self._store = cast(Store, store)
         self.queries = cast(Queries, _QueriesAtHand(line, core, knows))
-        self._giving = Giving(store, stage.mint, lambda: stage.now, lambda seconds: Turn.current().pause(seconds))
+        self._applier = CommandApplier(
+            store, stage.mint, lambda: stage.now, lambda seconds: Turn.current().pause(seconds)
+        )
 
 
 class User:

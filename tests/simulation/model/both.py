@@ -11,13 +11,11 @@ import pytest
 import redis
 
 from tests.simulation.model.store import ModelStore
-from unstuck.coordinator.commands.job import Command, command
+from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Acks, Environment
 from unstuck.coordinator.model.records import JobRecord, Reason
-from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.summary import summary_of
+from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.jobs import Begun, Store, Submission
@@ -72,8 +70,8 @@ def _plain(value: Any) -> Any:
     plain = replace(value, **{name: 0.0 for name in timeless if hasattr(value, name)})
     if isinstance(plain, JobRecord):
         # Whose attempts an alter ends comes in the order in which the store lists groups, and means nothing.
-        asks = sorted(plain.asks, key=lambda ask: ask.group if ask.do == "renew" else "")
-        plain = replace(plain, asks=tuple(asks))
+        asks = sorted(plain.requests, key=lambda ask: ask.group if ask.do == "restart" else "")
+        plain = replace(plain, requests=tuple(asks))
     return plain
 
 

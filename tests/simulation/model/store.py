@@ -284,7 +284,7 @@ class ModelStore:
             job.attempts.pop(group, None)
         for group in decision.forgotten:
             job.groups.pop(group, None)
-        for name in decision.thawed:
+        for name in decision.unfrozen:
             job.frozen.pop(name, None)
         for fork in decision.uncollected:
             job.collected.pop(fork, None)

@@ -12,13 +12,7 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.planted.planting import Patches, Planted, edited
 from tests.simulation.rules import broken
 from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD
-from unstuck.coordinator.decide import attempts, backoff, intake
-from unstuck.coordinator.decide import completion as ending
-from unstuck.coordinator.decide import deadlines as due
-from unstuck.coordinator.decide import dispatch as queueing
-from unstuck.coordinator.decide import intent as obeying
-from unstuck.coordinator.decide import joins as join
-from unstuck.coordinator.decide import timeouts as overtime
+from unstuck.coordinator.decide import attempts, completion, deadlines, dispatch, intent, joins, timeouts
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.publisher import Publisher
 from unstuck.coordinator.reconcile.consumer import Consumer
@@ -51,19 +45,19 @@ MUTANTS = (
         "the count of hints goes on over attempts",
         broken.LOST_HINT,
         14,
-        line(queueing.mint, "hints=1", "hints=record.hints + 1"),
+        line(dispatch.mint, "hints=1", "hints=record.hints + 1"),
     ),
     mutant(
         "the first hint is sent again as late as the second",
         broken.LOST_HINT,
         14,
-        line(due.resend_at, "record.hints - 1", "record.hints"),
+        line(deadlines.resend_at, "record.hints - 1", "record.hints"),
     ),
     mutant(
         "a hint that was sent again is noted as not sent",
         broken.LOST_HINT,
         0,
-        line(queueing.resend_hints, "draft.decision.hints.append", "(lambda hint: None)"),
+        line(dispatch.resend_hints, "draft.decision.hints.append", "(lambda hint: None)"),
     ),
     mutant(
         "no room to send hints again but on an empty queue",
@@ -75,13 +69,13 @@ MUTANTS = (
         "no due for the end of a lease",
         broken.LOST_WORKER,
         0,
-        line(due.due_at, "times.append(max(held + 0.01, now + 0.5))", "times.append(later)"),
+        line(deadlines.due_at, "times.append(max(held + 0.01, now + 0.5))", "times.append(later)"),
     ),
     mutant(
         "a lease is believed for twice its term",
         broken.LOST_WORKER,
         6,
-        line(attempts.lapsed, "not env.now <=", "not env.now - env.lease_ttl <="),
+        line(deadlines.lapsed, "not env.now <=", "not env.now - env.lease_ttl <="),
     ),
     mutant("a takeover without the grace after an outage", ONE, 1, _no_grace),
     mutant(
@@ -89,12 +83,12 @@ MUTANTS = (
         broken.LATE_RETRY,
         18,
         line(
-            due.due_at,
+            deadlines.due_at,
             "state.planned(group_id).retry, env)\n        times.append(at if at > now else later)",
             "state.planned(group_id).retry, env)",
         ),
     ),
-    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(backoff.backoff, "exp_base=2", "exp_base=10")),
+    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(deadlines.backoff, "exp_base=2", "exp_base=10")),
     mutant(
         "a lost worker makes the backoff of a failure longer",
         broken.LONG_BACKOFF,
@@ -111,48 +105,48 @@ MUTANTS = (
         "a resume does not set the count of lost workers back",
         WORD,
         0,
-        line(obeying.renew_budgets, "failures=0, losses=0)", "failures=0)"),
+        line(intent.reset_budgets, "failures=0, losses=0)", "failures=0)"),
         commands=True,
     ),
     mutant(
         "no due for the deadline of a cancel",
         broken.LATE_CANCEL,
         74,
-        line(due.due_at, "times.append(max(cancel_at(state.job, env), now))", "pass"),
+        line(deadlines.due_at, "times.append(max(cancel_at(state.job, env), now))", "pass"),
         commands=True,
     ),
     mutant(
         "no due for the timeout of a job",
         broken.LATE_TIMEOUT,
         18,
-        line(due.due_at, "times.append(given_up if given_up > now else later)\n    for", "pass\n    for"),
+        line(deadlines.due_at, "times.append(given_up if given_up > now else later)\n    for", "pass\n    for"),
     ),
     mutant(
         "the time of a pause counts against the timeout of a job",
         WAIT,
         45,
-        line(overtime.keep_time, "counted_from += max(0.0, now - paused_at)", "pass"),
+        line(timeouts.count_job_time, "counted_from += max(0.0, now - paused_at)", "pass"),
         commands=True,
     ),
     mutant(
         "a cancel that tells no runner",
         broken.LATE_COMMAND,
         25,
-        line(obeying.cancel, 'draft.order(group_id, "CANCEL")', "pass"),
+        line(intent.cancel, 'draft.order(group_id, "CANCEL")', "pass"),
         commands=True,
     ),
     mutant(
         "a pause that does not wait tells no runner",
         broken.LATE_COMMAND,
         64,
-        line(obeying.hold, 'draft.order(group_id, "DRAIN")', "pass"),
+        line(intent.pause, 'draft.order(group_id, "DRAIN")', "pass"),
         commands=True,
     ),
     mutant(
         "a cancel leaves what waits for a retry",
         broken.LATE_END,
         16,
-        line(ending.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
+        line(completion.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
     ),
     mutant(
         "a command does not make its job due",
@@ -204,26 +198,26 @@ MUTANTS = (
         line(Sweep.run_if_overdue, "<= 2 * self", "<= 20 * self"),
     ),
     mutant(
-        "a quorum needs one more", broken.LATE_START, 0, line(join.judge, "succeeded >= wanted", "succeeded > wanted")
+        "a quorum needs one more", broken.LATE_START, 0, line(joins.judge, "succeeded >= wanted", "succeeded > wanted")
     ),
     mutant(
         "a quorum is given up while it can be reached",
         SHOWN,
         0,
-        line(join.judge, "succeeded + left < wanted", "succeeded + left <= wanted"),
+        line(joins.judge, "succeeded + left < wanted", "succeeded + left <= wanted"),
     ),
     mutant(
         "what a pause took back is not queued by the resume",
         broken.LATE_START,
         4,
-        line(queueing.queue_ready, "for g in state.by_state[S.WAITING]", "for g in ()"),
+        line(dispatch.queue_ready, "for g in state.by_state[S.WAITING]", "for g in ()"),
         commands=True,
     ),
     mutant(
         "what is queued counts twice in max_parallel",
         broken.LATE_START,
         13,
-        line(queueing.Room.__init__, "self._parallel += 1", "self._parallel += 0"),
+        line(dispatch.Room.__init__, "self._parallel += 1", "self._parallel += 0"),
     ),
     mutant(
         "what came of publishing is dropped when the lock is busy",
@@ -237,7 +231,7 @@ MUTANTS = (
         "the first trouble of a warehouse costs a minute",
         broken.LATE_PUBLISH,
         23,
-        line(ending.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
+        line(completion.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
     ),
     mutant(
         "a sweep decides what was due five seconds ago",
@@ -249,14 +243,14 @@ MUTANTS = (
         "a takeover that the commit does not look at again",
         ONE,
         175,
-        line(intake.look_at, "draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))", "pass"),
+        line(attempts.read_attempt, "draft.decision.guards.append(Guard(", "(lambda guard: None)(Guard("),
         commands=True,
     ),
     mutant(
         "a backoff is over as soon as anybody looks",
         SHOWN,
         24,
-        line(queueing.queue_ready, "<= draft.env.now", "<= draft.env.now + 5.0"),
+        line(dispatch.queue_ready, "<= draft.env.now", "<= draft.env.now + 5.0"),
     ),
     mutant(
         "a fork that is half queued counts as done",
@@ -280,14 +274,14 @@ MUTANTS = (
         "a cancel has its deadline from when it was obeyed",
         broken.LATE_CANCEL,
         25,
-        line(due.cancel_at, "+ env.cancel_deadline\n", "+ 2 * env.cancel_deadline\n"),
+        line(deadlines.cancel_at, "+ env.cancel_deadline\n", "+ 2 * env.cancel_deadline\n"),
         commands=True,
     ),
     mutant(
         "a time that lies ahead since the clock was set back is waited for",
         broken.LOST_HINT,
         138,
-        line(due._come_if_beyond, "return at if at <= limit + CLOCK_SLACK else 0.0", "return at"),
+        line(deadlines._come_if_beyond, "return at if at <= limit + CLOCK_SLACK else 0.0", "return at"),
         commands=True,
     ),
     mutant(

@@ -20,16 +20,14 @@ from tests.simulation.planted.planting import Patches, Planted
 from tests.simulation.rules.broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ONE, SHOWN, WHOLE, WORD
 from unstuck.coordinator import client
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.decide import decide, intake, joining
-from unstuck.coordinator.decide import intent as obeying
-from unstuck.coordinator.decide import requests as asking
+from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.decide import attempts, decide, intent, joins, requests
 from unstuck.coordinator.decide.attempts import Folded
 from unstuck.coordinator.decide.dispatch import queue_ready
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import Judgement, Verdict, judge
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Decision, Guard, PublishResult
-from unstuck.coordinator.model.records import Ask, Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import Attempt, GroupRecord, GroupRequest, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.reconcile.consumer import Consumer
@@ -149,7 +147,7 @@ def _acked_when_busy() -> Patches:
 def _joins_by_counter() -> Patches:
     """A join goes when as many needs have ended as it has needs, counted one by one as they end."""
     ended: Counter[tuple[int, str, str]] = Counter()
-    move, judge_one = Draft.move, joining.judge_one
+    move, judge_one = Draft.move, joins.judge_one
 
     def counting(self: Any, group_id: str, record: GroupRecord, **event: Any) -> None:
         move(self, group_id, record, **event)
@@ -162,20 +160,20 @@ def _joins_by_counter() -> Patches:
         if spec.needs and judge(spec.join, needs).verdict in (Verdict.GO, Verdict.WAIT):
             if ended[id(draft.plan), draft.job.id, name] < needs.total():
                 return
-            with patch.object(joining, "judge", lambda rule, needs: decide_go):
+            with patch.object(joins, "judge", lambda rule, needs: decide_go):
                 judge_one(draft, name)
             return
         judge_one(draft, name)
 
     decide_go = Judgement(Verdict.GO, Reason("READY", "the counter says so"))
-    return [(Draft, "move", counting), (joining, "judge_one", counted)]
+    return [(Draft, "move", counting), (joins, "judge_one", counted)]
 
 
 def _takes_over_on_sight() -> Patches:
     def lapsed(attempt: Attempt, env: Any) -> bool:
         return bool(attempt.lease < env.now)
 
-    return [(intake, "lapsed", lapsed)]
+    return [(attempts, "lapsed", lapsed)]
 
 
 def _publishes_without_looking() -> Patches:
@@ -207,50 +205,50 @@ class ClaimsWhateverIsWanted(ModelStore):
 
 def _failure_writes_the_intent() -> Patches:
     """Doris: the user paused, and a late failure scheduled the job again, over the pause."""
-    settle = intake.settle
+    settle = attempts.settle
 
     def scheduled(draft: Draft, group_id: str, folded: Folded) -> None:
         settle(draft, group_id, folded)
         if folded.record.state is GroupState.BACKOFF and draft.job.intent is Intent.PAUSE:
             draft.job = replace(draft.job, intent=Intent.RUN)
 
-    return [(intake, "settle", scheduled)]
+    return [(attempts, "settle", scheduled)]
 
 
 def _retries_under_a_pause() -> Patches:
     """The same in a quieter way: the intent stands, and what is to be retried is queued in spite of it."""
-    obey = obeying.obey
+    obey = intent.apply_intent
 
     def obeyed_but_for_retries(draft: Draft) -> None:
         obey(draft)
         if draft.job.intent is Intent.PAUSE and draft.state.by_state[GroupState.BACKOFF]:
             queue_ready(draft)
 
-    return [(decide, "obey", obeyed_but_for_retries)]
+    return [(decide, "apply_intent", obeyed_but_for_retries)]
 
 
 def _waits_for_confirmation() -> Patches:
     """SeaTunnel: a job is CANCELING until its worker says so, and the worker is gone."""
-    look_at = intake.look_at
+    read_attempt = attempts.read_attempt
 
     def patient(draft: Draft, group_id: str) -> None:
         attempt = draft.state.attempts.get(group_id)
         canceling = draft.state.record(group_id).state is GroupState.CANCELING
         if not (canceling and attempt is not None and attempt.outcome is None):
-            look_at(draft, group_id)
+            read_attempt(draft, group_id)
 
-    return [(decide, "look_at", patient), *_never_past_the_deadline()]
+    return [(decide, "read_attempt", patient), *_never_past_the_deadline()]
 
 
 def _never_past_the_deadline() -> Patches:
     """The worker is there, renews, and does not let go."""
-    cancel = obeying.cancel
+    cancel = intent.cancel
 
     def endless(draft: Draft) -> None:
         draft.env = replace(draft.env, cancel_deadline=1e9)
         cancel(draft)
 
-    return [(obeying, "cancel", endless)]
+    return [(intent, "cancel", endless)]
 
 
 def _aborts_without_the_slot() -> Patches:
@@ -265,10 +263,10 @@ def _restarts_what_runs_well() -> Patches:
         said = alter(state, *how)
         if said.answer is not Answer.DONE:
             return said
-        running = tuple(Ask("renew", group_id) for group_id in state.active)
-        return replace(said, job=replace(said.job, asks=(*said.job.asks, *running)))
+        running = tuple(GroupRequest("restart", group_id) for group_id in state.active)
+        return replace(said, job=replace(said.job, requests=(*said.job.requests, *running)))
 
-    renew = asking._renew
+    renew = requests._restart
 
     def anyway(draft: Draft, group_id: str) -> None:
         record = draft.state.record(group_id)
@@ -276,12 +274,12 @@ def _restarts_what_runs_well() -> Patches:
             draft.state.put(group_id, replace(record, losses=max(1, record.losses)))  # so that it recovers
         renew(draft, group_id)
 
-    return [(client, "alter", eager), (asking, "_renew", anyway)]
+    return [(client, "alter", eager), (requests, "_restart", anyway)]
 
 
 def _keeps_what_was_frozen() -> Patches:
     """A rerun after which the groups that come later read what they read before."""
-    return [(Draft, "thaw", lambda self, name, *, collected: None)]
+    return [(Draft, "unfreeze", lambda self, name, *, collected: None)]
 
 
 def _outcome_before_the_marker() -> Patches:

@@ -16,10 +16,9 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
 from tests.simulation.rules.adopted import kin
 from unstuck.coordinator.model.decision import Decision
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, plan_of
 from unstuck.tasks.protocol.group import FrozenInputs, GroupSpec
@@ -125,10 +124,10 @@ class Asked:
                 for one, group in self._to_skip
                 if one != job or group in after.groups or split_member(group)[0] not in gone
             }
-            for ask in after.record.asks:
+            for ask in after.record.requests:
                 if ask.do == "skip":
                     self._to_skip |= {(job, each) for each in _open(self._state(after), ask.group)}
-        if after.record.asks:
+        if after.record.requests:
             return ""
         left = sorted(group for one, group in self._to_skip if one == job)
         if left and not after.record.terminal:
@@ -142,17 +141,17 @@ class Asked:
 
     def _in_order(self, before: StoredJob, after: StoredJob, decision: Decision) -> str:
         """While there is more of what was asked, nothing else is decided."""
-        if not after.record.asks:
+        if not after.record.requests:
             return ""
         other = [e for e in decision.events if "group" in e and not asked_for(e) and e["kind"] != S.RUNNING]
-        return f"{before.record.id}: {after.record.asks} are asked, and first came {other}" if other else ""
+        return f"{before.record.id}: {after.record.requests} are asked, and first came {other}" if other else ""
 
     def _forgotten(self, before: StoredJob, decision: Decision) -> str:
         for group in decision.forgotten:
             key, old = (before.record.id, group), _record(before, group).state
             if not self._was_rerun(*key):
                 return f"{key} is forgotten, and nobody asked for a rerun"
-            if old is not S.WAITING and (old, S.WAITING) not in GROUP_MOVES_ASKED:
+            if old is not S.WAITING and (old, S.WAITING) not in GROUP_MOVES_REQUESTED:
                 return f"{key} was {old} when it was made to run again"
         return ""
 
@@ -160,7 +159,7 @@ class Asked:
         """Whether a move is legal: by a decision, or because it was asked for."""
         target, code = S(event["kind"]), asked_for(event)
         asked = code in (SKIPPED, RERUN)
-        if (old, target) not in (GROUP_MOVES_ASKED if asked else GROUP_MOVES):
+        if (old, target) not in (GROUP_MOVES_REQUESTED if asked else GROUP_MOVES):
             return f"{job}/{group} moved from {old} to {target}"
         name = split_member(group)[0]
         if code == SKIPPED and not {(job, group), (job, name)} & self._skips:
@@ -206,9 +205,9 @@ class Asked:
     def overdue(self, job: StoredJob, now: float, calm_since: float) -> str:
         """Without trouble, what was asked has been brought about soon."""
         late = now - max(self._asked_at.get(job.record.id, 0.0), calm_since)
-        if not job.record.asks or job.record.terminal or late <= PATIENCE:
+        if not job.record.requests or job.record.terminal or late <= PATIENCE:
             return ""
-        return f"{job.record.id} was asked for {job.record.asks} {late:.1f}s ago, and nobody has brought it about"
+        return f"{job.record.id} was asked for {job.record.requests} {late:.1f}s ago, and nobody has brought it about"
 
     def _was_rerun(self, job: str, group: str) -> bool:
         return bool(self._reruns[job, group] or self._reruns[job, split_member(group)[0]])

@@ -51,7 +51,7 @@ class Clocks:
                 self._queued_at[job.id, event["group"]] = min(now, written_at)
             elif event["kind"] == "JOB_TIMEOUT" and (lie := self._over(job, after.record)):
                 return lie
-        if job.renewed and not after.record.renewed:
+        if job.reset_budgets and not after.record.reset_budgets:
             # A resume gives everybody their time in the queue again.
             self._queued_at.update({key: now for key in self._queued_at if key[0] == job.id})
         return ""

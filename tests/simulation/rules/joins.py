@@ -69,10 +69,10 @@ def untold(state: JobState, env: Environment, due: float | None) -> str:
         where = f"{job.id}/{one.subject} is {one.state}"
         if not one.what.strip() or "unknown" in one.what.lower():
             return f"{where}, and nobody can say why: {one.what!r}"
-        if one.next_at and one.next_at < env.now:
-            return f"{where}, and is said to be looked at next {env.now - one.next_at:.1f}s ago"
+        if one.next.at and one.next.at < env.now:
+            return f"{where}, and is said to be looked at next {env.now - one.next.at:.1f}s ago"
         waits = job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
-        if waits and one.state == S.BACKOFF and (one.timed or one.next_at or "unstuck resume" not in str(one.help)):
+        if waits and one.state == S.BACKOFF and (one.timed or one.next.at or "unstuck resume" not in str(one.help)):
             return f"{where} and goes on by a resume, and it is explained by: {one}"
         if job.intent is Intent.RUN and job.halted is None and "paused" in one.what:
             return f"{where}, nothing is paused, and it is explained by: {one.what!r}"

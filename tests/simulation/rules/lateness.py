@@ -139,7 +139,7 @@ class Lateness:
             yield from self._attempts(job)
             yield from self._commands(job)
             yield from self._publishing(job)
-            if record.intent is Intent.RUN and not record.asks and not record.phase:
+            if record.intent is Intent.RUN and not record.requests and not record.phase:
                 yield from self._groups(job)
 
     def _locked(self, job: StoredJob) -> bool:
@@ -203,9 +203,9 @@ class Lateness:
 
     def _commands(self, job: StoredJob) -> Iterator[Wait]:
         record, settings = job.record, self._settings
-        if record.asks:
-            yield broken.LATE_COMMAND, f"{record.id}: {record.asks[0]} is to be brought about", self.sweep
-        if record.intent is Intent.RUN or record.asks:
+        if record.requests:
+            yield broken.LATE_COMMAND, f"{record.id}: {record.requests[0]} is to be brought about", self.sweep
+        if record.intent is Intent.RUN or record.requests:
             return
         if record.intent in ENDED_BY_USER and record.phase and not record.aborting:
             yield broken.LATE_COMMAND, f"{record.id} is publishing under {record.intent}", self.sweep

@@ -123,7 +123,7 @@ class Promises:
         """It is paused, and nothing of it is on its way."""
         job = self._core.jobs[job_id]
         record = job.record
-        return record.intent is Intent.PAUSE and record.status is Status.PAUSED and not record.asks
+        return record.intent is Intent.PAUSE and record.status is Status.PAUSED and not record.requests
 
     # ---- the store itself ----------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class Promises:
         self._froze(before, after, decision)
         self._hold_lies(ends.limits(after, decision))
         self._hold_lies(ends.status(after))
-        if job.renewed and not after.record.renewed:
+        if job.reset_budgets and not after.record.reset_budgets:
             self._budgets.renewed(before, after)
         if after.record.terminal:
             self._hold_lies(ends.ended(after, self._state(after), self._depot, self._packages.outlasted))
@@ -335,7 +335,7 @@ class Promises:
         if first and condition_says(self._state(after), group) is not True:
             self.broken(SHOWN, f"{where} was started, and its condition does not hold")
         old = before.groups.get(group)
-        waited = old is None or old.state is not S.BACKOFF or before.record.renewed or old.next_at <= now + 0.001
+        waited = old is None or old.state is not S.BACKOFF or before.record.reset_budgets or old.next_at <= now + 0.001
         waited = waited or self._core.set_back  # what lies ahead may have been written before
         if old is not None and state is S.BACKOFF and not waited:
             self.broken(SHOWN, f"{where} was to start again in {old.next_at - now:.1f}s, and was started now")

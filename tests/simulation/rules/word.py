@@ -15,12 +15,12 @@ from unstuck.coordinator.model.status import GroupState, Intent, Status
 S = GroupState
 RESUMED = f"USER_{Command.RESUME.name}"
 # What a command may write on the record of a job.
-ASKED = frozenset({"commit", "intent", "intent_at", "intent_by", "intent_why", "pause_now", "renewed", "halted"})
+ASKED = frozenset({"commit", "intent", "intent_at", "intent_by", "intent_why", "pause_now", "reset_budgets", "halted"})
 # And one that is about groups.
 ASKED_OF_GROUPS = {
-    "USER_ALTER": frozenset({"commit", "spec", "revision", "alterations", "asks"}),
-    "USER_SKIP": frozenset({"commit", "asks"}),
-    "USER_RERUN": frozenset({"commit", "asks", "reruns"}),
+    "USER_ALTER": frozenset({"commit", "spec", "revision", "alterations", "requests"}),
+    "USER_SKIP": frozenset({"commit", "requests"}),
+    "USER_RERUN": frozenset({"commit", "requests", "reruns"}),
 }
 # How a job may end, by what the user wants of it. FINISHED in spite of a stop or a cancel: the package stood first.
 ENDS = {

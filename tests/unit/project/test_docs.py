@@ -32,8 +32,7 @@ from tests.support.servers import RedisServer
 from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.model.moves import GROUP_MOVES, GROUP_MOVES_ASKED, JOB_MOVES
-from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState, Status
 from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults, JobSpec
 from unstuck.tasks.duration import parse_duration
@@ -341,7 +340,7 @@ def test_every_state_and_status_has_its_place_in_the_tables() -> None:
     for words, moves in ((GroupState, GROUP_MOVES), (Status, JOB_MOVES)):
         assert {word for move in moves for word in move} == set(words)
         assert not [old for old, _ in moves if old.terminal], "terminal is final"
-    assert {new for _, new in GROUP_MOVES_ASKED} == {GroupState.SKIPPED, GroupState.WAITING}
+    assert {new for _, new in GROUP_MOVES_REQUESTED} == {GroupState.SKIPPED, GroupState.WAITING}
 
 
 def test_every_status_is_described_and_the_final_ones_are_named() -> None:

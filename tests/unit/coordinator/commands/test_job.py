@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.coordinator.commands.job import LEGAL, Command, command
-from unstuck.coordinator.model.commanded import Answer
+from unstuck.coordinator.commands.job import LEGAL, Answer, Command, command
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Intent, Status
 
@@ -60,7 +59,7 @@ def test_a_halted_job_is_resumed_though_nobody_paused_it() -> None:
     halted = replace(JOB, status=Status.PAUSED, halted=Reason("UNDECIDABLE", "…"))
     result = command(halted, Command.RESUME)
     assert result.answer is Answer.DONE
-    assert (result.job.halted, result.job.renewed, result.job.intent) == (None, True, Intent.RUN)
+    assert (result.job.halted, result.job.reset_budgets, result.job.intent) == (None, True, Intent.RUN)
 
 
 def test_a_command_that_comes_too_late_names_what_was_asked_before_as_it_is_typed() -> None:

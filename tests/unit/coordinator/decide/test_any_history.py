@@ -41,10 +41,10 @@ def tell(world: SmallWorld, history: list[tuple[str, int]]) -> None:
             assert world.job == before, f"what had ended has changed: {world}"
         if kind != "command":
             assert world.job.intent is before.intent, f"nobody but the user writes the intent: {world}"
-        look_at(world)
+        read_attempt(world)
 
 
-def look_at(world: SmallWorld) -> None:
+def read_attempt(world: SmallWorld) -> None:
     """It is due, or has ended for good; and everything that is not done is explained."""
     state, asked = world.state(), world.env()
     judge_words(state, asked, None if world.job.terminal else world.due)
@@ -63,7 +63,7 @@ def run_well(world: SmallWorld) -> None:
         world.give(Command.RESUME)
     assert world.job.terminal, f"{world}"
     assert (world.job.status is Status.FINISHED) == (world.slot == "package"), f"{world}"
-    look_at(world)
+    read_attempt(world)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -83,7 +83,7 @@ def test_whatever_happens_between_the_commits_of_a_job_that_needs_many(
     """With room for a few moves in one commit, small jobs meet what otherwise only those of thousands of groups do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unstuck.coordinator.model.decision.MAX_TRANSITIONS", limit)
-        patch.setattr("unstuck.coordinator.decide.intake.MAX_TRANSITIONS", limit)
+        patch.setattr("unstuck.coordinator.decide.attempts.MAX_TRANSITIONS", limit)
         world = SmallWorld(spec, limit=limit)
         tell(world, history)
         run_well(world)

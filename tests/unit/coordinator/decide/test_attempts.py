@@ -304,7 +304,7 @@ def test_a_publisher_that_hung_and_is_heard_of_again_is_waited_for() -> None:
     assert decision.due == job.now + 30.0
     job.now += 30.0
     decision = job.decide()
-    assert (decision.publish, decision.anew) == (True, False), "looked after, and not begun beside it"
+    assert (decision.publish, decision.new_try) == (True, False), "looked after, and not begun beside it"
 
 
 def test_a_sign_of_life_of_a_package_that_is_not_wanted_any_more_changes_nothing() -> None:
@@ -347,7 +347,7 @@ def test_a_job_that_is_ended_while_its_publisher_hangs_asks_the_log_at_once_and_
     job.decide()
     job.tell(Command.CANCEL)
     decision = job.decide()
-    assert (decision.abort is not None, decision.anew) == (True, True)
+    assert (decision.abort is not None, decision.new_try) == (True, True)
     for _ in range(4):
         job.now = decision.due or 0.0
         decision = job.decide()

@@ -11,9 +11,8 @@ import pytest
 from tests.support.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, Environment
-from unstuck.coordinator.model.moves import IllegalMove
 from unstuck.coordinator.model.records import Attempt
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import GroupState, IllegalMove, Status
 from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan
 
 S = GroupState

@@ -205,29 +205,29 @@ def test_a_running_group_names_every_timeout_that_holds_and_its_job_the_time() -
     job = Job(group("a", steps=steps, timeout="30m"), timeout="2h")
     began = job.now
     job.decide()
-    assert "from its first claimed attempt" in job.why()["j"].gives_up
+    assert "from its first claimed attempt" in job.why()["j"].ends.what
     job.claim("a")
     job.decide()
     job.state.attempts["a"] = replace(job.state.attempts["a"], progress='{"step": 2, "steps": 2, "label": "clean"}')
     job.now += 60
     found = job.why()
-    assert found["a"].gives_up == (
+    assert found["a"].ends.what == (
         "step 2 (clean): timeout of 10m00s; timeout: 30m00s from its first step; the job's timeout of 2h00m"
     )
-    assert found["a"].gives_up_at == found["j"].gives_up_at == began + 7200
-    assert found["j"].gives_up == "when its groups do; or FAILED by its timeout of 2h00m"
+    assert found["a"].ends.at == found["j"].ends.at == began + 7200
+    assert found["j"].ends.what == "when its groups do; or FAILED by its timeout of 2h00m"
     job.state.attempts["a"] = replace(job.state.attempts["a"], progress='{"step": 1, "steps": 2, "label": "read"}')
-    assert job.why()["a"].gives_up.startswith("timeout: 30m00s")
+    assert job.why()["a"].ends.what.startswith("timeout: 30m00s")
 
 
 def test_a_stopping_and_a_paused_job_say_what_their_timeout_does() -> None:
     job = late(chain())
     job.tell(Command.STOP)
     job.decide()
-    assert job.why()["j"].gives_up.endswith("before the job's timeout of 1h00m")
-    assert job.why()["j"].gives_up_at == job.now + 1
+    assert job.why()["j"].ends.what.endswith("before the job's timeout of 1h00m")
+    assert job.why()["j"].ends.at == job.now + 1
     job = late(chain())
     job.state.job = replace(job.state.job, intent=Intent.PAUSE)
     job.decide()
-    assert "does not count towards its timeout of 1h00m" in job.why()["j"].gives_up
-    assert job.why()["j"].gives_up_at == 0.0
+    assert "does not count towards its timeout of 1h00m" in job.why()["j"].ends.what
+    assert job.why()["j"].ends.at == 0.0

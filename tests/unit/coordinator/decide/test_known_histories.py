@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from tests.support.state_space import HALT, LOOK, SmallWorld, Step
-from unstuck.coordinator.commands.job import Command
-from unstuck.coordinator.decide.requests import rerun, skip
-from unstuck.coordinator.model.commanded import Answer
+from unstuck.coordinator.commands.group import rerun, skip
+from unstuck.coordinator.commands.job import Answer, Command
 from unstuck.coordinator.model.status import Status
 
 CLAIM = Step("claim", "a")

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.job_in_memory import LEASE, LOST, Job, failure, group
-from unstuck.coordinator.commands.job import Command, command, taken_in
-from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.commands.group import rerun, skip
+from unstuck.coordinator.commands.job import Answer, Command, Commanded, command, status_is_settled
 from unstuck.coordinator.explain.job import explain
-from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.decision import Environment, PublishResult
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.group import GroupPlan
@@ -167,4 +166,4 @@ def test_a_member_is_not_skipped_while_its_fork_is_about_to_run_again() -> None:
     said = skip(job.state, "b[1]")
     assert said.answer is Answer.REFUSED
     assert "just being made to run again" in said.text
-    assert not taken_in(job.state.job), "so whoever asks is given a moment"
+    assert not status_is_settled(job.state.job), "so whoever asks is given a moment"

@@ -144,7 +144,7 @@ def test_the_time_in_which_a_halted_job_could_not_be_claimed_is_not_held_against
     job.decide()
     job.state.job = replace(job.state.job, halted=Reason("UNDECIDABLE", "no"), status=Status.PAUSED)
     job.now += 1000
-    assert "queue_timeout" not in job.why()["a"].gives_up
+    assert "queue_timeout" not in job.why()["a"].ends.what
     job.tell(Command.RESUME)
     job.decide()
     assert job.states() == {"a": "QUEUED"}
@@ -206,5 +206,5 @@ def test_a_queued_group_says_when_it_is_given_up() -> None:
     job = Job(group("a", queue_timeout="1m"), group("b"))
     job.decide()
     found = job.why()
-    assert (found["a"].gives_up, found["a"].gives_up_at) == ("FAILED by its queue_timeout of 1m00s", job.now + 60)
-    assert found["b"].gives_up.startswith("never by itself")
+    assert (found["a"].ends.what, found["a"].ends.at) == ("FAILED by its queue_timeout of 1m00s", job.now + 60)
+    assert found["b"].ends.what.startswith("never by itself")

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.job_in_memory import Job, group
-from unstuck.coordinator.model.moves import GROUP_MOVES
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import UNEXPANDED, JobState
-from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.model.status import GROUP_MOVES, GroupState
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, compile_plan
 from unstuck.tasks.protocol.token import fork_member

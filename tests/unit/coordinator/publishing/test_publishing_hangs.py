@@ -31,7 +31,7 @@ class Office:
         if not decision.publish:
             return False
         before = threading.active_count()
-        self._background("publish", "here", lambda _: bool(self.thaw.wait(60)) and None, anew=decision.anew)
+        self._background("publish", "here", lambda _: bool(self.thaw.wait(60)) and None, anew=decision.new_try)
         begun = threading.active_count() - before
         self.begun += begun
         return bool(begun)
@@ -55,19 +55,19 @@ def test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs
     try:
         while job.now < 1000.0 + HOUR:
             begun = all_of_them[looks % offices].obey(decision)
-            if decision.anew:
+            if decision.new_try:
                 assert begun, "it was said to be tried now"
                 assert job.now == promised
                 tries.append(job.now)
             found = told(job, decision)
-            if found.next_what == "publishing is tried again":
+            if found.next.what == "publishing is tried again":
                 assert job.state.job.reason is not None
                 assert job.state.job.reason.code == "PUBLISH_HANGS"
-                promised = found.next_at
+                promised = found.next.at
             else:
-                assert found.next_at > job.now
+                assert found.next.at > job.now
                 hangs_at = tries[-1] + min(900.0, 120.0 * 2 ** min(len(tries) - 1, 3))
-                assert ("counts as hanging" in found.next_what) == (found.next_at == hangs_at)
+                assert ("counts as hanging" in found.next.what) == (found.next.at == hangs_at)
             assert decision.due is not None
             job.now, looks = decision.due, looks + 1
             decision = job.decide()
@@ -88,14 +88,14 @@ def test_what_is_said_while_it_is_tried_while_it_waits_and_while_it_is_tried_aga
     found = told(job, decision)
     assert found.since == done
     assert found.what == "all groups are done; the package is being published, last heard of 20s ago"
-    assert (found.tried, found.next_at) == ("", 1030.0)
-    assert found.next_what == "if the coordinator that publishes has died, another does"
+    assert (found.tried, found.next.at) == ("", 1030.0)
+    assert found.next.what == "if the coordinator that publishes has died, another does"
     assert found.line(job.now) == "publishing"
 
     job.decide(published=PublishResult(trouble=Reason("PUBLISH_TROUBLE", "no route")))
     found = told(job, job.decide())
     assert found.what == "all groups are done; the package could not be published yet"
-    assert (found.tried, found.next_what) == ("tried once: no route", "publishing is tried again")
+    assert (found.tried, found.next.what) == ("tried once: no route", "publishing is tried again")
     assert found.line(job.now) == "publishing is tried again in 2.0s: no route"
 
     job.now += 2.0

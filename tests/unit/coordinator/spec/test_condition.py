@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.specs import HEAD, A, minimal, told
-from unstuck.coordinator.spec.condition import ConditionError, Verdict, evaluate, parse
+from unstuck.coordinator.spec.condition import ConditionError, ConditionResult, evaluate, parse
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 
 PARAMS: dict[str, Any] = {
@@ -30,7 +30,7 @@ RESULTS: dict[str, dict[str, Any] | None] = {
 }
 
 
-def judged(text: str) -> Verdict:
+def judged(text: str) -> ConditionResult:
     return evaluate(text, PARAMS, RESULTS.get)
 
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_evaluated_says_why(text: str, why: str) -> None:
 def test_a_condition_that_is_false_shows_what_it_saw_shortened() -> None:
     text = "results.clean.rows > 0 or results.clean.text == params.text "
     text += "or results.failed.x != results.clean.other"
-    assert judged(text) == Verdict(
+    assert judged(text) == ConditionResult(
         False,
         f'its condition is false: `{text}`, with results.clean.rows = 0, results.clean.text = "{"x" * 59}…, '
         'params.text = "a%s", results.failed.x = none (group failed did not succeed), '

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,6 +204,22 @@ def test_the_schema_knows_every_short_form_that_the_reader_takes() -> None:
         JobSpec.model_validate(minimal(groups=[*minimal()["groups"], {"name": "b", "needs": ["a"], "join": rule}]))
     assert sorted([*plain["enum"], "at_least"]) == sorted(long["properties"]["rule"]["enum"])
     assert list(at_least["properties"]) == ["at_least"]
+
+
+def test_every_property_of_the_schema_says_what_it_is_for() -> None:
+    def undescribed(part: Any, path: str) -> Iterator[str]:
+        if isinstance(part, dict):
+            for name, field in part.get("properties", {}).items():
+                if not field.get("description", "").endswith("."):
+                    yield f"{path}/{name}"
+            for name, inner in part.items():
+                yield from undescribed(inner, f"{path}/{name}")
+        elif isinstance(part, list):
+            for at, inner in enumerate(part):
+                yield from undescribed(inner, f"{path}/{at}")
+
+    assert schema.json_schema()["$id"]
+    assert list(undescribed(schema.json_schema(), "")) == []
 
 
 def test_the_schema_leaves_no_object_open_that_the_reader_closes() -> None:

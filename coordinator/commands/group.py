@@ -1,0 +1,117 @@
+"""The commands for one group, ``skip`` and ``rerun``: when each is legal, and what it writes on the record. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.decide.deadlines import PUBLISHING
+from unstuck.coordinator.decide.requests import SKIPPED, closure, open_members, records_of
+from unstuck.coordinator.model.records import GroupRequest
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.spec.problems import listed, suggestion
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.protocol.token import split_member
+
+S = GroupState
+LEGAL = (Status.PAUSED, Status.RETRYING)
+
+
+class NoSuchGroup(UnstuckError):
+    """The job has no group of this name."""
+
+    code = "NO_SUCH_GROUP"
+
+
+def skip(state: JobState, group: str) -> Commanded:
+    """The job after ``group`` (a group, a fork or one member) was asked to be skipped.
+
+    Raises: NoSuchGroup.
+    """
+    refused = _refused(state, group, "skip")
+    if refused is not None:
+        return refused
+    job, ask = state.job, GroupRequest("skip", group)
+    name, ordinal = split_member(group)
+    if ordinal is not None and group not in state.groups:
+        text = f"{group} of job {job.id} has not had its turn yet: skip it then, or skip {name} as a whole"
+        return Commanded(Answer.REFUSED, job, text)
+    members = list(open_members(state, group))
+    if ask in job.requests or (not members and all(r.reason == SKIPPED for _, r in records_of(state, group))):
+        return Commanded(Answer.ALREADY, job, f"group {group} of job {job.id} has been skipped before")
+    if not members:
+        stands = " and ".join(sorted({str(record.state) for _, record in records_of(state, group)}))
+        text = f"group {group} of job {job.id} is {stands}: only what has not ended can be skipped"
+        return Commanded(Answer.REFUSED, job, f"{text}; `unstuck rerun {job.id} '{group}'` makes it wait again")
+    text = f"group {group} of job {job.id} is skipped; what comes after it decides by its join rule"
+    return Commanded(Answer.DONE, replace(job, requests=(*job.requests, ask)), text)
+
+
+def rerun(state: JobState, group: str, word: str) -> Commanded:
+    """The job after ``group`` and everything after it was asked to run again.
+
+    Args:
+        word: a fresh random word. A number would come round again after a rollback, and with it the markers of a rerun
+            that the store has forgotten.
+
+    Raises: NoSuchGroup.
+    """
+    refused = _refused(state, group, "rerun")
+    if refused is not None:
+        return refused
+    job, ask = state.job, GroupRequest("rerun", group)
+    name, _ = split_member(group)
+    if ask in job.requests or all(record.state is S.WAITING for _, record in records_of(state, group)):
+        return Commanded(Answer.ALREADY, job, f"group {group} of job {job.id} is waiting to run")
+    names = closure(state, name)
+    after = [later for later in names[1:] if list(records_of(state, later))]
+    also = f", and so will what comes after it: {listed(after)}" if after else ""
+    # What comes after it too: with the same inputs as before (another need of its was enough, or this one failed both
+    # times) it would take over its own marker of before, and not run.
+    reruns = {**job.reruns, **dict.fromkeys(names, word)}
+    asked = replace(job, requests=(*job.requests, ask), reruns=reruns)
+    plans = state.plan.group_plans(job.warehouse, job.warehouse_id, reruns, job.adopts)
+    changed = {each: plans[each] for each in names if each in plans}
+    return Commanded(Answer.DONE, asked, f"group {group} of job {job.id} will run again{also}", changed)
+
+
+def _refused(state: JobState, group: str, word: str) -> Commanded | None:
+    job = state.job
+    name, ordinal = split_member(group)
+    if name not in state.plan.groups:
+        raise NoSuchGroup(f"job {job.id} has no group {name}{suggestion(name, state.plan.groups)}")
+    count = state.plan.member_count(name, state.collected) or 0
+    if ordinal is not None and (state.plan.groups[name].spec.for_each is None or not 0 <= ordinal < count):
+        raise NoSuchGroup(f"group {name} of job {job.id} has {count} members, and none is {group}")
+    where = f"job {job.id} is {job.status}"
+    if job.terminal:
+        text = f"{where}, and a job that has ended never changes"
+    elif job.status not in LEGAL:
+        text = f"{where}: {word} is for a job that is PAUSED or RETRYING; `unstuck pause {job.id}` first"
+    elif job.intent not in (Intent.RUN, Intent.PAUSE):
+        # A job that was halted is shown as PAUSED whatever the user wants of it.
+        asked = job.intent.command
+        text = f"{where}, but {asked} was asked for, so none of its groups will run again; `unstuck why {job.id}`"
+    elif job.phase == PUBLISHING:
+        text = f"{where} and was publishing, so its outputs may be visible already; resume it"
+    elif ordinal is not None and state.ended_whole(name):
+        text = f"{where}, and its group {name} ended as a whole; {word} {name}"
+    elif word == "skip" and ordinal is not None and _will_be_forgotten(state, group):
+        text = f"group {name} of job {job.id} is just being made to run again, as was asked for; skip it in a moment"
+    else:
+        return None
+    return Commanded(Answer.REFUSED, job, text)
+
+
+def _will_be_forgotten(state: JobState, member: str) -> bool:
+    """A rerun that no coordinator has brought about yet will take the member's record away.
+
+    Members are recorded in their order, so none can be skipped ahead of those before it.
+    """
+    fork, _ = split_member(member)
+    for ask in state.job.requests:
+        name, ordinal = split_member(ask.group)
+        if ask.do == "rerun" and fork in closure(state, name) and (ordinal is None or name != fork):
+            return True
+    return False

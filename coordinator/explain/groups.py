@@ -1,0 +1,299 @@
+"""What each group of a job that is not done waits for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unstuck.coordinator.decide.deadlines import (
+    cancel_at,
+    held_until,
+    job_timeout_at,
+    queue_timeout_at,
+    resend_at,
+    retry_at,
+)
+from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.decide.joins import Verdict, judge
+from unstuck.coordinator.explain.explanation import A_PERSON, Ends, Explanation, JobFacts, Next, held, timeout_of
+from unstuck.coordinator.model.records import Attempt, GroupRecord
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Intent
+from unstuck.coordinator.spec.condition import quoted
+from unstuck.coordinator.spec.plan import PlannedGroup
+from unstuck.tasks.duration import format_duration
+
+S = GroupState
+LONG = 4.0  # times what a group took when it last succeeded: from then on its line says so
+SHORT = 10.0  # seconds within which nobody wonders
+# What needs a look most comes first where not all members are shown.
+_URGENT = {state: n for n, state in enumerate((S.BACKOFF, S.RUNNING, S.CANCELING, S.QUEUED, S.WAITING))}
+
+
+def explain_group(facts: JobFacts, name: str, planned: PlannedGroup, shown: int | None) -> Iterator[Explanation]:
+    """The members of a planned group that are not done: at most ``shown`` of those that have begun, and the rest."""
+    state = facts.state
+    open_members = [
+        member
+        for member in (state.members(name) if len(state.census[name]) else ())
+        if (standing := state.record(member).state) is not S.WAITING and not standing.terminal
+    ]
+    open_members.sort(key=lambda member: _URGENT[state.record(member).state])
+    for member in open_members[:shown]:
+        yield _begun(facts, member, planned)
+    if shown is not None and len(open_members) > shown:
+        more = len(open_members) - shown
+        yield Explanation(subject=name, state="", what=f"and {more} more of its members that are not done")
+    whole = state.record(name)
+    if whole.state is S.SKIPPED and whole.reason is not None and whole.reason.code == "CONDITION_FALSE":
+        ends = Ends(what="it was skipped; this is final")
+        yield Explanation(subject=name, state=whole.state, what=whole.reason.text, since=whole.since, ends=ends)
+    # Members that a pause took back are among the waiting: why they wait now may differ from what was noted then.
+    waiting = Draft(state, facts.env).waiting_members(name)
+    if waiting > 0:
+        yield _waiting(facts, name, planned, waiting)
+
+
+def _waiting(facts: JobFacts, name: str, planned: PlannedGroup, members: int) -> Explanation:
+    many = f"{members} members: " if planned.spec.for_each is not None and members > 1 else ""
+    since = facts.state.job.submitted_at
+    if facts.canceled:
+        return _canceled(facts, name, S.WAITING, since, many)
+    join = judge(planned.spec.join, facts.state.needs[name])
+    if join.verdict is Verdict.WAIT:
+        return _waiting_for_needs(facts, name, planned, many, join.reason.text)
+    since = max((facts.done[need] for need in planned.spec.needs if need in facts.done), default=since)
+    return _waiting_for_room(facts, name, planned, many, since)
+
+
+def _waiting_for_needs(facts: JobFacts, name: str, planned: PlannedGroup, many: str, join: str) -> Explanation:
+    state = facts.state
+    open_needs = [need for need in planned.spec.needs if not state.done(need)]
+    needs = ", ".join(_need(state, need) for need in open_needs[:5])
+    more = f" and {len(open_needs) - 5} more" if len(open_needs) > 5 else ""
+    if planned.spec.when is not None:
+        more += f"; then its condition decides: {quoted(planned.spec.when)}"
+    return Explanation(
+        subject=name,
+        state=S.WAITING,
+        what=f"{many}{join}; waits for {needs}{more}",
+        short=f"waits for {needs}{more}",
+        since=state.job.submitted_at,
+        next=Next(what="what it needs is looked at again", at=facts.look_at),
+        ends=Ends(what=A_PERSON) if held(state.job) else facts.ends("when its join can no longer be satisfied"),
+        help=facts.help,
+    )
+
+
+def _waiting_for_room(facts: JobFacts, name: str, planned: PlannedGroup, many: str, since: float) -> Explanation:
+    job, queue, helps = facts.state.job, planned.spec.queue_name, facts.help
+    ends = Ends(what=A_PERSON) if held(job) else facts.ends("never by itself: it goes when it has room")
+    if held(job):
+        text = f"it may go, but {'pause was asked for' if job.intent is Intent.PAUSE else 'the job is halted'}"
+        following = Next(what="it is queued when the job is resumed")
+    elif not facts.room.for_(queue):
+        text = f"it may go; {_no_room(facts, queue)}"
+        following = Next(what="it is queued as soon as one of them ends or is claimed", at=facts.look_at)
+        if facts.room.in_parallel and not facts.env.slots.get(queue):
+            helps = (_worker(queue), *helps)
+    else:
+        text = "it may go, and is queued when the job is looked at next"
+        following = Next(what="it is queued", at=facts.look_at)
+    return Explanation(
+        subject=name, state=S.WAITING, what=f"{many}{text}", since=since, next=following, ends=ends, help=helps
+    )
+
+
+def _no_room(facts: JobFacts, queue: str) -> str:
+    if not facts.room.in_parallel:
+        return f"max_parallel: {facts.state.plan.max_parallel} are running"
+    return f"{facts.env.window(queue)} hints on queue {queue} are unclaimed"
+
+
+def _worker(queue: str) -> str:
+    return f"celery -A unstuck.tasks worker -Q {queue}"
+
+
+def _canceled(
+    facts: JobFacts, subject: str, state: GroupState, since: float, many: str = "", tried: str = ""
+) -> Explanation:
+    """A group that no runner holds, of a job that ends: at once, or as soon as it is resumed."""
+    when, ends = "when the job is looked at next", Ends(what="when the job is looked at next", at=facts.look_at)
+    if held(facts.state.job):
+        when, ends = "when the job is resumed", Ends(what=A_PERSON)
+    return Explanation(
+        subject=subject,
+        state=state,
+        what=f"{many}{facts.canceled}; it is canceled {when}",
+        since=since,
+        tried=tried,
+        next=Next(what=f"it is canceled, {when}", at=ends.at),
+        ends=ends,
+        help=facts.help,
+    )
+
+
+def _need(state: JobState, need: str) -> str:
+    census = state.census[need]
+    count = state.plan.member_count(need, state.collected)
+    if state.plan.groups[need].spec.for_each is not None:
+        ended = sum(n for s, n in census.items() if GroupState(s).terminal)
+        return f"{need} ({ended} of {count if count is not None else 'a number nobody knows yet'} done)"
+    return f"{need} ({state.record(need).state})"
+
+
+def _begun(facts: JobFacts, group_id: str, planned: PlannedGroup) -> Explanation:
+    """A group that is QUEUED, RUNNING, CANCELING or in BACKOFF."""
+    record = facts.state.record(group_id)
+    if record.state in (S.RUNNING, S.CANCELING):
+        return _running(facts, group_id, planned, record)
+    if facts.canceled:
+        return _canceled(facts, group_id, record.state, record.since, tried=_tried_so_far(record))
+    if record.state is S.QUEUED:
+        return _queued(facts, group_id, planned, record)
+    return _backoff(facts, group_id, planned, record)
+
+
+def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
+    """A group in BACKOFF waits for a time; but while it is held, or has no room, it waits for no time."""
+    job, attempt, queue = facts.state.job, f"attempt {record.epoch + 1}", planned.spec.queue_name
+    code, what = (record.reason.code, record.reason.text) if record.reason else ("", "it is to be tried again")
+    timed = False
+    if held(job):
+        if record.last_error is not None and record.last_error.code == code:
+            what = record.last_error.text  # without the time of the attempt, which was noted with the reason
+        short = f"{attempt} when the job is resumed: {code}: {what}" if code else f"{attempt} when the job is resumed"
+        what = f"{what}; it is tried again when the job is resumed"
+        following, ends = Next(what=f"{attempt}, when the job is resumed"), Ends(what=A_PERSON)
+    else:
+        short = f"{code}: {what}" if code else ""
+        at = retry_at(record, planned.retry, facts.env)
+        timed = at > facts.env.now or facts.room.for_(queue)
+        following = Next(what=attempt if timed else f"{attempt}, if there is room", at=facts.ahead(at))
+        if not timed:
+            short = f"its time has come; {_no_room(facts, queue)}: {short or what}"
+            what = f"{what}; its time has come; {_no_room(facts, queue)}"
+        own = f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost in a row"
+        ends = facts.ends(own)
+    return Explanation(
+        subject=group_id,
+        state=record.state,
+        what=what,
+        short=short,
+        timed=timed,
+        since=record.since,
+        tried=_tried_so_far(record),
+        next=following,
+        ends=ends,
+        help=(f"unstuck logs {job.id} {group_id}", *facts.help),
+    )
+
+
+def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
+    job, env, queue, helps = facts.state.job, facts.env, planned.spec.queue_name, facts.help
+    sent = f"its hint was sent {record.hints} times" if record.hints > 1 else ""
+    if held(job):
+        ends = Ends(what=A_PERSON)
+        if job.halted is not None:
+            what = "nobody may take it before a resume: the job is halted"
+            following = Next(what="it may be taken again, when the job is resumed")
+        else:
+            what = f"{job.intent} was asked for"
+            following = Next(what="its hint is taken back, if nobody has taken it", at=facts.look_at)
+    else:
+        slots = env.slots.get(queue, 0)
+        if slots:
+            listen = "runners listen" if slots > 1 else "runner listens"
+            what = f"queue {queue}: {slots} {listen}, and none has taken it yet"
+            if queue in facts.lying:
+                what, helps = f"{what}; messages lie on {facts.lying[queue]}", ("unstuck doctor", *helps)
+            elif queue in facts.busy:
+                what, helps = f"{what}; {facts.busy[queue]}", ("unstuck fleet", *helps)
+        else:
+            what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
+        at = facts.ahead(resend_at(record, queue, env))
+        following = Next(what="the hint is sent again if it may be lost", at=at)
+        ends = facts.ends("never by itself: a worker may come at any time")
+        given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, env)
+        if given_up_at:
+            ends = facts.ends(f"FAILED by its queue_{timeout_of(planned.spec.queue_timeout)}", given_up_at)
+    return Explanation(
+        subject=group_id,
+        state=record.state,
+        what=what,
+        since=record.since,
+        tried="; ".join(filter(None, (_tried_so_far(record), sent))),
+        next=following,
+        ends=ends,
+        help=helps,
+    )
+
+
+def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
+    state, env, attempt = facts.state, facts.env, facts.state.attempts.get(group_id)
+    job = state.job
+    lease = min(held_until(record, attempt, env), env.now + env.lease_ttl) if attempt is not None else 0.0
+    silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
+    what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
+    took, ran = facts.took.get(group_id, 0.0), env.now - attempt.claimed_at if attempt is not None else 0.0
+    if took and ran > max(LONG * took, SHORT):
+        what += f"; it has run for {format_duration(ran)}, and took {format_duration(took)} when it last succeeded"
+    ends = _running_ends(facts, planned, attempt)
+    following = Next(what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease))
+    if job.halted is not None and held(job):
+        following = Next(what="its outcome counts when the job is resumed")
+    elif facts.cut:
+        what = f"{what}; {facts.canceled}, and it can change nothing any more"
+        following = Next(what="it is ended", at=facts.look_at)
+        ends = Ends(what="when the job is looked at next", at=facts.look_at)
+    elif job.intent is Intent.PAUSE and job.pause_now:
+        what = f"{what}; it is told to hand it back, since the job is paused"
+        following = Next(what="it is handed back, or killed", at=following.at)
+        ends = Ends(what="it is tried again when the job is resumed", at=ends.at)
+    elif record.state is S.CANCELING or job.intent is Intent.CANCEL:
+        what += ", and was told to end" if record.state is S.CANCELING else ", and is told to end"
+        deadline = f"at the deadline, {format_duration(env.cancel_deadline)} after the cancel was asked for"
+        ends = Ends(what=deadline, at=max(cancel_at(job, env), env.now))
+    return Explanation(
+        subject=group_id,
+        state=record.state,
+        what=what,
+        since=record.since,
+        tried=_tried_so_far(record),
+        next=following,
+        ends=ends,
+        help=(f"unstuck logs {job.id} {group_id} -f", *facts.help),
+    )
+
+
+def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: Attempt | None) -> Ends:
+    """The timeouts of a running attempt: of the step that the runner named last, of the group, and of the job."""
+    timeouts = []
+    number = 0 if attempt is None else int(attempt.told.get("step", 0))
+    if 0 < number <= len(planned.spec.steps):
+        step = planned.spec.steps[number - 1]
+        if step.timeout is not None:
+            timeouts.append(f"step {number} ({step.label}): {timeout_of(step.timeout)}")
+    if planned.spec.timeout is not None:
+        timeouts.append(f"timeout: {format_duration(planned.spec.timeout)} from its first step")
+    given_up_at = job_timeout_at(facts.state.job, facts.state.plan.timeout, facts.env) or 0.0
+    if given_up_at:
+        timeouts.append(f"the job's {timeout_of(facts.state.plan.timeout)}")
+    return Ends(what="; ".join(timeouts) or "no timeout is set", at=given_up_at)
+
+
+def _tried_so_far(record: GroupRecord) -> str:
+    """What became of earlier attempts; empty if there is nothing to tell."""
+    parts = []
+    if record.epoch > 1 and record.state is GroupState.QUEUED:
+        parts.append(f"this is attempt {record.epoch}")
+    if record.failures:
+        parts.append(f"failed {record.failures} time{'s' if record.failures > 1 else ''}")
+    if record.losses:
+        parts.append(f"lost {record.losses} worker{'s in a row' if record.losses > 1 else ''}")
+    if record.releases:
+        parts.append(f"was handed back {record.releases} time{'s' if record.releases > 1 else ''}")
+    if record.first_error is not None:
+        parts.append(f"first error: {record.first_error.code}: {record.first_error.text}")
+    if record.last_error is not None and record.last_error != record.first_error:
+        parts.append(f"last error: {record.last_error.code}: {record.last_error.text}")
+    return "; ".join(parts)

@@ -1,0 +1,93 @@
+"""Records read back as they were stored; a damaged field is an error where all is needed, and is left out elsewhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from unstuck.coordinator.model.records import (
+    Alteration,
+    Attempt,
+    Change,
+    GroupRecord,
+    GroupRequest,
+    JobRecord,
+    NewerJob,
+    Reason,
+)
+from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+
+JOB = JobRecord(
+    "id",
+    "name",
+    "{}",
+    "commit",
+    status=Status.RETRYING,
+    intent=Intent.FORCE_STOP,
+    submitted_at=1.25,
+    base=0,
+    aborting=True,
+    published={"out": 3},
+    reason=Reason("CODE", "half of a pair: \ud800"),
+    requests=(GroupRequest("skip", "a[0]"),),
+    alterations=(Alteration(2.5, "ada", "", (Change("params.x", None, [1, {"y": None}]),)),),
+    adopts=("other",),
+    texts={"digest": "text"},
+)
+
+
+def test_a_group_reads_back_as_it_was_stored_also_with_half_of_a_surrogate_pair() -> None:
+    error = Failure("STEP_FAILED", "no such file: \udcff", False, "Traceback")
+    record = GroupRecord(GroupState.BACKOFF, 2, "nonce", rows={"out": 1}, results={"x": [1.5, None]}, last_error=error)
+    assert GroupRecord.from_json(record.to_json()) == record
+    assert GroupRecord.from_json(GroupRecord().to_json()) == GroupRecord()
+    assert "failures" not in record.to_json(), "what is at its default takes no room"
+    assert GroupRecord.from_json('{"state":"QUEUED","of a later release":1}') == GroupRecord(GroupState.QUEUED)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"state":"GONE"}', '{"epoch":"x"}', '{"rows":[1]}'])
+def test_a_damaged_group_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        GroupRecord.from_json(text)
+    assert GroupRecord.readable(text) is None
+
+
+def test_an_outcome_that_nobody_can_read_ends_the_attempt_as_failed() -> None:
+    stored = {"epoch": 1, "nonce": "n", "outcome": "{", "claimant": "c", "revision": 2}
+    attempt = Attempt.from_json(json.dumps(stored))
+    assert (attempt.epoch, attempt.claimant, attempt.revision) == (1, "c", 2)
+    assert attempt.outcome is not None
+    assert attempt.outcome.failure is not None
+    assert (attempt.outcome.kind, attempt.outcome.failure.code) == (OutcomeKind.FAILED, "OUTCOME_UNREADABLE")
+    done = Outcome(OutcomeKind.SUCCEEDED, rows={"out": 1})
+    assert Attempt.from_json(json.dumps({**stored, "outcome": done.to_json()})).outcome == done
+
+
+def test_a_job_reads_back_as_it_was_stored_and_a_change_writes_what_changed() -> None:
+    assert JobRecord.from_fields(JOB.to_fields()) == JOB
+    assert JOB.changed_fields(JOB) == {}
+    bare = JobRecord("id", "name", "{}", "commit")
+    assert JobRecord.from_fields(bare.to_fields()) == bare
+    assert set(bare.changed_fields(JOB)) >= {"status", "reason", "published", "requests"}
+    changed = JobRecord.from_fields({**JOB.to_fields(), **bare.changed_fields(JOB)})
+    assert changed == replace(bare, texts=JOB.texts), "a text that is not needed any more stays"
+
+
+def test_of_a_damaged_job_the_rest_is_salvaged() -> None:
+    fields = {**JOB.to_fields(), "submitted_at": "yesterday", "reason": "{", "requests": '[{"do":"dance","group":"a"}]'}
+    for name in ("submitted_at", "reason", "requests"):
+        with pytest.raises(ValueError):
+            JobRecord.from_fields({**JOB.to_fields(), name: fields[name]})
+    job = JobRecord.salvaged("id", fields)
+    assert (job.status, job.intent, job.published, job.texts) == (JOB.status, JOB.intent, JOB.published, JOB.texts)
+    assert (job.submitted_at, job.reason, job.requests) == (0.0, None, ())
+    assert JobRecord.salvaged("id", {}) == JobRecord("id", "", "", "")
+
+
+def test_a_job_of_a_later_release_is_left_to_it() -> None:
+    for read in (JobRecord.from_fields, lambda fields: JobRecord.salvaged("id", fields)):
+        with pytest.raises(NewerJob):
+            read({**JOB.to_fields(), "schema": "99"})
