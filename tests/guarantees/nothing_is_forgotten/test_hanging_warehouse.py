@@ -153,7 +153,7 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
         assert may_answer.acquire(timeout=30)
         return publish(state, lambda: None)
 
-    monkeypatch.setattr(head.hands, "publish", long)
+    monkeypatch.setattr(head.warehouses, "publish", long)
     job = done(head, "one")
     for _ in range(6):
         assert asks.acquire(timeout=30)

@@ -223,7 +223,7 @@ MUTANTS = (
         "what came of publishing is dropped when the lock is busy",
         broken.LATE_ANSWER,
         949,
-        line(Publisher._try, "if self._tell(job, result):", "if self._tell(job, result) or True:"),
+        line(Publisher._try, "if self._record(job, result):", "if self._record(job, result) or True:"),
         commands=True,
         within=1000,
     ),
