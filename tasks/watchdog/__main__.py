@@ -212,7 +212,7 @@ class Watchdog:
         return not action.kill
 
     def _look_at_stop(self) -> None:
-        """Look at the stop sign, and count the grace from when it is first seen."""
+        """Look whether the worker was told to stop, and count the grace from when that is first seen."""
         word = Word.WORK if self._sign is None else self._sign.word
         if word <= self._word:
             return
