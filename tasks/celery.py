@@ -1,7 +1,6 @@
-"""The fleet: ``celery -A unstuck.tasks worker``. The one task it knows, and a runner in each of its children.
+"""The Celery app of workers, ``celery -A unstuck.tasks worker``: its one task, and a runner in each of its children.
 
-Celery looks for this module by name. It must never be imported by a coordinator, which sends hints through
-``tasks.transport.celery_app`` alone.
+A coordinator sends hints through ``tasks.transport.celery_app`` and never imports this module.
 """
 
 from __future__ import annotations

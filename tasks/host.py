@@ -1,6 +1,6 @@
-"""The host: does it have what a worker needs? Asked before a worker takes anything, and before its runners do.
+"""Checks whether a host has what a worker needs, before a worker takes anything and before its runners do.
 
-It must import nothing that it looks for, and be light: ``unstuck up`` and the doctor ask as well.
+It imports nothing that it looks for.
 """
 
 from __future__ import annotations

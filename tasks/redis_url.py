@@ -1,4 +1,4 @@
-"""The address of a Redis: read before anybody tries it, and shown without its password. Pure; connects to nothing."""
+"""Checks the address of a Redis before anybody tries it, and shows it without its password. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: one name, one default, one place, each with its unit in its type. Read from ``UNSTUCK_*``."""
+"""The settings, read from ``UNSTUCK_*``: each has one name, one default, one place, and its unit in its type."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""From an exception to a failure: the code, the sentence and the part of the traceback that is the user's.
+"""Turns an exception of a step into a failure: its code, its sentence and the user's part of the traceback.
 
-The error is a step's, so whatever asks it for something runs code of the step: its text may never come (a
-``Py4JJavaError`` asks the JVM), and any attribute may raise. ``tell`` therefore asks in a thread with a deadline and
-behind a guard. What nobody has to ask the error for, its class and its frames, is always told.
+Whatever asks the error for something runs code of the step, which may raise or never return (a ``Py4JJavaError`` asks
+the JVM), so ``tell`` asks behind a guard and in a thread with a deadline.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The task group, as a user writes it and as a runner receives it.
+"""The task group: ``GroupSpec`` as a user writes it, ``WorkOrder`` as a runner receives it.
 
-``GroupSpec`` is one entry under ``groups:`` of a job spec. ``WorkOrder`` is the same group resolved for one
-attempt: defaults merged, parameters joined, inputs frozen. This module is the contract between the two rooms.
+A work order has the defaults merged, the parameters joined and the inputs frozen.
 """
 
 from __future__ import annotations

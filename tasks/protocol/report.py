@@ -1,6 +1,6 @@
-"""Outcome and report: what a worker says of an attempt, and the message that says it.
+"""Outcome and report: what a worker says of an attempt, and the message that tells coordinators to look.
 
-The outcome stands on the attempt record and is the truth; the report is the message that somebody should look.
+The outcome on the attempt record is the truth.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""``${env:NAME}`` in parameters and conf: resolved in the worker alone, and taken out of all it says.
+"""Resolves ``${env:NAME}`` in parameters and conf, in the worker alone, and takes the values out of all it says.
 
-A secret never stands in a spec, a record, a marker, a report or a log. Only what the spec itself wrote is resolved:
-values of forks and results are data, and whoever writes data must not read a worker's environment. Resolving happens
-last and stays in memory; whatever leaves the runner goes through ``Secrets.clean``.
+Only what the spec itself wrote is resolved: whoever writes data must not read a worker's environment. No secret ever
+stands in a spec, a record, a marker, a report or a log.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""The Celery app that carries hints: what the fleet consumes with and coordinators send with.
+"""The Celery app that carries hints, for coordinators that send them and workers that consume them.
 
-It carries hints and nothing else: no results, no data, no secrets. A hint is acknowledged when it is received,
-because the claim and the lease carry the guarantee: with late acknowledgement a dropped connection gives every
-running task a second copy at once (measured), and a hint that is lost is simply sent again.
-
-This module must stay light: a coordinator imports it to send hints. What a worker does with them is in
-``tasks.celery``, which no coordinator imports.
+A hint is acknowledged when it is received, because the claim and the lease carry the guarantee: with late
+acknowledgement a dropped connection gives every running task a second copy at once (measured).
 """
 
 from __future__ import annotations

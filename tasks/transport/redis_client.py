@@ -1,7 +1,6 @@
-"""A worker's connection to the store, and the same address as Celery writes it: short waits, few silent repeats.
+"""Connections to Redis with short waits and few silent repeats, and the same address as Celery writes it.
 
-redis-py repeats a command up to ten times by itself; here that is bounded, so that a watchdog goes on counting
-seconds while the store is away, and the callers that must get through repeat by their own, visible rule.
+A watchdog must go on counting seconds while Redis is away, and a caller that must get through repeats by its own rule.
 """
 
 from __future__ import annotations

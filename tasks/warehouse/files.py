@@ -1,13 +1,7 @@
-"""Files: the few things Unstuck asks of a file system, rooted at one warehouse.
+"""The few operations that Unstuck asks of a file system, rooted at one warehouse.
 
-Everything that makes a publish safe rests on two of them: ``write_durable`` (whole and on disk, or as before) and
-``create`` (whole and on disk, and only if nothing was there). Content is never visible half-written. A file system
-that cannot create a file only if it is absent is refused (``WarehouseUnsupported``), never imitated.
-
-A mount that goes away leaves a path that can be written to, and nobody would find again what was written there. So the
-caller may bring a check of the place, made before and after each write, and then the root itself is never made.
-
-This file knows nothing of jobs, markers or the log.
+A publish is safe because of two of them: ``write_durable`` (whole and on disk, or as before) and ``create`` (whole and
+on disk, and only if nothing was there). A file system that has no such ``create`` is refused, never imitated.
 """
 
 from __future__ import annotations
@@ -52,6 +46,7 @@ class Files:
             raise ValueError(f"the warehouse {uri} has one of * ? [ ] {{ }} \\ in its path; choose another folder")
         # Called after each answer of the place, so that who waits for many can tell a slow one from one that hangs.
         self.answered: Callable[[], None] = _nothing
+        # A mount that goes away leaves a path that can be written to, and nobody would find what was written there.
         self._check = check
         self._fs: Any = None
         self._root = uri.rstrip("/")

@@ -1,10 +1,7 @@
-"""The warehouse log: what is published, and the only thing readers believe.
+"""The warehouse log: what is published, and the only thing that readers believe.
 
-``_log/<n>.json`` is one package of outputs, which appears in one step because its entry does. Entries are created in
-order, only if absent, and never change: whoever creates slot *n* has published *n*, and nobody can undo it. A
-snapshot beside every fiftieth entry spares readers the older ones; it is a shortcut and never an authority.
-
-This file publishes nothing by itself (see coordinator/publishing/package.py).
+``_log/<n>.json`` is one package of outputs. Entries are created in order, only if absent, and never change, so whoever
+creates slot *n* has published *n*.
 """
 
 from __future__ import annotations
@@ -128,7 +125,7 @@ class Warehouse:
         Raises:
             WarehouseUnsupported: the file system cannot create a file only if it is absent.
         """
-        if (standing := self._id()) is not None:
+        if (standing := self.identity()) is not None:
             return standing
         mine = uuid.uuid4().hex
         if self.storage.create(ID_FILE, mine.encode()):
@@ -137,23 +134,20 @@ class Warehouse:
 
     def identity(self) -> str | None:
         """The warehouse's id as seen from this process; None if there is none yet. Raises: OSError."""
-        return self._id()
+        try:
+            return self.storage.read(ID_FILE).decode().strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def check_id(self, expected: str) -> None:
         """Raises: WarehouseMismatch: this process sees another warehouse here than ``expected``, or none."""
-        seen = self._id()
+        seen = self.identity()
         if seen != expected:
             what = "no warehouse" if seen is None else f"warehouse {seen}"
             raise WarehouseMismatch(
                 f"there is {what} at {self.storage.uri('')} as seen from this process; the job was submitted to "
                 f"warehouse {expected}. Usually the folder is not shared between the hosts, or not mounted on this one"
             )
-
-    def _id(self) -> str | None:
-        try:
-            return self.storage.read(ID_FILE).decode().strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
 
     # Reading the log.
 
@@ -245,14 +239,6 @@ class Warehouse:
                 f"the warehouse {self.storage.uri('')} has no dataset {dataset!r}{at}; published there: {known}"
             )
         return state[dataset]
-
-    def datasets(self, version: int | None = None) -> list[str]:
-        """The names of the published datasets, sorted. Raises: as ``state``."""
-        return sorted(self.state(version))
-
-    def files(self, dataset: str, version: int | None = None) -> list[DataFile]:
-        """The files of ``dataset``, paths relative to the warehouse. Raises: as ``dataset``."""
-        return self.dataset(dataset, version).files
 
     def find_publish(self, publish_id: str, after: int) -> int | None:
         """The slot above ``after`` that holds ``publish_id``, as a package or as an ABORT; None if none does.
@@ -367,4 +353,4 @@ def published_files(warehouse: Warehouse | str, dataset: str, version: int | Non
         DatasetNotFound: no such dataset, or no such version.
     """
     place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
-    return [place.storage.uri(file.path) for file in place.files(dataset, version)]
+    return [place.storage.uri(file.path) for file in place.dataset(dataset, version).files]

@@ -1,9 +1,7 @@
-"""The marker: the durable record, beside the staged files, that an attempt finished.
+"""The marker: the durable record, beside the staged files, that an attempt finished; written last.
 
-It is written last, after every file it names is on disk. It proves that the work was done, not that it counts: the
-commit that records its token makes it the group's output, and only the warehouse log makes it visible.
-
-Reading a marker never changes anything, and a marker that cannot be understood is never believed.
+It proves that the work was done, not that it counts: the commit that records its token makes it the group's output, and
+only the warehouse log makes it visible.
 """
 
 from __future__ import annotations

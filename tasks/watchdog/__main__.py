@@ -211,7 +211,7 @@ class Watchdog:
         return not action.kill
 
     def _look_at_flag(self) -> None:
-        """Look at the shutdown flag, and count the grace from when it is first seen."""
+        """Look whether the worker was told to stop, and count the grace from when that is first seen."""
         level = ShutdownLevel.WORK if self._flag is None else self._flag.level
         if level <= self._level:
             return

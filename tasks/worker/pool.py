@@ -1,14 +1,7 @@
-"""The prefork pool of the fleet: Celery's own, with additions.
+"""The prefork pool of workers: Celery's own, whose children may ask to be replaced and note when they are idle.
 
-A child may ask to be replaced, and notes whether it waits for its next job (``idle_slots``). While a child holds no
-attempt, it has an alarm (``hang_alarm``). The main process hears here of its own start, before it forks, and of every
-way in which it may end (``shutdown``). It adopts what a killed child leaves, and ends it.
-
-billiard replaces a child that leaves with ``EX_RECYCLE`` without calling any task lost, but offers no way to ask
-for it other than counting tasks or memory. The question is put here, where a child is about to wait for its next
-job: the last result is already sent, and no job has been read that could be lost with the process.
-
-It must never decide by itself that a child should go; ``tasks.runner.runner`` does.
+The main process learns here of its start and of every way to end (``shutdown``), and ends what a killed child leaves. A
+child that hangs between attempts is killed by SIGALRM (``hang_alarm``).
 """
 
 from __future__ import annotations
@@ -38,6 +31,8 @@ _wanted = False
 
 def recycle_this_process() -> None:
     """Let this child end cleanly before it takes its next job; Celery starts another in its place."""
+    # billiard offers no way to ask for that but counting tasks or memory. Where a child is about to wait for its next
+    # job, the last result is already sent, and no job has been read that could be lost with the process.
     global _wanted
     _wanted = True
 

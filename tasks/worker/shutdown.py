@@ -1,12 +1,7 @@
-"""The end of a worker, in its main process: from the word to stop until it has left, however Celery fares meanwhile.
+"""The shutdown of a worker, in its main process: every stop is Celery's warm one, with a limit that the kernel keeps.
 
-Signals are taken here and not by Celery. Its own cold shutdown signals the runners, and twice may be once too often:
-the second SIGTERM ends a runner that is just handing its attempt back (measured: 1 stop of 13, on a busy machine). Its
-warm shutdown waits for what runs, and sometimes hangs (measured: 3 of 19). So every stop is Celery's warm one;
-that what runs ends in time is seen to by the watchdogs, who are told by the shutdown flag; and a main process that
-has not left by then is ended by its own alarm, which the kernel keeps.
-
-It must never touch a runner: ending attempts is for the watchdogs.
+Celery's own signals are not used: its cold shutdown may end a runner that is just handing its attempt back (measured: 1
+of 13), and its warm one sometimes hangs (3 of 19). Watchdogs end the attempts; the main process never touches a runner.
 """
 
 from __future__ import annotations

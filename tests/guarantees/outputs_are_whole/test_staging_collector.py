@@ -196,7 +196,7 @@ def test_an_object_store_is_swept_like_a_folder(redis_server: RedisServer, head:
     forget(head, job)
     look(head, job)
     assert files.names(f"_staging/{job}") == ["out"]
-    (file,) = Warehouse(elsewhere).files("out")
+    (file,) = Warehouse(elsewhere).dataset("out").files
     assert files.read(file.path) == str(tokens["out"]).encode()
     assert files.names(f"_staging/{job}/out") == [tokens["out"].staging.rpartition("/")[2]]
 

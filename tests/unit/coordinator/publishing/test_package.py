@@ -115,7 +115,7 @@ def test_all_outputs_of_a_job_appear_in_one_entry(root: str) -> None:
     assert (entry.kind, entry.publish_id, entry.job, entry.job_name) == ("package", "job-1", "job-1", "flights")
     assert (entry.params, entry.at) == ({"year": 2013}, 1000.0)
     assert entry.tokens == [job.sources["by_carrier"][0], job.sources["by_month"][0]]
-    assert Warehouse(root).datasets() == ["carriers", "months"]
+    assert sorted(Warehouse(root).state()) == ["carriers", "months"]
 
 
 def test_the_next_job_replaces_what_it_makes_and_leaves_the_rest(root: str) -> None:
@@ -135,7 +135,7 @@ def test_the_members_of_a_fork_make_one_dataset(root: str) -> None:
         job.stage("by_month", rows=month, ordinal=month, months=10)
 
     assert job.publish() == Published(1, {"months": 6})
-    assert [f.rows for f in Warehouse(root).files("months")] == [1, 2, 3]
+    assert [f.rows for f in Warehouse(root).dataset("months").files] == [1, 2, 3]
 
 
 def test_members_that_differ_only_in_where_nulls_may_be_agree(root: str) -> None:
