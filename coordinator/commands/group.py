@@ -7,21 +7,15 @@ from dataclasses import replace
 from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.decide.requests import SKIPPED, closure, open_members, records_of
+from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.records import GroupRequest
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.spec.problems import listed, suggestion
-from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.token import split_member
 
 S = GroupState
 LEGAL = (Status.PAUSED, Status.RETRYING)
-
-
-class NoSuchGroup(UnstuckError):
-    """The job has no group of this name."""
-
-    code = "NO_SUCH_GROUP"
 
 
 def skip(state: JobState, group: str) -> Commanded:

@@ -19,8 +19,9 @@ from typing import Self
 from kombu.utils.url import maybe_sanitize_url
 from redis import RedisError
 
+from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.local.console import Console, to_stdout
-from unstuck.coordinator.local.home import FleetFailed, Home, ServerState, server_state
+from unstuck.coordinator.local.home import Home, ServerState, server_state
 from unstuck.coordinator.local.log_rotation import LOG_LIMIT
 from unstuck.coordinator.local.process import Program, SupervisedProcess
 from unstuck.coordinator.local.programs import Size, program_list, valkey

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import to_jsonable_python
 
+from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.status import GroupState, Intent, Status
-from unstuck.tasks.errors import Malformed, UnstuckError
+from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Hint
@@ -166,12 +167,6 @@ def _can_be_shown(name: str, value: Any) -> bool:
 
 
 JOB_SCHEMA = 1  # raised when an older coordinator could no longer decide what this one stores
-
-
-class NewerJob(UnstuckError):
-    """A later release stored this job; only a coordinator of that release can decide it."""
-
-    code = "NEWER_JOB"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from unstuck.tasks.errors import UnstuckError
+from unstuck.coordinator.errors import WarehouseSilent
 
 LIMIT = 10.0  # seconds, for a read or a write of one small file
 # Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names a page at 0.2 s: 1.5 million
@@ -24,12 +24,6 @@ TRY_EVERY = 60.0  # seconds between two tries of a warehouse whose calls are ref
 MOST_HANGING = 64  # calls that hang in one warehouse before this process tries no more
 
 T = TypeVar("T")
-
-
-class WarehouseSilent(UnstuckError):
-    """The warehouse of a job does not answer, so nothing was stored."""
-
-    code = "WAREHOUSE_SILENT"
 
 
 class _Call(threading.Thread, Generic[T]):

@@ -13,11 +13,12 @@ from functools import partial
 import redis
 
 from unstuck.coordinator.decide.deadlines import BUSY_WAIT, random_wait
+from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import AtOnce, Runs
-from unstuck.coordinator.publishing.package import Aborted, PublishFailed, PublishRequest, abort, publish
+from unstuck.coordinator.publishing.package import Aborted, PublishRequest, abort, publish
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 

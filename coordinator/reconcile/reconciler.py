@@ -14,8 +14,9 @@ from enum import StrEnum
 
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Delivered, receipt
+from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import Acks, Decision, PublishResult
-from unstuck.coordinator.model.records import JobRecord, NewerJob, Reason
+from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import Intent
 from unstuck.coordinator.publishing.background import Runs

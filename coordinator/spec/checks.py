@@ -14,9 +14,9 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.spec.condition import Scope, check
 from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
-from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.group import GroupSpec, Step
 from unstuck.tasks.protocol.secrets import reference_in
 
@@ -401,12 +401,6 @@ def _json_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
             yield Problem("a whole number of more than 64 bits; give it as text", loc)
     elif value is not None:
         yield Problem(f"expected text, a number, true, false, null, a list or a mapping, not {describe(value)}", loc)
-
-
-class BadKey(UnstuckError):
-    """The submit key is empty or too long, or holds characters that nobody can see or type."""
-
-    code = "BAD_KEY"
 
 
 def check_key(key: object) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.operators import OPERATORS, Impossible, pick, truth
 from unstuck.coordinator.spec.problems import describe, listed, shorten, suggestion
-from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.group import MAX_WHEN, GroupSpec
 
 MAX_DEPTH = 50  # levels of nesting; far below what Python's own stack allows
@@ -52,12 +52,6 @@ _BITWISE: dict[type[ast.AST], str] = {
     ast.RShift: ">>",
     ast.MatMult: "@",
 }
-
-
-class ConditionError(UnstuckError):
-    """The condition cannot be read."""
-
-    code = "CONDITION_INVALID"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,15 @@ from typing import cast
 
 import redis
 
+from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.store.reports import DeadLetter, Fields
-from unstuck.tasks.errors import Malformed, UnstuckError
+from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.report import Report
 from unstuck.tasks.protocol.token import Token
 
 REMEMBERED = 86400  # seconds for which the answer to a replay or a drop is remembered
-
-
-class NoSuchReport(UnstuckError):
-    """No dead letter has this id (it never had, or it was replayed or dropped long ago)."""
-
-    code = "NO_SUCH_REPORT"
 
 
 class DeadLetterAnswer(StrEnum):

@@ -14,8 +14,8 @@ from typing import cast
 
 import redis
 
+from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.loading import bare_state
-from unstuck.coordinator.model.records import NewerJob
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.tasks.protocol.keys import Keys

@@ -23,7 +23,8 @@ import pytest
 from tests.support.foreground import PLAIN, Up
 from tests.support.paths import ROOT
 from tests.support.servers import free_port, wait_until
-from unstuck.coordinator.local.home import FleetRunning, Home
+from unstuck.coordinator.errors import FleetRunning
+from unstuck.coordinator.local.home import Home
 from unstuck.coordinator.local.process import Program, SupervisedProcess
 
 # Says in a file that it was asked to end, as a worker would hand back.

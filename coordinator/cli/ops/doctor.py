@@ -18,13 +18,14 @@ import typer
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected, settings_here
-from unstuck.coordinator.cli.exits import ExitCode, Unreachable
+from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
 from unstuck.coordinator.doctor import checks, fleet_checks
 from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts, java_facts, warehouse_facts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, record_facts, server_facts
+from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.views.fleet import FleetView
 from unstuck.tasks.host import JAVA, java_version

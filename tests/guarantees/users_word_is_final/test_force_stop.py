@@ -10,8 +10,8 @@ import pytest
 
 from tests.guarantees.users_word_is_final.test_commands import running
 from tests.support.coordinator import Head, group
-from unstuck.coordinator.client import Refused
 from unstuck.coordinator.commands.job import Command, Commanded
+from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import Status
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.unit.project.test_project_files import PROJECT
 from unstuck.coordinator.cli.ops.demo import missing
-from unstuck.coordinator.local.home import FleetFailed
+from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.local.programs import valkey
 
 COMMAND = re.compile(r"pip install (?:-\S+ )*[\"']([^\"']+)[\"']")

@@ -7,16 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.coordinator.model.records import (
-    Alteration,
-    Attempt,
-    Change,
-    GroupRecord,
-    GroupRequest,
-    JobRecord,
-    NewerJob,
-    Reason,
-)
+from unstuck.coordinator.errors import NewerJob
+from unstuck.coordinator.model.records import Alteration, Attempt, Change, GroupRecord, GroupRequest, JobRecord, Reason
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 

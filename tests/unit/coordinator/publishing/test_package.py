@@ -22,15 +22,9 @@ import pytest
 
 import unstuck.coordinator.publishing.package
 from tests.support.paths import ROOT
+from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.publishing.package import (
-    Aborted,
-    Published,
-    PublishFailed,
-    PublishRequest,
-    abort,
-    publish,
-)
+from unstuck.coordinator.publishing.package import Aborted, Published, PublishRequest, abort, publish
 from unstuck.tasks.errors import LogBroken, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, arm
 from unstuck.tasks.warehouse.files import Files
