@@ -21,6 +21,7 @@ from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.apply import Giving, Judge
 from unstuck.coordinator.commands.job import RETRY_LEGAL, Command, against_damage, against_retry, command
 from unstuck.coordinator.decide.requests import rerun, skip
+from unstuck.coordinator.errors import KeyConflict, NoSuchJob, NotDurable, Refused
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import SHOWN, explain
 from unstuck.coordinator.model.commanded import Answer, Commanded
@@ -37,7 +38,6 @@ from unstuck.coordinator.store.jobs import KeyTaken, NotEnded, Store, Submission
 from unstuck.coordinator.views.fleet import FleetView, fleet_of
 from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
 from unstuck.coordinator.views.queues import all_at_work, left_lying
-from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
@@ -45,30 +45,6 @@ from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
 
 _PATIENCE = Patience()  # of this process: what hangs in a warehouse outlives the client that asked
-
-
-class KeyConflict(UnstuckError):
-    """The key was used for a job with another spec or other parameters."""
-
-    code = "KEY_CONFLICT"
-
-
-class NoSuchJob(UnstuckError):
-    """No job with this id is in the store (it was never submitted here, or its retention is over)."""
-
-    code = "NO_SUCH_JOB"
-
-
-class Refused(UnstuckError):
-    """The job is in a state in which this cannot be asked of it."""
-
-    code = "REFUSED"
-
-
-class NotDurable(UnstuckError):
-    """The store took the job but could not confirm in time that it is durable."""
-
-    code = "NOT_DURABLE"
 
 
 @dataclass(frozen=True, slots=True)

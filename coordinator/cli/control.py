@@ -14,7 +14,7 @@ import typer
 from rich.progress import track
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.exits import BadRequest, ExitCode
+from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import (
     AsJson,
     Because,
@@ -40,11 +40,11 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
     voice,
 )
-from unstuck.coordinator.client import Client, NoSuchJob, Refused
+from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import LEGAL, RETRY_LEGAL, Command
+from unstuck.coordinator.errors import BadRequest, NoSuchJob, Refused, WarehouseSilent
 from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.publishing.breaker import WarehouseSilent
 from unstuck.coordinator.views.jobs import ListedJob
 from unstuck.tasks.errors import WarehouseMismatch
 

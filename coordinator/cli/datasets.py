@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from unstuck.coordinator.cli.exits import BadRequest
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, iso, size, stderr, stdout, table
+from unstuck.coordinator.errors import BadRequest
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import DatasetState, Warehouse
 

@@ -9,6 +9,7 @@ from enum import IntEnum
 
 import redis
 
+from unstuck.coordinator.errors import Unreachable
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import words_of
@@ -24,24 +25,6 @@ class ExitCode(IntEnum):
     BUG = 70
     INTERRUPTED = 130
     READER_GONE = 141  # as a shell shows a process that SIGPIPE has ended
-
-
-class Unreachable(UnstuckError):
-    """Redis cannot be reached, or will not have us; the text names it without its password."""
-
-    code = "REDIS_UNREACHABLE"
-
-
-class BadRequest(UnstuckError):
-    """What was asked for makes no sense here: a value that cannot be read, a setting that is wrong, a missing part."""
-
-    code = "BAD_REQUEST"
-
-
-class Ambiguous(BadRequest):
-    """A shortened job id fits several jobs."""
-
-    code = "AMBIGUOUS"
 
 
 ELSEWHERE = "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
@@ -73,9 +56,7 @@ def explained(error: Exception) -> tuple[ExitCode, str] | None:
     """The exit code and the sentence for ``error``; None if the error is a bug of ours."""
     from pydantic import ValidationError
 
-    from unstuck.coordinator.client import NoSuchJob, NotDurable, Refused
-    from unstuck.coordinator.local.home import FleetRunning
-    from unstuck.coordinator.store.dead_letters import NoSuchReport
+    from unstuck.coordinator.errors import FleetRunning, NoSuchJob, NoSuchReport, NotDurable, Refused
 
     if isinstance(error, NoSuchJob | NoSuchReport):
         return ExitCode.NO_SUCH_JOB, str(error)

@@ -30,7 +30,8 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
 )
 from unstuck.coordinator.cli.render.tree import job_tree
-from unstuck.coordinator.client import Client, NoSuchJob
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.errors import NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.jobs import GroupView, JobView, ListedJob

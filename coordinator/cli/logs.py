@@ -15,9 +15,9 @@ import typer
 
 from unstuck.coordinator.cli.connection import Connection, connected
 from unstuck.coordinator.cli.datasets import warehouse_at
-from unstuck.coordinator.cli.exits import BadRequest
 from unstuck.coordinator.cli.options import Follow, JobArgument, JsonLines, resolve
 from unstuck.coordinator.cli.render.terminal import clock, emit_line, printable, stderr
+from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import GROUP_ID, split_member

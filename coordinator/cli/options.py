@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from unstuck.coordinator.cli.exits import Ambiguous, BadRequest, ExitCode
+from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.render.terminal import stderr
-from unstuck.coordinator.client import Client, NoSuchJob
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import listed, suggestion

@@ -13,12 +13,12 @@ from dataclasses import replace
 from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intake import start
+from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.commanded import Answer, Commanded
 from unstuck.coordinator.model.records import Ask, GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.spec.problems import listed, suggestion
-from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.token import split_member
 
 S = GroupState
@@ -26,12 +26,6 @@ SKIPPED = Reason("USER_SKIPPED", "the user skipped it")
 RERUN = Reason("USER_RERUN", "the user asked for it, or for a group before it, to run again")
 ALTERED = Reason("ALTERED", "its attempt was ended because the job was altered; the next one uses the new values")
 LEGAL = (Status.PAUSED, Status.RETRYING)
-
-
-class NoSuchGroup(UnstuckError):
-    """The job has no group of this name."""
-
-    code = "NO_SUCH_GROUP"
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ import psutil
 from kombu.utils.url import maybe_sanitize_url
 from redis import RedisError
 
+from unstuck.coordinator.errors import FleetFailed, FleetRunning
 from unstuck.coordinator.local.console import Voice, to_stdout
-from unstuck.coordinator.local.home import Answer, FleetFailed, FleetRunning, Home, ask, discover_redis_url
+from unstuck.coordinator.local.home import Answer, Home, ask, discover_redis_url
 from unstuck.coordinator.local.log_rotation import LOG_LIMIT
 from unstuck.coordinator.local.process import Child, Command
 from unstuck.coordinator.local.programs import Size, crew, valkey

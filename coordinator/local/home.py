@@ -18,23 +18,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from unstuck.tasks.errors import UnstuckError
+from unstuck.coordinator.errors import FleetRunning
 from unstuck.tasks.settings import Settings
 
 DEFAULT_HOME = Path(".unstuck")
 _PORTS = range(20_000, 32_000)
-
-
-class FleetRunning(UnstuckError):
-    """Another fleet runs in this home."""
-
-    code = "FLEET_RUNNING"
-
-
-class FleetFailed(UnstuckError):
-    """The local fleet could not be started."""
-
-    code = "FLEET_FAILED"
 
 
 class Home:

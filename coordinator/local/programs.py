@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from unstuck.coordinator.local.home import FleetFailed
+from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.local.process import Command
 from unstuck.tasks.settings import Settings
 

@@ -10,18 +10,12 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, NewerJob
+from unstuck.coordinator.errors import NewerJob
+from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent
 from unstuck.coordinator.spec.plan import NO_GROUPS, Plan, plan_of
 from unstuck.coordinator.spec.problems import SpecError
-from unstuck.tasks.errors import UnstuckError
-
-
-class Damaged(UnstuckError):
-    """What the store holds of a job cannot be read; the text says which part, and what to do."""
-
-    code = "JOB_DAMAGED"
 
 
 def state_of(

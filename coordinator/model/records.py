@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
+from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.status import GroupState, Intent, Status
-from unstuck.tasks.errors import Malformed, UnstuckError
+from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.report import Failure, Outcome
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Hint
@@ -195,12 +196,6 @@ def _can_be_shown(name: str, value: Any) -> bool:
 
 
 JOB_SCHEMA = 1  # raised when an older coordinator could no longer decide what this one stores
-
-
-class NewerJob(UnstuckError):
-    """A later release stored this job; only a coordinator of that release can decide it."""
-
-    code = "NEWER_JOB"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from unstuck.tasks.errors import UnstuckError
+from unstuck.coordinator.errors import WarehouseSilent
 
 LIMIT = 10.0  # seconds, for a read or a write of one small file
 # Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names a page, one page after the
@@ -27,12 +27,6 @@ EVERY = 60.0  # seconds between two tries from then on
 MOST = 64  # that hang in one warehouse before this process asks no more
 
 T = TypeVar("T")
-
-
-class WarehouseSilent(UnstuckError):
-    """The warehouse of a job does not answer, so nothing was stored."""
-
-    code = "WAREHOUSE_SILENT"
 
 
 class _Question(threading.Thread, Generic[T]):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from unstuck.tasks.errors import UnstuckError
+from unstuck.coordinator.errors import PublishFailed
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, Entry, State, Warehouse
@@ -28,17 +28,6 @@ SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
 # What a schema in Spark's JSON says of nulls: of a column, of an array's elements, of a map's values.
 _NULLABLE = {"nullable", "containsNull", "valueContainsNull"}
 _FAILURES = {MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH}
-
-
-class PublishFailed(UnstuckError):
-    """The outputs of the job cannot be published, now or later: an ABORT entry stands in the log and says why.
-
-    ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH.
-    """
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from typing import Any
 
 from kombu.exceptions import BatchPublishError, OperationalError
 
+from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.publishing.package import Aborted, PublishFailed, abort, publish
+from unstuck.coordinator.publishing.package import Aborted, abort, publish
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
 from unstuck.tasks.protocol.token import Hint
 

@@ -16,8 +16,9 @@ from typing import Protocol
 
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Delivered, receipt
+from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import Acks, Decision, PublishResult, World
-from unstuck.coordinator.model.records import NewerJob, Reason
+from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.model.summary import summary_of

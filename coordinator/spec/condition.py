@@ -18,9 +18,9 @@ from typing import Any
 
 from simpleeval import EvalWithCompoundTypes, InvalidExpression
 
+from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.operators import OPERATORS, Impossible
 from unstuck.coordinator.spec.problems import describe, listed, shorten, suggestion
-from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.group import MAX_WHEN, GroupSpec
 
 MAX_DEPTH = 50  # levels of nesting; far below what Python's own stack allows
@@ -57,12 +57,6 @@ _BITWISE: dict[type[ast.AST], str] = {
     ast.RShift: ">>",
     ast.MatMult: "@",
 }
-
-
-class ConditionError(UnstuckError):
-    """The condition cannot be read."""
-
-    code = "CONDITION_INVALID"
 
 
 @dataclass(frozen=True, slots=True)

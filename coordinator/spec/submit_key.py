@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import re
 
+from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.spec.problems import describe, shorten
-from unstuck.tasks.errors import UnstuckError
 
 MAX_KEY = 200  # characters
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-
-
-class BadKey(UnstuckError):
-    """The key is empty or too long, or holds characters that nobody can see or type."""
-
-    code = "BAD_KEY"
 
 
 def check_key(key: object) -> None:

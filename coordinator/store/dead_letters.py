@@ -13,20 +13,15 @@ from typing import cast
 
 import redis
 
+from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.store.reports import DeadReport, Fields, dead_report
-from unstuck.tasks.errors import Malformed, UnstuckError
+from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import script
 from unstuck.tasks.protocol.report import Report
 from unstuck.tasks.protocol.token import Token
 
 REMEMBERED = 86400  # seconds for which it is known what became of a parked report
-
-
-class NoSuchReport(UnstuckError):
-    """No report with this id is parked (it never was, or it was replayed or dropped long ago)."""
-
-    code = "NO_SUCH_REPORT"
 
 
 class Treatment(StrEnum):

@@ -14,8 +14,9 @@ from typing import Any, cast
 
 import redis
 
+from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.decision import EMPTY, Acks, Decision
-from unstuck.coordinator.model.loading import Damaged, bare_state, state_of
+from unstuck.coordinator.model.loading import bare_state, state_of
 from unstuck.coordinator.model.records import Attempt, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import TERMINAL, Status

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import redis
 
+from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.loading import bare_state
-from unstuck.coordinator.model.records import NewerJob
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.tasks.protocol.keys import Keys

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.control import SHOWN
-from unstuck.coordinator.cli.exits import BadRequest, ExitCode
+from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson, Yes, confirm
 from unstuck.coordinator.cli.render.terminal import (
     clock,
@@ -26,7 +26,8 @@ from unstuck.coordinator.cli.render.terminal import (
     voice,
 )
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.store.dead_letters import NoSuchReport, Treated, Treatment, unreadable
+from unstuck.coordinator.errors import BadRequest, NoSuchReport
+from unstuck.coordinator.store.dead_letters import Treated, Treatment, unreadable
 from unstuck.coordinator.store.reports import DeadReport
 from unstuck.tasks.protocol.failure import shorten
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.exits import BadRequest, ExitCode
+from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.render.terminal import can_live, program, stdout, table
 from unstuck.coordinator.cli.watch import await_end
+from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.host import lacking_java
 from unstuck.tasks.settings import Settings

@@ -18,7 +18,7 @@ import typer
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected, settings_here
-from unstuck.coordinator.cli.exits import ExitCode, Unreachable
+from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
 from unstuck.coordinator.doctor import checks, fleet_checks
@@ -26,6 +26,7 @@ from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warn
 from unstuck.coordinator.doctor.host_facts import PlaceSeen, java_seen, packages_seen, place_seen
 from unstuck.coordinator.doctor.redis_facts import JobPlace, records_of, server_of
 from unstuck.coordinator.doctor.tested import TESTED
+from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.views.fleet import FleetView, RunsOn
 from unstuck.tasks.host import JAVA, java_version

@@ -9,9 +9,10 @@ import redis
 
 from tests.support.coordinator import Head, group
 from tests.support.servers import wait_until
+from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.reconcile.consumer import KILLER_AFTER, POISON_AFTER
-from unstuck.coordinator.store.dead_letters import NoSuchReport, Treatment
+from unstuck.coordinator.store.dead_letters import Treatment
 from unstuck.coordinator.store.reports import DeadReport
 
 REPORT = {"v": "1", "id": "e1", "kind": "succeeded", "at": "1388534400"}

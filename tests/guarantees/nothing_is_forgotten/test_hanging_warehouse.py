@@ -21,13 +21,14 @@ from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Head, group
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
-from unstuck.coordinator.client import Client, KeyConflict, Submitted
+from unstuck.coordinator.client import Client, Submitted
+from unstuck.coordinator.errors import KeyConflict, WarehouseSilent
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.publishing import publisher
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.publishing.breaker import Patience, WarehouseSilent
+from unstuck.coordinator.publishing.breaker import Patience
 from unstuck.coordinator.reconcile.consumer import AllHang
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.files import Files

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from tests.support.coordinator import Head, failed, group
-from unstuck.coordinator.client import Refused
+from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.status import Status
 

@@ -18,7 +18,7 @@ import redis
 
 from tests.support.coordinator import SUCCEEDED, Head, failed, group
 from tests.support.servers import RedisServer
-from unstuck.coordinator.client import KeyConflict
+from unstuck.coordinator.errors import KeyConflict
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import SpecError

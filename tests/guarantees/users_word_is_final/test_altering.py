@@ -11,8 +11,7 @@ import pytest
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.guarantees.users_word_is_final.test_commands import act
 from tests.support.coordinator import SUCCEEDED, Head, failed, group, join
-from unstuck.coordinator.client import Refused
-from unstuck.coordinator.decide.requests import NoSuchGroup
+from unstuck.coordinator.errors import NoSuchGroup, Refused
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import SpecError
 from unstuck.tasks.protocol.group import WorkOrder

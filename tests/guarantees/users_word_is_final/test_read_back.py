@@ -14,9 +14,10 @@ from unstuck.coordinator.cli.jobs import errors_of
 from unstuck.coordinator.cli.render.diff import diff_json, diff_lines
 from unstuck.coordinator.cli.render.json import job_json, listed_json
 from unstuck.coordinator.cli.render.tree import job_tree
+from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec, SpecError
-from unstuck.coordinator.spec.submit_key import MAX_KEY, BadKey
+from unstuck.coordinator.spec.submit_key import MAX_KEY
 
 # One store for all examples of a test: each example has a job of its own.
 EXAMPLES = settings(

@@ -22,8 +22,9 @@ from tests.simulation.stage.line import Line
 from tests.simulation.stage.stage import Stage, Turn
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.weather import NEWER
+from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import EMPTY, Acks, Decision
-from unstuck.coordinator.model.records import JobRecord, NewerJob, Reason
+from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Work
 from unstuck.coordinator.reconcile.consumer import Consumer

@@ -26,11 +26,10 @@ from tests.simulation.stage.retries import Retries
 from tests.simulation.stage.stage import Stage, Turn
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.wishes import Wish
-from unstuck.coordinator.client import Client, NoSuchJob, Refused
+from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.apply import Giving
 from unstuck.coordinator.commands.job import Command
-from unstuck.coordinator.decide.requests import NoSuchGroup
-from unstuck.coordinator.model.records import NewerJob
+from unstuck.coordinator.errors import NewerJob, NoSuchGroup, NoSuchJob, Refused
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import Patience
 from unstuck.coordinator.spec.problems import SpecError

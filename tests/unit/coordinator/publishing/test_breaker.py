@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.servers import wait_until
-from unstuck.coordinator.publishing.breaker import ENOUGH, EVERY, MOST, Patience, WarehouseSilent
+from unstuck.coordinator.errors import WarehouseSilent
+from unstuck.coordinator.publishing.breaker import ENOUGH, EVERY, MOST, Patience
 
 
 class Mount:

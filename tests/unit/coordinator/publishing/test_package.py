@@ -22,7 +22,8 @@ import pytest
 
 import unstuck.coordinator.publishing.package
 from tests.support.paths import ROOT
-from unstuck.coordinator.publishing.package import Aborted, Published, PublishFailed, abort, publish
+from unstuck.coordinator.errors import PublishFailed
+from unstuck.coordinator.publishing.package import Aborted, Published, abort, publish
 from unstuck.tasks.errors import LogBroken, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, arm
 from unstuck.tasks.warehouse.files import Files
@@ -613,5 +614,5 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
 
 
 def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
-    doc = unstuck.coordinator.publishing.package.PublishFailed.__doc__ or ""
+    doc = PublishFailed.__doc__ or ""
     assert all(code in doc for code in unstuck.coordinator.publishing.package._FAILURES)

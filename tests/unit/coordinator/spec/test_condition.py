@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.specs import HEAD, A, minimal, told
-from unstuck.coordinator.spec.condition import ConditionError, Verdict, evaluate, parse
+from unstuck.coordinator.errors import ConditionError
+from unstuck.coordinator.spec.condition import Verdict, evaluate, parse
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 
 PARAMS: dict[str, Any] = {

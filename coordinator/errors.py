@@ -1,0 +1,137 @@
+"""The errors that the coordinator side raises for callers, one sentence each.
+
+``SpecError`` stands beside the problems that it lists (``spec/problems.py``). Signals between two functions of one room
+stand in that room.
+
+::
+
+    UnstuckError (tasks/errors.py)
+    ├── BadKey              the key of a submit cannot be used
+    ├── KeyConflict         the key belongs to another job
+    ├── ConditionError      the condition of a group cannot be read
+    ├── NoSuchJob           no such job is in the store
+    ├── NoSuchGroup         the job has no such group
+    ├── NoSuchReport        no such report is parked
+    ├── Refused             the state of the job does not allow the command
+    ├── NotDurable          the job is stored, and may be lost with the store
+    ├── NewerJob            a later release stored the job
+    ├── Damaged             the stored job cannot be read
+    ├── PublishFailed       the outputs of the job can never be published
+    ├── WarehouseSilent     the warehouse does not answer
+    ├── FleetRunning        another local fleet runs in this folder
+    ├── FleetFailed         the local fleet could not be started
+    ├── Unreachable         Redis cannot be reached
+    └── BadRequest          a command of the command line makes no sense
+        └── Ambiguous       a shortened job id fits several jobs
+"""
+
+from __future__ import annotations
+
+from unstuck.tasks.errors import UnstuckError
+
+
+class BadKey(UnstuckError):
+    """The key is empty or too long, or holds characters that nobody can see or type."""
+
+    code = "BAD_KEY"
+
+
+class KeyConflict(UnstuckError):
+    """The key was used for a job with another spec or other parameters."""
+
+    code = "KEY_CONFLICT"
+
+
+class ConditionError(UnstuckError):
+    """The condition cannot be read."""
+
+    code = "CONDITION_INVALID"
+
+
+class NoSuchJob(UnstuckError):
+    """No job with this id is in the store (it was never submitted here, or its retention is over)."""
+
+    code = "NO_SUCH_JOB"
+
+
+class NoSuchGroup(UnstuckError):
+    """The job has no group of this name."""
+
+    code = "NO_SUCH_GROUP"
+
+
+class NoSuchReport(UnstuckError):
+    """No report with this id is parked (it never was, or it was replayed or dropped long ago)."""
+
+    code = "NO_SUCH_REPORT"
+
+
+class Refused(UnstuckError):
+    """The job is in a state in which this cannot be asked of it."""
+
+    code = "REFUSED"
+
+
+class NotDurable(UnstuckError):
+    """The store took the job but could not confirm in time that it is durable."""
+
+    code = "NOT_DURABLE"
+
+
+class NewerJob(UnstuckError):
+    """A later release stored this job; only a coordinator of that release can decide it."""
+
+    code = "NEWER_JOB"
+
+
+class Damaged(UnstuckError):
+    """What the store holds of a job cannot be read; the text says which part, and what to do."""
+
+    code = "JOB_DAMAGED"
+
+
+class PublishFailed(UnstuckError):
+    """The outputs of the job cannot be published, now or later: an ABORT entry stands in the log and says why.
+
+    ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class WarehouseSilent(UnstuckError):
+    """The warehouse of a job does not answer, so nothing was stored."""
+
+    code = "WAREHOUSE_SILENT"
+
+
+class FleetRunning(UnstuckError):
+    """Another fleet runs in this home."""
+
+    code = "FLEET_RUNNING"
+
+
+class FleetFailed(UnstuckError):
+    """The local fleet could not be started."""
+
+    code = "FLEET_FAILED"
+
+
+class Unreachable(UnstuckError):
+    """Redis cannot be reached, or refuses us; the text names it without its password."""
+
+    code = "REDIS_UNREACHABLE"
+
+
+class BadRequest(UnstuckError):
+    """The command makes no sense here: a value that cannot be read, a setting that is wrong, a missing part."""
+
+    code = "BAD_REQUEST"
+
+
+class Ambiguous(BadRequest):
+    """A shortened job id fits several jobs."""
+
+    code = "AMBIGUOUS"
