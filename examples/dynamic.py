@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from examples.nycflights import read_table
 
 if TYPE_CHECKING:
-    from unstuck.tasks.steps.context import StepContext
+    from unstuck import StepContext
 
 
 def clean(spark: None, ctx: StepContext) -> pa.Table:

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from examples.nycflights import read_table
-from unstuck.tasks.errors import Unrecoverable
+from unstuck import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from unstuck.tasks.steps.context import StepContext
+    from unstuck import StepContext
 
 # Above this the instrument was wrong: the data has one hour of 1,048 mph at Newark. In miles per hour.
 HIGHEST_BELIEVABLE_WIND = 200.0

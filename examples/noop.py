@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unstuck.tasks.steps.context import StepContext
+    from unstuck import StepContext
 
 
 def start(spark: None, ctx: StepContext) -> None:

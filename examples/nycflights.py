@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv
 
-from unstuck.tasks.errors import Unrecoverable
+from unstuck import Unrecoverable
 
 _UTC = pa.timestamp("us", tz="UTC")
 

@@ -1,4 +1,4 @@
-"""``python -m unstuck.coordinator.cli``: the same as ``unstuck``."""
+"""``python -m unstuck.coordinator.cli`` is the command ``unstuck``."""
 
 from unstuck.coordinator.cli import main
 

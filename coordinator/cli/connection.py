@@ -1,7 +1,4 @@
-"""The connection of a command to the fleet's Redis: found, opened with short timeouts, and explained when it fails.
-
-A person waits at the other end: every command has its answer, or says that it gets none, within five seconds.
-"""
+"""The connection of a command to Redis. A command answers, or says that Redis does not, within five seconds."""
 
 from __future__ import annotations
 
@@ -21,14 +18,13 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 
-# Seconds for the first answer; looking for the local fleet before takes one more at most.
-ANSWER_TIMEOUT = 2.0
-REPEATS = 1  # of a command on a connection that has answered before
+ANSWER_TIMEOUT = 2.0  # seconds for the first answer; the search for a local fleet takes one more at most
+REPEATS = 1  # of a request on a connection that has answered before
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What commands ask: the client, and the stream of reports."""
+    """The client of a command, and the stream of reports."""
 
     client: Client
     redis: redis.Redis
@@ -46,18 +42,18 @@ def settings_here() -> Settings:
 
 @contextmanager
 def connected(settings: Settings | None = None, otherwise: str = ELSEWHERE) -> Iterator[Connection]:
-    """A connection, closed at the end. ``otherwise``: what a person can do if nobody answers.
+    """A connection, closed at the end. ``otherwise``: what a person can do if Redis does not answer.
 
     Raises:
-        Unreachable: the store did not answer, or answered with an error, in the block or before it.
+        Unreachable: Redis did not answer, or answered with an error, in the block or before it.
     """
     settings = settings or settings_here()
     url = settings.redis_url
     store = connect(url, timeout=ANSWER_TIMEOUT, repeats=0)
     with Client(settings, redis_client=store) as client:
         try:
-            # Once, without repeats: redis-py multiplies those of the connection with those of the command, and a
-            # frozen server would hold a person for four times the timeout.
+            # Without repeats: redis-py multiplies those of the connection with those of the request, so a frozen
+            # server would hold a person for four times the timeout.
             store.ping()
             store.set_retry(Retry(ExponentialBackoff(base=0.05, cap=0.5), REPEATS))
             yield Connection(client, store, url)

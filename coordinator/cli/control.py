@@ -34,11 +34,11 @@ from unstuck.coordinator.cli.render.terminal import (
     coloured,
     count_of,
     emit,
+    for_people,
     printable,
     stderr,
     stdout,
     table,
-    voice,
 )
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import LEGAL, RETRY_LEGAL, Answer, Command, Commanded
@@ -330,7 +330,7 @@ def tell_all(answers: Answers, filtered: bool, as_json: bool) -> None:
         if bad or not filtered:
             (stderr if bad else stdout).print(printable(one.text), soft_wrap=True)
     if filtered or len(answers.answered) > 1:
-        voice(as_json).print(answers.summary(), soft_wrap=True)
+        for_people(as_json).print(answers.summary(), soft_wrap=True)
     if answers.code is not ExitCode.FINE:
         raise typer.Exit(answers.code)
 

@@ -1,4 +1,4 @@
-"""``unstuck datasets``: what is published in the warehouse. Reads the warehouse log alone; needs no Redis."""
+"""``unstuck datasets`` shows what is published. It reads the warehouse log alone, and needs no Redis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def datasets(
     settings = Settings() if warehouse is None else Settings(warehouse=warehouse)
     place = warehouse_at(settings.warehouse)
     found = place.state(version) if name is None else {name: place.dataset(name, version)}
-    if not found and place.identity() is None:  # a mount that is missing must not pass for a warehouse that is empty
+    if not found and place.identity() is None:  # a missing mount must not look like an empty warehouse
         raise BadRequest(
             f"There is no warehouse at {settings.warehouse}: the first submit makes it. If one should be there, see "
             "whether it is mounted, and whether UNSTUCK_WAREHOUSE or --warehouse is the path that was meant."

@@ -1,6 +1,6 @@
-"""Exit codes, and the sentence and code for every error that a user can meet.
+"""Exit codes, and the sentence for every error that a user can meet.
 
-The codes are a promise to scripts. An error that is not listed here is a bug of ours, and is shown as one.
+The codes are a promise to scripts. An error that is not listed here is shown as a bug of Unstuck.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from unstuck.tasks.settings import words_of
 
 class ExitCode(IntEnum):
     FINE = 0
-    NOT_WELL = 1  # the awaited job did not finish well, or the fleet did not come up
+    NOT_WELL = 1  # the awaited job did not finish well, or the fleet did not start
     USAGE = 2  # bad usage, spec or settings
     NO_SUCH_JOB = 3  # or no such parked report
-    REFUSED = 4  # not in this state
-    UNREACHABLE = 5  # Redis cannot be reached, or will not have us
+    REFUSED = 4  # the state of the job does not allow it
+    UNREACHABLE = 5  # Redis cannot be reached, or refuses us
     BUG = 70
     INTERRUPTED = 130
     READER_GONE = 141  # as a shell shows a process that SIGPIPE has ended
@@ -31,7 +31,7 @@ ELSEWHERE = "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to 
 
 
 def unreachable(url: str, error: redis.RedisError, otherwise: str = ELSEWHERE) -> Unreachable:
-    """What an error of the store means to a person at ``url``; ``otherwise``: what to do if nobody answers there."""
+    """The sentence for an error of the Redis at ``url``; ``otherwise``: what to do if it does not answer."""
     place = without_password(url)
     said = str(error).strip().rstrip(".") or type(error).__name__
     if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError) or "NOAUTH" in said:

@@ -1,4 +1,4 @@
-"""``unstuck logs``: what attempts logged and printed. The files lie beside the staging folders in the warehouse."""
+"""``unstuck logs`` shows what attempts logged and printed, from files beside the staging folders in the warehouse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import GROUP_ID, split_member
 from unstuck.tasks.warehouse.files import Files
 
-EVERY = 0.5  # seconds between two looks
+EVERY = 0.5  # seconds between two reads
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z(?= )")
 _LOG = re.compile(r"(\d+)-(\w+)-(\w+)\.log")
 
@@ -109,7 +109,7 @@ class Reader:
                 file.seek(start)
                 return file.read()
         except FileNotFoundError:
-            return b""  # swept away between listing and reading
+            return b""  # the staging collector removed it between the listing and this read
 
 
 def logs(
@@ -133,7 +133,7 @@ def logs(
             if as_json:
                 emit_line({"group": log.group, "attempt": log.epoch, "file": files.uri(log.path), "line": line})
             else:
-                text = for_people(line)
+                text = shown_line(line)
                 sys.stdout.write(f"{text}\n" if one_group and not every else f"{log.name} | {text}\n")
         sys.stdout.flush()
     if not shown:
@@ -143,7 +143,7 @@ def logs(
         )
 
 
-def for_people(line: str) -> str:
+def shown_line(line: str) -> str:
     """``line`` of a log with its time as a person here reads it, and without what a terminal would obey."""
     if stamp := _STAMP.match(line):
         at = datetime.datetime.fromisoformat(stamp[0]).timestamp()
@@ -157,8 +157,8 @@ def _lines(
     reader = Reader(files)
     while True:
         ended = view.job.terminal or not follow
-        # While following, an attempt that was seen is followed to its end, also when the next one has begun.
-        yield from _look(reader, find_logs(files, view, group, every or follow), ended)
+        # An attempt that was shown is followed to its end, also when the next one has begun.
+        yield from _read(reader, find_logs(files, view, group, every or follow), ended)
         sys.stdout.flush()
         if ended:
             return
@@ -166,7 +166,7 @@ def _lines(
         view = connection.client.show(view.job.id)
 
 
-def _look(reader: Reader, found: Iterable[LogFile], ended: bool) -> Iterator[tuple[LogFile, str]]:
+def _read(reader: Reader, found: Iterable[LogFile], ended: bool) -> Iterator[tuple[LogFile, str]]:
     for log in found:
         for line in reader.new_lines(log, ended):
             yield log, line

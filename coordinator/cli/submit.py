@@ -12,7 +12,7 @@ from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import STANDARD_INPUT, AsJson, By, Params, read_spec
 from unstuck.coordinator.cli.render.json import job_json
-from unstuck.coordinator.cli.render.terminal import count_of, emit, stderr, stdout, voice
+from unstuck.coordinator.cli.render.terminal import count_of, emit, for_people, stderr, stdout
 from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.client import Client, Submitted
 from unstuck.coordinator.model.size import compile_to_store
@@ -22,9 +22,7 @@ SPEC = "A job spec, YAML or JSON; `-` is standard input."
 
 
 def submit(
-    spec: Annotated[
-        Path, typer.Argument(metavar="SPEC", help="A job spec, YAML or JSON; `-`: standard input.", show_default=False)
-    ],
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help=SPEC)],
     param: Params = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Submitting the same spec under the same key again is the same job.")
@@ -44,18 +42,18 @@ def submit(
         tell(connection.client, job_spec.name, submitted, as_json)
         code = ExitCode.FINE
         if wait:
-            code = await_end(connection, submitted.id, voice(as_json))
+            code = await_end(connection, submitted.id, for_people(as_json))
         if as_json:
             answer: dict[str, Any] = {"id": submitted.id, "name": job_spec.name, "new": submitted.new}
             emit({**job_json(connection.client.show(submitted.id)), **answer} if wait else answer)
         elif not wait:
-            voice(as_json).print(f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show {submitted.id}")
+            stdout.print(f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show {submitted.id}")
     raise typer.Exit(code)
 
 
 def tell(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
     """Say which job this is, whether it is new, and whether its warehouse is."""
-    out = stderr if as_json else voice(as_json)
+    out = stderr if as_json else for_people(as_json)
     if submitted.new_warehouse:
         # The job runs and is published all the same, so it is said here or noticed late.
         stderr.print(

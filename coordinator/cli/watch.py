@@ -39,11 +39,11 @@ from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
 from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.duration import format_duration
 
-EVERY = 0.5  # seconds between two looks
+EVERY = 0.5  # seconds between two reads
 OUTAGE = 60.0  # seconds that a watcher waits for a store that was there before
-STANDS = 10.0  # seconds without an event after which a line says why
-FRAMES = 4  # per second, so that clocks tick between two looks
-LOOK_EVERY = 2.0  # seconds between two looks at the job itself, which may end without an event to say so
+STANDS = 10.0  # seconds without an event after which a line says what the job waits for
+FRAMES = 4  # per second, so that clocks tick between two reads
+JOB_EVERY = 2.0  # seconds between two reads of the job itself, which may end without an event
 CHANGES = 5  # of one alter, written out
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ _ENDS = {str(status) for status in TERMINAL}
 
 
 class Ask(Protocol):
-    """Puts a question to the store, again while it is away."""
+    """Asks Redis, and again while it is away."""
 
     def __call__(self, question: Callable[[], T], /) -> T: ...
 
@@ -83,11 +83,11 @@ class EventLines:
         Args:
             on_quiet: called once in each stretch of ``quiet`` seconds without an event.
         """
-        looked = -LOOK_EVERY
+        looked = -JOB_EVERY
         news = time.monotonic()
         while True:
             ended = False
-            if time.monotonic() - looked >= LOOK_EVERY:
+            if time.monotonic() - looked >= JOB_EVERY:
                 # Asked before the events are read, so that the last of them is among those read.
                 ended = self._ask(lambda: self._client.show(self._job)).job.terminal
                 looked = time.monotonic()
@@ -199,7 +199,7 @@ def conclusion(view: JobView) -> Iterator[Text]:
 
 
 class PatientStore:
-    """Asks the store again while it is away, and says so once per outage."""
+    """Repeats a question while Redis is away, and says so once per outage."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -227,8 +227,8 @@ def _passing(error: BaseException) -> bool:
 
 
 def _live(connection: Connection, job_id: str, console: Console, footer: Footer | None) -> JobView:
-    # Asked before the display is there, so that an error stands alone on the screen.
-    latest = _Latest(_look(connection, job_id))
+    # Read before the display starts, so that an error stands alone on the screen.
+    latest = _Latest(_read(connection, job_id))
     store = PatientStore(console.print)
 
     def frame() -> RenderableType:
@@ -239,14 +239,14 @@ def _live(connection: Connection, job_id: str, console: Console, footer: Footer 
     with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, vertical_overflow="crop") as live:
         while not latest.view.job.terminal:
             asked = time.monotonic()
-            latest.set(store.ask(lambda: _look(connection, job_id)))
+            latest.set(store.ask(lambda: _read(connection, job_id)))
             # A job of ten thousand groups takes a while to read: spend most of the time not reading it.
             time.sleep(max(EVERY, 4 * (time.monotonic() - asked)))
         live.refresh()
     return latest.view
 
 
-def _look(connection: Connection, job_id: str) -> JobView:
+def _read(connection: Connection, job_id: str) -> JobView:
     return connection.client.show(job_id, why=True, members=MEMBERS)
 
 
@@ -268,12 +268,12 @@ class _Latest:
 
 
 def _lines(connection: Connection, job_id: str, console: Console) -> JobView:
-    """One line per event, from the first one on, and one for each time that the job stands still."""
+    """One line per event from the first on, and one line each time that the job stands still."""
     connection.client.show(job_id)  # an error now is an answer, and later an outage to wait out
     ask = PatientStore(console.print).ask
 
     def stands() -> None:
-        if text := standing(ask(lambda: _look(connection, job_id))):
+        if text := standing(ask(lambda: _read(connection, job_id))):
             console.print(text, soft_wrap=True)
 
     for _, event in EventLines(connection.client, job_id, ask).follow(EVERY, STANDS, stands):

@@ -1,4 +1,4 @@
-"""Unstuck: Spark pipelines on a fleet of Celery workers. All that users import stands here, loaded on first use."""
+"""Unstuck: Spark pipelines on a fleet of Celery workers. Users import from here; each name is loaded on first use."""
 
 from __future__ import annotations
 
@@ -6,25 +6,51 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unstuck.coordinator.client import Client
-    from unstuck.coordinator.model.status import Status
-    from unstuck.coordinator.spec.model import JobSpec
-    from unstuck.tasks.errors import Unrecoverable
-    from unstuck.tasks.steps.context import StepContext
-    from unstuck.tasks.steps.reader import published
-    from unstuck.tasks.warehouse.log import published_files
+    from unstuck.coordinator.client import Client as Client
+    from unstuck.coordinator.errors import BadKey as BadKey
+    from unstuck.coordinator.errors import KeyConflict as KeyConflict
+    from unstuck.coordinator.errors import NoSuchGroup as NoSuchGroup
+    from unstuck.coordinator.errors import NoSuchJob as NoSuchJob
+    from unstuck.coordinator.errors import NoSuchReport as NoSuchReport
+    from unstuck.coordinator.errors import NotDurable as NotDurable
+    from unstuck.coordinator.errors import Refused as Refused
+    from unstuck.coordinator.errors import WarehouseSilent as WarehouseSilent
+    from unstuck.coordinator.model.status import Status as Status
+    from unstuck.coordinator.spec.model import JobSpec as JobSpec
+    from unstuck.coordinator.spec.problems import SpecError as SpecError
+    from unstuck.tasks.errors import DatasetNotFound as DatasetNotFound
+    from unstuck.tasks.errors import InputMissing as InputMissing
+    from unstuck.tasks.errors import LogBroken as LogBroken
+    from unstuck.tasks.errors import OutputInvalid as OutputInvalid
+    from unstuck.tasks.errors import Unrecoverable as Unrecoverable
+    from unstuck.tasks.errors import UnstuckError as UnstuckError
+    from unstuck.tasks.errors import WarehouseMismatch as WarehouseMismatch
+    from unstuck.tasks.errors import WarehouseNewer as WarehouseNewer
+    from unstuck.tasks.errors import WarehouseUnsupported as WarehouseUnsupported
+    from unstuck.tasks.settings import Settings as Settings
+    from unstuck.tasks.steps.context import StepContext as StepContext
+    from unstuck.tasks.steps.reader import published as published
+    from unstuck.tasks.warehouse.log import published_files as published_files
 
-__all__ = ["Client", "JobSpec", "Status", "StepContext", "Unrecoverable", "published", "published_files"]
-
-_MODULES = {
-    "Client": "unstuck.coordinator.client",
-    "JobSpec": "unstuck.coordinator.spec.model",
-    "Status": "unstuck.coordinator.model.status",
-    "StepContext": "unstuck.tasks.steps.context",
-    "Unrecoverable": "unstuck.tasks.errors",
-    "published": "unstuck.tasks.steps.reader",
-    "published_files": "unstuck.tasks.warehouse.log",
+_NAMES = {
+    "unstuck.coordinator.client": "Client",
+    "unstuck.coordinator.model.status": "Status",
+    "unstuck.coordinator.spec.model": "JobSpec",
+    "unstuck.coordinator.spec.problems": "SpecError",
+    "unstuck.coordinator.errors": (
+        "BadKey KeyConflict NoSuchGroup NoSuchJob NoSuchReport NotDurable Refused WarehouseSilent"
+    ),
+    "unstuck.tasks.errors": (
+        "DatasetNotFound InputMissing LogBroken OutputInvalid Unrecoverable UnstuckError "
+        "WarehouseMismatch WarehouseNewer WarehouseUnsupported"
+    ),
+    "unstuck.tasks.settings": "Settings",
+    "unstuck.tasks.steps.context": "StepContext",
+    "unstuck.tasks.steps.reader": "published",
+    "unstuck.tasks.warehouse.log": "published_files",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""``unstuck dead``: reports that nobody can apply. They are parked until a person says what becomes of them."""
+"""``unstuck dead`` shows reports that cannot be applied, and replays or drops them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from unstuck.coordinator.cli.render.terminal import (
     clock,
     count_of,
     emit,
+    for_people,
     iso,
     one_line,
     printable,
     stderr,
     stdout,
     table,
-    voice,
 )
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
@@ -132,7 +132,7 @@ def _treat(
     if everything:
         counted = ((sum(one.word is answer for one in treated), str(answer).lower()) for answer in DeadLetterAnswer)
         told = ", ".join(f"{count:,} {name}" for count, name in counted if count) or "no report is parked"
-        voice(as_json).print(f"{word}: {told}", soft_wrap=True)
+        for_people(as_json).print(f"{word}: {told}", soft_wrap=True)
     words = {one.word for one in treated}
     if DeadLetterAnswer.REFUSED in words:
         raise typer.Exit(ExitCode.REFUSED)

@@ -1,4 +1,4 @@
-"""``unstuck up``: a local fleet in the foreground, until Ctrl-C."""
+"""``unstuck up`` runs a local fleet in the foreground, until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``unstuck show --diff``: what was altered of a job, and which groups ran with what."""
+"""``unstuck show --diff`` shows what was altered of a job, and which groups ran with which revision."""
 
 from __future__ import annotations
 

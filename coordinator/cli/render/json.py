@@ -1,4 +1,4 @@
-"""What ``--json`` shows: the field names here are a promise to scripts. Times are ISO 8601 in UTC with Z, or null."""
+"""The answers of ``--json``. The field names are a promise to scripts. Times are ISO 8601 in UTC with Z, or null."""
 
 from __future__ import annotations
 

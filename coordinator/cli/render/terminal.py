@@ -1,7 +1,7 @@
-"""The terminal: where words go, how times and states look, and what JSON looks like.
+"""Output to people and programs: the two streams, times, states, tables and JSON.
 
-Text that came from a job (errors, labels, reasons) is data: it is never read as markup, and control characters in it
-never reach the terminal.
+Text of a job (errors, labels, reasons) is data: markup in it is not read, and its control characters never reach the
+terminal.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ stdout = _console(stderr=False)
 stderr = _console(stderr=True)
 
 
-def voice(as_json: bool) -> Console:
-    """Where sentences for people go: beside the answer, or to standard error where that is JSON."""
+def for_people(as_json: bool) -> Console:
+    """The stream for sentences: standard output, or standard error where standard output holds JSON."""
     return stderr if as_json else stdout
 
 

@@ -1,7 +1,4 @@
-"""The tree of a job: its groups and the members at work, as lines that ``show`` and ``watch`` both draw.
-
-Pure: a view goes in, lines or something to print come out. It repeats what the record says and adds no judgement.
-"""
+"""The tree of a job for ``show`` and ``watch``: its groups, and the members that run or failed. Pure."""
 
 from __future__ import annotations
 

@@ -598,5 +598,5 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
 
 
 def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
-    doc = unstuck.coordinator.publishing.package.PublishFailed.__doc__ or ""
+    doc = PublishFailed.__doc__ or ""
     assert all(code in doc for code in unstuck.coordinator.publishing.package._FAILURES)

@@ -1,0 +1,189 @@
+"""The built wheel in an empty environment outside of the checkout, with what it requires and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import distribution, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.paths import ROOT
+from tests.support.servers import RedisServer, wait_until
+from unstuck import Client, Settings, Status
+
+PARTS = ("tasks", "coordinator", "src", "pyproject.toml", "README.md", "LICENSE")
+STEPS = """
+import pyarrow as pa
+
+def numbers(spark, ctx):
+    return pa.table({"n": [1, 2, 3]})
+"""
+SPEC = """
+name: light
+groups:
+  - {name: only, spark: false, steps: [{python: "mine:numbers", output: numbers}]}
+"""
+APP = """
+import sys, unstuck
+from unstuck import Client, Status
+
+with Client() as client:
+    job = client.submit(sys.argv[1]).id
+    status = client.wait(job, 60).job.status if len(sys.argv) > 2 else client.show(job).job.status
+print(job, status, unstuck.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: building leaves files beside the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "copy"
+    copy.mkdir()
+    for part in PARTS:
+        if (ROOT / part).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(ROOT / part, copy / part, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy(ROOT / part, copy)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(copy)]
+    # An older one than pyproject.toml asks for is replaced by pip for the build alone, from the package index.
+    alone = [] if int(version("setuptools").partition(".")[0]) < 77 else ["--no-build-isolation"]
+    done = subprocess.run([*command, *alone], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def required(extra: str = "") -> set[str]:
+    """The distributions that ``pip install unstuck[extra]`` brings, by what each says that it requires."""
+    found: set[str] = set()
+    todo = [Requirement(f"unstuck[{extra}]" if extra else "unstuck")]
+    while todo:
+        wanted = todo.pop()
+        for text in distribution(wanted.name).requires or ():
+            one = Requirement(text)
+            extras = wanted.extras or {""}
+            if one.marker is not None and not any(one.marker.evaluate({"extra": each}) for each in extras):
+                continue
+            name = canonicalize_name(one.name)
+            if name not in found or one.extras:
+                found.add(name)
+                todo.append(one)
+    return found
+
+
+def environment(folder: Path, wheel: Path, extra: str = "") -> Path:
+    """An environment with the wheel, and links to what it requires, taken from the running one. Its Python."""
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    there = folder / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
+    for name in required(extra):
+        for file in distribution(name).files or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__", "/") and not (there / top).exists():
+                (there / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*pip, str(wheel)], check=True, timeout=100)
+    return python
+
+
+@pytest.fixture(scope="module")
+def without_worker(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment(tmp_path_factory.mktemp("light") / "env", wheel)
+
+
+@pytest.fixture(scope="module")
+def with_worker(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment(tmp_path_factory.mktemp("full") / "env", wheel, "worker")
+
+
+class Project:
+    """A folder of a user: a step, a spec and an app, and no checkout anywhere."""
+
+    def __init__(self, folder: Path, redis: RedisServer) -> None:
+        self.folder = folder
+        self.settings = Settings(redis_url=redis.url, warehouse=str(folder / "warehouse"))
+        for name, text in (("mine.py", STEPS), ("light.yaml", SPEC), ("app.py", APP)):
+            (folder / name).write_text(text)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("UNSTUCK_", "PYTHON"))}
+        self.env = {**kept, "UNSTUCK_REDIS_URL": redis.url, "UNSTUCK_WAREHOUSE": self.settings.warehouse}
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        words = [str(word) for word in command]
+        return subprocess.run(words, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=100)
+
+    def says(self, *command: str | Path) -> str:
+        done = self.run(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @contextmanager
+    def celery(self, python: Path, *words: str) -> Iterator[Path]:
+        """A worker or a coordinator, and its log."""
+        log = self.folder / f"{words[0]}.log"
+        command = [str(python), "-m", "celery", "-A", *words]
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=out, stderr=out)
+            try:
+                yield log
+            finally:
+                process.terminate()
+                process.wait()
+
+
+@pytest.fixture
+def project(client: object, redis_server: RedisServer, tmp_path: Path) -> Project:
+    return Project(tmp_path, redis_server)
+
+
+def test_the_wheel_holds_every_file_of_the_product_and_nothing_beside_the_one_package(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        names = {name for name in packed.namelist() if ".dist-info/" not in name}
+    listed = subprocess.run(
+        ["git", "ls-files", "tasks", "coordinator", "src/unstuck"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    there = {f"unstuck/{name.removeprefix('src/unstuck/')}" for name in listed if not (ROOT / name).is_dir()}
+    assert names == {name for name in there if (ROOT / "src" / name).is_file()}
+    assert {Path(name).suffix for name in names} == {".py", ".lua", ".json", ".typed"}
+
+
+def test_without_the_worker_extra_clients_and_coordinators_work_and_a_worker_says_what_it_lacks(
+    without_worker: Path, project: Project
+) -> None:
+    python, here = without_worker, without_worker.parents[1]
+    for missing in ("pyspark", "pyarrow", "pandas", "numpy", "tests"):
+        assert project.run(python, "-c", f"import {missing}").returncode == 1, missing
+    assert project.says(python.with_name("unstuck"), "--version") == f"unstuck {version('unstuck')}\n"
+    job, status, file = project.says(python, "app.py", "light.yaml").split()
+    assert status == "PENDING"
+    assert Path(file).is_relative_to(here)
+    with Client(project.settings) as client, project.celery(python, "unstuck.coordinator", "worker", "-P", "threads"):
+        wait_until(lambda: client.show(job).groups[0].census.get("QUEUED") == 1, 60, "the coordinator to decide")
+    assert job in project.says(python.with_name("unstuck"), "list")
+    refused = project.run(python, "-m", "celery", "-A", "unstuck.tasks", "worker", "-Q", "light")
+    assert refused.returncode == 2
+    assert f"pyspark and pyarrow cannot be imported by {python}: pip install" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_with_the_worker_extra_a_job_runs_to_its_end(with_worker: Path, project: Project) -> None:
+    python = with_worker
+    worker = project.celery(python, "unstuck.tasks", "worker", "-Q", "light", "-c", "1")
+    with worker as said, project.celery(python, "unstuck.coordinator", "worker", "-P", "threads"):
+        job, status, file = project.says(python, "app.py", "light.yaml", "wait").split()
+        assert status == Status.FINISHED, said.read_text()
+    assert Path(file).is_relative_to(python.parents[1])
+    assert "numbers" in project.says(python.with_name("unstuck"), "datasets")
+    assert job in project.says(python.with_name("unstuck"), "show", "light")

@@ -1,0 +1,110 @@
+"""``from unstuck import …``: all that a user must name is there, and costs nothing before it is used."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unstuck
+from tests.support.paths import ROOT
+from unstuck import Client, JobSpec, StepContext, published, published_files
+
+FACE = ROOT / "src" / "unstuck" / "__init__.py"
+WHAT_USERS_CALL = (Client, JobSpec, StepContext, published, published_files)
+
+
+def documented(member: Any) -> set[str]:
+    """The errors that the docstrings of a function, or of a class and its public methods, say that they raise."""
+    docs = [inspect.getdoc(member) or ""]
+    if inspect.isclass(member):
+        docs += [inspect.getdoc(one) or "" for name, one in vars(member).items() if not name.startswith("_")]
+    found: set[str] = set()
+    for doc in docs:
+        raises = doc.partition("Raises:")[2]
+        # "    NoSuchJob: there is none" on lines of their own, or "Raises: NoSuchJob." in a line.
+        found |= set(re.findall(r"^ +([A-Z]\w+)(?:, [A-Z]\w+)*:", raises, re.MULTILINE))
+        found |= set(re.findall(r"\b[A-Z]\w+\b(?=[.;,]|$)", raises.split("\n")[0]))
+    return found
+
+
+@pytest.mark.parametrize("member", WHAT_USERS_CALL, ids=lambda member: member.__name__)
+def test_every_error_that_a_docstring_promises_can_be_imported_from_unstuck(member: Any) -> None:
+    errors = documented(member)
+    foreign = {"RedisError"} | {name for name in vars(builtins) if name.endswith("Error")}
+    assert errors - foreign <= set(unstuck.__all__)
+    assert errors or member is StepContext or member is JobSpec or member is published_files
+
+
+def test_the_errors_of_the_client_are_found_in_its_docstrings() -> None:
+    """Or the test above would see nothing."""
+    assert {"SpecError", "BadKey", "KeyConflict", "NoSuchJob", "Refused", "NoSuchGroup"} <= documented(Client)
+    assert documented(published) == {"DatasetNotFound"}
+
+
+def test_every_name_is_there_and_type_checkers_see_the_same() -> None:
+    for name in unstuck.__all__:
+        assert getattr(unstuck, name).__name__ == name
+    blocks = [node for node in ast.parse(FACE.read_text()).body if isinstance(node, ast.If)]
+    seen = {
+        alias.asname: node.module
+        for block in blocks
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == unstuck._MODULES
+    with pytest.raises(AttributeError, match="Clinet"):
+        unstuck.Clinet  # noqa: B018
+
+
+def test_all_errors_have_one_root_and_those_of_a_step_say_whether_a_retry_may_help() -> None:
+    errors = [member for name in unstuck.__all__ if inspect.isclass(member := getattr(unstuck, name))]
+    raised = [member for member in errors if issubclass(member, Exception)]
+    assert len(raised) > 10
+    assert all(issubclass(member, unstuck.UnstuckError) for member in raised)
+    assert issubclass(unstuck.OutputInvalid, unstuck.Unrecoverable)
+    assert not issubclass(unstuck.InputMissing, unstuck.Unrecoverable)
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_documentation_and_examples_import_from_unstuck_alone(page: Path) -> None:
+    text = page.read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if page.suffix == ".md" else [text]
+    for node in (node for block in blocks for node in ast.walk(ast.parse(block))):
+        if isinstance(node, ast.Import):
+            assert not [alias.name for alias in node.names if alias.name.startswith("unstuck.")]
+        if isinstance(node, ast.ImportFrom) and (module := node.module or "").partition(".")[0] == "unstuck":
+            assert module == "unstuck"
+            assert {alias.name for alias in node.names} <= set(unstuck.__all__)
+
+
+HEAVY = ("pyspark", "pyarrow", "pandas", "celery", "kombu")
+
+
+@pytest.mark.parametrize(
+    ("code", "without"),
+    [
+        ("import unstuck", (*HEAVY, "redis", "pydantic")),
+        ("from unstuck import Client, JobSpec, Status, SpecError, Refused", HEAVY),
+        ("from unstuck import Unrecoverable, StepContext, published, published_files", HEAVY),
+    ],
+)
+def test_an_import_brings_no_spark_and_no_celery(code: str, without: tuple[str, ...]) -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert set(loaded) & set(without) == set()
