@@ -2,7 +2,7 @@
 
 Between two steps of the protocol lies the moment in which a process may be lost. Each such moment has a name here, and
 the code says ``reach(point, job)`` when it comes there. Unarmed, which is always so in production, that costs a call
-and one comparison. docs/trigger-points.md has the same catalogue. ``failpoint_arming`` arms them.
+and one comparison. docs/failpoints.md has the same catalogue. ``failpoint_arming`` arms them.
 
 Nothing here may decide, write or remember anything: with or without its points the code does the same.
 """
