@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
+from xml.etree import ElementTree
 
 import pytest
 import typer.main
@@ -430,6 +431,17 @@ def test_an_app_that_submits_as_the_page_says_gets_one_job_for_one_key(
     ]
     assert [new for _, new in said] == ["True", "False"]
     assert said[0][0] == said[1][0], "the same key is the same job"
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "images").iterdir()), ids=lambda picture: picture.name)
+def test_every_picture_can_be_read_says_what_it_shows_and_loads_nothing(picture: Path) -> None:
+    text = picture.read_text()
+    root = ElementTree.fromstring(text)
+    title = root.find("{http://www.w3.org/2000/svg}title")
+    assert title is not None
+    assert title.text
+    assert re.findall(r"href|url\(|@import|/(?:work|tmp|home|root)/", text) == []
+    assert any(f"images/{picture.name})" in page.read_text() for page in PAGES), "no page shows it"
 
 
 def test_nothing_names_a_place_of_one_machine() -> None:
