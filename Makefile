@@ -19,7 +19,7 @@ DRIVER = $(BIN)/python -m tests.chaos.driver
 DRIVER_OPTIONS = $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check simulate mirror chaos recovery loss setup doctor java clean
+.PHONY: help demo test lint check simulate mirror chaos recovery loss docs setup doctor java clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ recovery: setup  ## how fast the work of a killed worker and coordinator goes on
 
 loss: setup  ## messages lost in 40 SIGKILLs by our report path, and by a kombu queue
 	$(DRIVER) loss $(DRIVER_OPTIONS)
+
+docs:  ## build the site of the documentation, strictly, into build/docs; needs no network
+	@scripts/setup.sh docs
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -c docs . build/docs
 
 setup:  ## make .venv for development, if it is not there and current
 	@scripts/setup.sh dev

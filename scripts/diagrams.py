@@ -1,26 +1,27 @@
-"""Draw the moves of groups and jobs in docs/how-it-works.md from the tables in coordinator/model/status.py.
+"""Draw the pictures in docs/images, and the tables of moves in docs/how-it-works.md, from the code.
 
-``python scripts/diagrams.py`` writes the page anew between its marks; a test of the docs holds it equal.
+``python scripts/diagrams.py`` writes them anew. A test of the docs compares them with the code.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState, Status
+from scripts.drawing import Drawing, Point
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState
 
-PAGE = Path(__file__).parents[1] / "docs" / "how-it-works.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "how-it-works.md"
+IMAGES = DOCS / "images"
 Moves = Mapping[tuple[StrEnum, StrEnum], str]
 
+GREEN, AMBER, GREY, BLUE = "#e3f5e6", "#fdf1d8", "#eef1f4", "#e6f0fa"
 
-def diagram(start: StrEnum, moves: Iterable[tuple[StrEnum, StrEnum]], ends: Iterable[StrEnum]) -> str:
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start}"]
-    lines += [f"    {old} --> {new}" for old, new in moves]
-    lines += [f"    {end} --> [*]" for end in ends]
-    return "\n".join([*lines, "```"])
+
+# -- tables ---------------------------------------------------------------------------------------------------
 
 
 def table(moves: Moves) -> str:
@@ -34,23 +35,19 @@ def table(moves: Moves) -> str:
 
 
 def sections() -> dict[str, str]:
-    """What stands between the marks, by their names."""
-    group_ends = [state for state in GroupState if state.terminal]
-    job_ends = [status for status in Status if status.terminal]
+    """The tables of the page, by the names of their marks."""
     return {
-        "moves of a group": diagram(GroupState.WAITING, GROUP_MOVES, group_ends),
         "table of a group": table(GROUP_MOVES),
         "table of what is asked": table(GROUP_MOVES_REQUESTED),
-        "moves of a job": diagram(Status.PENDING, JOB_MOVES, job_ends),
         "table of a job": table(JOB_MOVES),
     }
 
 
 def drawn(page: str) -> str:
-    """``page`` with every section as the tables say.
+    """``page`` with every table as the code has it.
 
     Raises:
-        ValueError: a section has no marks in the page.
+        ValueError: a table has no marks in the page.
     """
     for name, text in sections().items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -62,5 +59,129 @@ def drawn(page: str) -> str:
     return page
 
 
+# -- pictures -------------------------------------------------------------------------------------------------
+
+
+def architecture() -> str:
+    d = Drawing(920, 500, "Apps submit to Redis, coordinators decide and publish, workers run Spark and stage files")
+    d.box(20, 60, 160, 80, "an app, a shell", "Client, unstuck submit")
+    d.box(
+        300, 50, 190, 100, "Redis", "the record of every job", "what is due, and when", "queues and reports", fill=AMBER
+    )
+    d.frame(620, 20, 280, 150, "a worker host; any number")
+    d.box(640, 58, 110, 90, "runner", "Celery child,", "Spark driver", fill=GREEN)
+    d.box(770, 58, 110, 90, "watchdog", "keeps the lease,", "kills", fill=GREEN)
+    d.box(300, 270, 190, 80, "coordinator; two", "decides, sends hints,", "publishes", fill=BLUE)
+    d.box(20, 275, 160, 70, "beat", "fires the sweep", fill=GREY)
+    d.box(620, 270, 280, 80, "warehouse", "staged Parquet files, markers,", "the log that readers believe", fill=AMBER)
+    d.box(620, 420, 280, 60, "readers", "Spark, DuckDB, pandas, Polars", fill=GREY)
+
+    d.arrow((180, 100), (298, 100))
+    d.text(239, 91, "submit", small=True)
+    d.text(239, 118, "commands", small=True)
+    d.arrow((490, 80), (637, 80), dashed=True)
+    d.text(556, 71, "hints (may be lost)", small=True)
+    d.arrow((638, 120), (492, 120))
+    d.text(558, 138, "claim, renew, finish", small=True)
+    d.arrow((365, 152), (365, 267))
+    d.text(355, 205, "reports,", small=True, anchor="end")
+    d.text(355, 221, "the record", small=True, anchor="end")
+    d.arrow((425, 268), (425, 153))
+    d.text(435, 205, "one commit", small=True, anchor="start")
+    d.text(435, 221, "per decision", small=True, anchor="start")
+    d.arrow((180, 310), (298, 310), dashed=True)
+    d.text(239, 301, "sweep", small=True)
+    d.arrow((695, 150), (695, 267))
+    d.text(705, 205, "files, then the marker", small=True, anchor="start")
+    d.arrow((490, 310), (617, 310))
+    d.text(553, 301, "one log entry", small=True)
+    d.text(553, 328, "per job", small=True)
+    d.arrow((760, 350), (760, 417))
+    d.text(765, 388, "all of a job, or nothing", small=True, anchor="start")
+    return d.svg()
+
+
+# Where each state stands: the way of a group from left to right, ends on the right.
+PLACES = {
+    GroupState.WAITING: (20, 330),
+    GroupState.QUEUED: (230, 130),
+    GroupState.RUNNING: (440, 130),
+    GroupState.BACKOFF: (335, 20),
+    GroupState.CANCELING: (620, 20),
+    GroupState.SUCCEEDED: (780, 190),
+    GroupState.CANCELED: (780, 270),
+    GroupState.FAILED: (780, 350),
+    GroupState.SKIPPED: (780, 430),
+}
+# Moves that would run through a box, and how far they are bent out of its way.
+BENDS = {
+    (GroupState.BACKOFF, GroupState.CANCELED): 70,
+    (GroupState.WAITING, GroupState.SUCCEEDED): -10,
+    (GroupState.CANCELING, GroupState.SUCCEEDED): 30,
+    (GroupState.CANCELING, GroupState.CANCELED): -50,
+}
+BOX = (120, 44)
+
+
+def group_states() -> str:
+    d = Drawing(920, 490, "The moves of a group")
+    centre = {state: (x + BOX[0] / 2, y + BOX[1] / 2) for state, (x, y) in PLACES.items()}
+    for old, new in GROUP_MOVES:
+        both = (new, old) in GROUP_MOVES  # the two moves must not lie on each other
+        d.arrow(*_edge(centre[old], centre[new]), bend=BENDS.get((old, new), 26 if both else 0))
+    for state, (x, y) in PLACES.items():
+        fill = {GroupState.SUCCEEDED: GREEN, GroupState.RUNNING: BLUE}.get(state, GREY if state.terminal else AMBER)
+        d.box(x, y, *BOX, str(state), fill=fill)
+    return d.svg()
+
+
+def _edge(start: Point, end: Point) -> tuple[Point, Point]:
+    """The line from box to box, cut at the borders of both."""
+
+    def border(a: Point, b: Point) -> Point:
+        dx, dy = b[0] - a[0], b[1] - a[1]
+        share = min(BOX[0] / 2 / abs(dx) if dx else 9, BOX[1] / 2 / abs(dy) if dy else 9)
+        return a[0] + dx * share, a[1] + dy * share
+
+    return border(start, end), border(end, start)
+
+
+LANES = {"coordinator": 110, "Redis": 350, "runner": 590, "warehouse": 820}
+# From, to, what, and whether the message may be lost.
+MESSAGES = [
+    ("coordinator", "Redis", "commit: group QUEUED, attempt record, inputs frozen", False),
+    ("coordinator", "runner", "hint: job/group/epoch/nonce (Celery; may be lost)", True),
+    ("runner", "Redis", "claim: CLAIMED, with a lease", False),
+    ("runner", "Redis", "renew: lease and progress (the watchdog, every 3 s)", False),
+    ("runner", "warehouse", "Parquet files, then the marker", False),
+    ("runner", "Redis", "finish: outcome, report and due in one script", False),
+    ("Redis", "coordinator", "report", True),
+    ("coordinator", "Redis", "commit: SUCCEEDED, the next groups QUEUED", False),
+    ("coordinator", "warehouse", "when all groups are done: one log entry", False),
+    ("coordinator", "Redis", "commit: FINISHED", False),
+]
+
+
+def attempt() -> str:
+    d = Drawing(920, 80 + 42 * len(MESSAGES), "The messages of one attempt, from the commit to the package")
+    for name, x in LANES.items():
+        d.line((x, 60), (x, d.height - 16))
+        d.box(x - 70, 20, 140, 40, name, fill=AMBER if name in ("Redis", "warehouse") else BLUE)
+    for n, (source, target, what, lossy) in enumerate(MESSAGES):
+        y = 100 + 42 * n
+        start, end = LANES[source], LANES[target]
+        d.arrow((start, y), (end - 2 if end > start else end + 2, y), dashed=lossy)
+        d.label((start + end) / 2, y - 7, what)
+    return d.svg()
+
+
+def pictures() -> dict[str, str]:
+    """Every picture that is drawn, by its file."""
+    return {"architecture.svg": architecture(), "group-states.svg": group_states(), "attempt.svg": attempt()}
+
+
 if __name__ == "__main__":
     PAGE.write_text(drawn(PAGE.read_text()))
+    IMAGES.mkdir(exist_ok=True)
+    for name, text in pictures().items():
+        (IMAGES / name).write_text(text)

@@ -2,6 +2,7 @@
 # Prepare this checkout: check what the machine must have, make .venv, install the project into it.
 #
 #   scripts/setup.sh demo|dev     what `make demo` and `make test` call; a second run takes a moment
+#   scripts/setup.sh docs         what `make docs` calls; the site needs neither Java nor Spark
 #   scripts/setup.sh check        the checks alone
 #   scripts/setup.sh java         install Java 17 or newer with this system's package manager
 #
@@ -156,7 +157,7 @@ wanted() { { echo "$python"; cat pyproject.toml constraints.txt; } | cksum; }
 
 is_installed() {
     [ -x "$VENV/bin/unstuck" ] || return 1
-    # dev holds all that demo holds
+    # dev holds all that demo and docs hold
     for stamp in "$VENV/.unstuck-$1" "$VENV/.unstuck-dev"; do
         if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(wanted)" ]; then return 0; fi
     done
@@ -195,9 +196,17 @@ case "${1:-}" in
         verdict
         install "$1"
         ;;
+    docs)
+        check_system; check_python
+        if [ -x "$VENV/bin/python" ]; then python="$VENV/bin/python"; fi
+        if is_installed docs; then verdict; exit 0; fi
+        check_room 500
+        verdict
+        install docs
+        ;;
     java) install_java ;;
     *)
-        say "usage: scripts/setup.sh demo|dev|check|java"
+        say "usage: scripts/setup.sh demo|dev|docs|check|java"
         exit 2
         ;;
 esac

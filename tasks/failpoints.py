@@ -1,7 +1,7 @@
 """Failpoints: the named moments at which a test can make this process die, freeze, fail or wait.
 
 Between two steps of the protocol lies the moment in which a process may be lost. Unarmed, which is always so in
-production, a failpoint costs a call and one comparison. docs/trigger-points.md has the same catalogue.
+production, a failpoint costs a call and one comparison. docs/failpoints.md has the same catalogue.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def server_binary() -> str:
 
 
 def app_of_strangers(url: str, prefix: str = "unstuck") -> Celery:
-    """The Celery app of people who have nothing of ours installed, as docs/howto.md tells them to make it."""
+    """The Celery app of people who have nothing of ours installed, as docs/write-jobs.md tells them to make it."""
     options = {"global_keyprefix": f"{prefix}:celery:"}
     return Celery(broker=url, broker_transport_options=options, set_as_current=False)
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
+from xml.etree import ElementTree
 
 import pytest
 import typer.main
@@ -41,7 +42,7 @@ from unstuck.tasks.protocol.group import ForkFrom, GroupSpec, JoinRule, RetryPol
 from unstuck.tasks.settings import Settings
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -159,8 +160,8 @@ def test_a_decision_says_context_decision_and_consequences_and_is_listed(page: P
     assert f"(decisions/{page.name})" in (DOCS / "README.md").read_text()
 
 
-def test_the_map_in_the_readme_names_every_file_of_both_rooms() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_map_of_the_code_names_every_file_of_both_rooms() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
     for room in ("tasks", "coordinator"):
         table = re.search(rf"^\| in `{room}/` \|.*?\n\n", text, re.MULTILINE | re.DOTALL)
         assert table, room
@@ -263,8 +264,9 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
     assert [int(number) for number in numbers] == sorted(int(code) for code in ExitCode)
 
 
-def test_the_recipes_are_listed_in_their_order() -> None:
-    page = (DOCS / "howto.md").read_text()
+@pytest.mark.parametrize("name", ["operate.md", "write-jobs.md"])
+def test_the_recipes_are_listed_in_their_order(name: str) -> None:
+    page = (DOCS / name).read_text()
     assert re.findall(r"^- \[(.*)\]\(#", page, re.MULTILINE) == re.findall(r"^## (.*)$", page, re.MULTILINE)
 
 
@@ -331,9 +333,11 @@ def test_the_settings_page_is_the_settings() -> None:
 # -- states and keys ------------------------------------------------------------------------------------------
 
 
-def test_the_diagrams_of_moves_are_drawn_from_the_tables() -> None:
+def test_the_tables_and_pictures_are_drawn_from_the_code() -> None:
     page = (DOCS / "how-it-works.md").read_text()
-    assert diagrams.drawn(page) == page, "run python scripts/diagrams.py"
+    assert diagrams.drawn(page) == page, "run python -m scripts.diagrams"
+    for name, picture in diagrams.pictures().items():
+        assert (DOCS / "images" / name).read_text() == picture, f"{name}: run python -m scripts.diagrams"
 
 
 def test_every_state_and_status_has_its_place_in_the_tables() -> None:
@@ -386,25 +390,63 @@ def test_every_python_snippet_compiles_and_its_imports_from_us_exist(block: Bloc
             assert node.attr == "queries" or callable(getattr(Client, node.attr)), node.attr
 
 
-def test_the_job_of_the_readme_is_submitted_as_it_says(client: Any, redis_server: RedisServer, tmp_path: Path) -> None:
-    (spec,) = [b for b in blocks("yaml") if b.page.name == "README.md" and b.page.parent == ROOT]
-    (code,) = [b for b in blocks("python") if b.page.name == "README.md" and b.page.parent == ROOT]
-    (tmp_path / "carriers.yaml").write_text(spec.text)
-    env = {**os.environ, "UNSTUCK_REDIS_URL": redis_server.url, "PYTHONPATH": str(ROOT)}
+def test_the_readme_can_be_read_in_one_sitting() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
+def test_the_site_is_built_strictly_from_the_pages_by_the_command_of_make_docs(tmp_path: Path) -> None:
+    recipe = re.search(
+        r"^docs:.*\n\t.*\n\t\$\(BIN\)/sphinx-build (.*) build/docs$", (ROOT / "Makefile").read_text(), re.M
+    )
+    assert recipe
+    assert "--fail-on-warning" in recipe[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *recipe[1].split(), "-d", str(tmp_path / "state"), str(tmp_path / "site")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for page in PAGES:
+        assert (tmp_path / "site" / page.relative_to(ROOT)).with_suffix(".html").is_file(), page.name
+    index = (tmp_path / "site" / "index.html").read_text()
+    rooms = ("Start", "Write jobs", "Operate", "How it works", "Reference", "Decisions")
+    assert [room for room in rooms if f'class="caption-text">{room}<' not in index] == []
+    # The site works without a network: nothing that a browser loads by itself comes from another host.
+    tag = re.compile(r'<(?:script|img|link rel="(?:stylesheet|preload)")[^>]*(?:src|href)="([^"]+)')
+    loaded = [address for page in (tmp_path / "site").rglob("*.html") for address in tag.findall(page.read_text())]
+    assert len(loaded) > 100
+    assert [address for address in loaded if "//" in address] == []
+
+
+def test_an_app_that_submits_as_the_page_says_gets_one_job_for_one_key(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    (code,) = [
+        b.text for b in blocks("python") if b.page.name == "write-jobs.md" and 'key="nightly-2013-12-31", by' in b.text
+    ]
+    env = {**os.environ, "UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(tmp_path / "warehouse")}
     said = [
         subprocess.run(
-            [sys.executable, "-c", code.text],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
+            [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True, timeout=60
         ).stdout.split()
         for _ in range(2)
     ]
-    assert said[0][1] == "PENDING"
-    assert said[0] == said[1], "the same key is the same job"
+    assert [new for _, new in said] == ["True", "False"]
+    assert said[0][0] == said[1][0], "the same key is the same job"
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "images").iterdir()), ids=lambda picture: picture.name)
+def test_every_picture_can_be_read_says_what_it_shows_and_loads_nothing(picture: Path) -> None:
+    text = picture.read_text()
+    root = ElementTree.fromstring(text)
+    title = root.find("{http://www.w3.org/2000/svg}title")
+    assert title is not None
+    assert title.text
+    assert re.findall(r"href|url\(|@import|/(?:work|tmp|home|root)/", text) == []
+    assert any(f"images/{picture.name})" in page.read_text() for page in PAGES), "no page shows it"
 
 
 def test_nothing_names_a_place_of_one_machine() -> None:

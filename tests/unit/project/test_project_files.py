@@ -258,6 +258,24 @@ def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> N
     assert "-e .[demo]" in calls.read_text().splitlines()[-1]
 
 
+def test_the_site_of_the_docs_needs_neither_java_nor_what_a_worker_needs(machine: Machine) -> None:
+    calls = machine.checkout / "calls"
+    pip = f'case "$*" in *pip*) echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck;; esac'
+    make_venv = "mkdir -p .venv/bin && cp " + str(machine.bin / "venv-python") + " .venv/bin/python"
+    machine.has("venv-python", pip)
+    machine.has("python3", f'case "$*" in "-m venv .venv") {make_venv};; -V) echo Python 3.11.7;; esac')
+    for tool in ("mkdir", "cp", "chmod"):
+        (machine.bin / tool).symlink_to(str(shutil.which(tool)))
+    (machine.bin / "java").unlink()
+
+    for _ in range(2):
+        assert machine.setup("docs").returncode == 0
+    assert calls.read_text().splitlines() == [
+        "-m pip install --quiet --disable-pip-version-check -e .[docs] -c constraints.txt"
+    ]
+    assert machine.setup("demo").returncode == 2  # what is installed is no worker
+
+
 def test_a_failed_installation_is_tried_again_the_next_time(machine: Machine) -> None:
     machine.has("venv-python", 'case "$*" in *pip*) exit 1;; esac')
     make_venv = "mkdir -p .venv/bin && cp " + str(machine.bin / "venv-python") + " .venv/bin/python"
