@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for worker in fleet.RUNNING:
             report.sections.append((f"worker {worker.process.pid}", worker.story()))
     return report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_second_copy() -> Iterator[None]:
+    """``tasks`` and ``coordinator`` are imported as parts of ``unstuck`` only."""
+    yield
+    assert not {"tasks", "coordinator"} & sys.modules.keys()
 
 
 @pytest.fixture(scope="session")
