@@ -256,7 +256,6 @@ def test_a_number_that_makes_no_fleet_is_refused(wrong: dict[str, Any], tmp_path
         LocalFleet(home=tmp_path, **wrong)
 
 
-@pytest.mark.timeout(240)
 def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(up: Callable[..., Up]) -> None:
     """Given the real programs; when each is killed with SIGKILL; then each comes back, and Ctrl-C leaves nothing."""
     fleet = up(commands=None, grace=10.0)

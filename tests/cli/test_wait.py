@@ -199,7 +199,7 @@ def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(
     token = hand.claim(job, "only")
     time.sleep(0.6)
     hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
-    waiting.join(5)
+    waiting.join()
     assert "FINISHED after" in drawn.getvalue()
     assert len(stood("")) == 2, drawn.getvalue()
 
@@ -251,7 +251,7 @@ class Terminal:
     def end(self) -> int:
         while self.read(1.0):
             pass
-        return self.process.wait(10)
+        return self.process.wait()
 
     def close(self) -> None:
         if self.process.poll() is None:

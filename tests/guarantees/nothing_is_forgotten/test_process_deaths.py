@@ -38,7 +38,6 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse, published_files
 
-pytestmark = pytest.mark.timeout(300)  # a table runs in the setup of its first test
 SLOTS = 6  # one more than runners are frozen at a time
 SOON = {
     "UNSTUCK_LEASE_TTL": "6s",

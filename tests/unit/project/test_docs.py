@@ -394,7 +394,6 @@ def test_the_job_of_the_readme_is_submitted_as_it_says(client: Any, redis_server
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
         ).stdout.split()
         for _ in range(2)
     ]
