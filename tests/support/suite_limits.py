@@ -102,6 +102,14 @@ class Limits:
     def pytest_runtest_logfinish(self) -> None:
         self._news()
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodeready(self) -> None:
+        self._news()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        self._news()
+
     def pytest_enter_pdb(self) -> None:
         faulthandler.cancel_dump_traceback_later()
 
