@@ -232,7 +232,7 @@ def test_a_line_that_cannot_be_put_together_is_in_the_log_with_its_place_and_fai
         log.logger.info(Rude())
     assert log.path is not None
     first, second, third = log.path.read_text().splitlines()
-    assert "%d rows (this line cannot be put together, see test_step_values.py:" in first
+    assert f"%d rows (this line cannot be put together, see {Path(__file__).name}:" in first
     assert first.endswith("TypeError)")
     assert "%s (this line" in second
     assert "a Rude (this line" in third
