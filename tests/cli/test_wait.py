@@ -21,6 +21,7 @@ import redis
 from rich.console import Console
 
 from tests.cli.conftest import ByHand, Cli
+from tests.support.machine import Limit
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.cli import watch
 from unstuck.coordinator.cli.connection import Connection
@@ -232,9 +233,9 @@ class Terminal:
 
     def shows(self, pattern: str, timeout: float = 20.0) -> str:
         """Wait until something drawn since the last call fits ``pattern``."""
-        end = time.monotonic() + timeout
+        limit = Limit(3 * timeout)
         while not (match := re.search(pattern, self.plain)):
-            assert time.monotonic() < end, f"waited for {pattern!r}; drawn: {self.plain!r}"
+            assert limit.kept, f"waited for {pattern!r}, {limit}; drawn: {self.plain!r}"
             if not self.read() and not re.search(pattern, self.plain):
                 raise AssertionError(f"ended without {pattern!r}; drawn: {self.plain!r}")
         self.drawn = ""

@@ -401,6 +401,7 @@ def test_a_hint_twice_is_one_run(worker: fleet.FleetWorker, store: redis.Redis, 
 def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
 ) -> None:
+    began = store.time()[0]
     hint = offer("wait_for_cancel")
     runner = fleet.runner_of(store, hint)
 
@@ -411,7 +412,7 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     line = wait_until(shown, 5, "the runner to be shown")
     assert (line["queues"], line["group"], line["epoch"], line["idle_since"]) == (["light"], "g", 1, None)
     assert (line["release"], line["python"]) == (version("unstuck"), platform.python_version())
-    assert abs(float(str(line["claimed_at"])) - store.time()[0]) < 10
+    assert began <= float(str(line["claimed_at"])) <= store.time()[0] + 1
     assert store.zscore(fleet.KEYS.runners_seen, line["id"])
     fleet.order(store, hint, "CANCEL")
     fleet.outcome(store, hint)
@@ -442,10 +443,11 @@ def test_a_hint_that_came_to_nothing_is_seen_as_taken(
         15,
         "the last claim to be long ago",
     )
+    sent = store.time()[0]
     fleet.send_hint(store, Hint(stale.job, stale.group, stale.epoch, "another"), "light")
     line = wait_until(taken, 10, "the hint to be seen")
     assert not fleet.attempt(store, stale).get("claimant"), "and it claimed nothing"
-    assert abs(line["taken_at"] - store.time()[0]) < 10
+    assert sent <= line["taken_at"] <= store.time()[0] + 1
 
 
 def test_a_runner_tells_which_warehouse_it_sees(worker: fleet.FleetWorker, store: redis.Redis) -> None:
