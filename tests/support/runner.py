@@ -38,8 +38,8 @@ class SingleRunner:
         self._out = out
         self.log = log
 
-    def said(self, timeout: float = 60) -> list[str]:
-        assert self.process.wait(timeout) == 0, self.log.read_text()
+    def said(self) -> list[str]:
+        assert self.process.wait() == 0, self.log.read_text()
         return self._out.read_text().splitlines()
 
 

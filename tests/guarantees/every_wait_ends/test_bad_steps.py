@@ -44,7 +44,7 @@ def test_a_step_that_changes_its_process_ends_as_it_would_and_the_process_is_put
         hints.append(offer(client, tmp_path, what, "bad_steps:leave", what=what, then=then))
         hints.append(offer(client, tmp_path, f"{what}-next", "bad_steps:found"))
     with single_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
-        said = runner.said(120)
+        said = runner.said()
     end = "failed APPLIED" if then else "succeeded APPLIED"
     expected = ["succeeded APPLIED"]
     for what in whats:
