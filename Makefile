@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 export VENV
 
 # Whole files go to one of three test processes: a file's Spark session or fleet is started once, and at most three run
-# at a time. Three on two cores, since the long tests wait for terms to end. In the order of their names: the long files
-# come first, the short ones fill up the end. Anything to add (a file, -k WORD, -x) goes into ARGS.
+# at a time. Three on two cores, since the long tests wait for terms to end. The longest files come first, by
+# tests/durations.txt (written anew by ARGS=--write-durations). Anything to add (a file, -k WORD, -x) goes into ARGS.
 PYTEST_OPTIONS := -n 3 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.support.coordinator import Head
 
 
-pytest_plugins = ["tests.support.suite_limits"]
+pytest_plugins = ["tests.support.order", "tests.support.suite_limits"]
 # For the JVMs of all processes that tests start. They live for seconds: code compiled once, and lightly, takes a third
 # off the start of a session and its first job.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
