@@ -9,6 +9,8 @@ export VENV
 # tests/durations.txt (written anew by ARGS=--write-durations). Anything to add (a file, -k WORD, -x) goes into ARGS.
 PYTEST_OPTIONS := -n 3 --dist loadfile --no-loadscope-reorder
 ARGS ?=
+# What a JVM of the tests need not load anew (tests/support/spark_classes.py); the suite runs without it, too.
+SPARK_CLASSES := $(VENV)/spark-classes.jsa
 
 SEEDS ?= 500
 SEED_START ?= 0
@@ -28,7 +30,7 @@ demo:  ## run the flights pipeline end to end, with an embedded Valkey
 	@scripts/setup.sh demo
 	$(BIN)/unstuck demo
 
-test: setup  ## run the whole test suite (ARGS="-k word" for a part of it)
+test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it)
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
 
 lint: setup  ## ruff, mypy and the import contracts
@@ -36,6 +38,9 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+$(SPARK_CLASSES): constraints.txt | setup
+	-$(BIN)/python -m tests.support.spark_classes
 
 check: lint test  ## lint, then test
 

@@ -13,15 +13,14 @@ import redis
 from hypothesis import settings
 
 from tests.support.servers import RedisServer
+from tests.support.spark_classes import java_options
 
 if TYPE_CHECKING:
     from tests.support.coordinator import Head
 
 
 pytest_plugins = ["tests.support.order", "tests.support.suite_limits"]
-# For the JVMs of all processes that tests start. They live for seconds: code compiled once, and lightly, takes a third
-# off the start of a session and its first job.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 settings.register_profile("busy machine", deadline=None)  # a test is not wrong because it was slow once
 settings.load_profile("busy machine")
 
