@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 export VENV
 
 # Whole files go to one of three test processes: a file's Spark session or fleet is started once, and at most three run
-# at a time. Three on two cores, since the long tests wait for terms to end. In the order of their names: the long files
-# come first, the short ones fill up the end. Anything to add (a file, -k WORD, -x) goes into ARGS.
+# at a time. Three on two cores, since the long tests wait for terms to end. The longest files come first, by
+# tests/durations.txt (written anew by ARGS=--write-durations). Anything to add (a file, -k WORD, -x) goes into ARGS.
 PYTEST_OPTIONS := -n 3 --dist loadfile --no-loadscope-reorder
 ARGS ?=
+# What a JVM of the tests need not load anew (tests/support/spark_classes.py); the suite runs without it, too.
+SPARK_CLASSES := $(VENV)/spark-classes.jsa
 
 SEEDS ?= 500
 SEED_START ?= 0
@@ -28,7 +30,7 @@ demo:  ## run the flights pipeline end to end, with an embedded Valkey
 	@scripts/setup.sh demo
 	$(BIN)/unstuck demo
 
-test: setup  ## run the whole test suite (ARGS="-k word" for a part of it)
+test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it)
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
 
 lint: setup  ## ruff, mypy and the import contracts
@@ -36,6 +38,9 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+$(SPARK_CLASSES): constraints.txt | setup
+	-$(BIN)/python -m tests.support.spark_classes
 
 check: lint test  ## lint, then test
 

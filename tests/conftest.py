@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,14 @@ import redis
 from hypothesis import settings
 
 from tests.support.servers import RedisServer
+from tests.support.spark_classes import java_options
 
 if TYPE_CHECKING:
     from tests.support.coordinator import Head
 
 
-pytest_plugins = ["tests.support.suite_limits"]
-# For the JVMs of all processes that tests start. They live for seconds: code compiled once, and lightly, takes a third
-# off the start of a session and its first job.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+pytest_plugins = ["tests.support.order", "tests.support.suite_limits"]
+os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 settings.register_profile("busy machine", deadline=None)  # a test is not wrong because it was slow once
 settings.load_profile("busy machine")
 
@@ -35,6 +35,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for worker in fleet.RUNNING:
             report.sections.append((f"worker {worker.process.pid}", worker.story()))
     return report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_second_copy() -> Iterator[None]:
+    """``tasks`` and ``coordinator`` are imported as parts of ``unstuck`` only."""
+    yield
+    assert not {"tasks", "coordinator"} & sys.modules.keys()
 
 
 @pytest.fixture(scope="session")

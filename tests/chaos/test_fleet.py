@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import psutil
 import pytest
 import redis
 
+from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.processes import below, command_line
 from tests.support.servers import free_port, wait_until
@@ -27,7 +27,6 @@ from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.settings import Settings
 
-pytestmark = pytest.mark.timeout(300)  # a busy machine starts a JVM in half a minute
 EXAMPLES = ROOT / "examples"
 
 
@@ -95,7 +94,7 @@ def until_step(tmp_path: Path, name: str = "hold", **more: Any) -> tuple[dict[st
 
 def test_200_groups_between_a_fork_and_a_join_are_queued_run_and_done_exactly_once(client: Client) -> None:
     job = client.submit(EXAMPLES / "wide.yaml").id
-    assert client.wait(job, 60).job.status is Status.FINISHED
+    assert client.wait(job).job.status is Status.FINISHED
     events = kinds(client, job)
     assert len(events) == 202
     assert events.pop("end") == ["SUCCEEDED"], "a join visits no worker"
@@ -126,10 +125,9 @@ def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_ag
 
     wait_until(again, 60, "the group to run again")
     wait_until(runs_now, 10, "the fleet list to show it on the worker that was started instead")
-    _, alive = psutil.wait_procs(children, timeout=10)
-    assert not alive, "nothing of the killed worker is left"
+    psutil.wait_procs(children)  # nothing of the killed worker is left
     gate.touch()
-    view = client.wait(job, 60)
+    view = client.wait(job)
     assert view.job.status is Status.FINISHED, view.job.reason
     assert kinds(client, job)["hold"] == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED", "RUNNING", "SUCCEEDED"]
     record = view.groups[0].members[0].record
@@ -145,7 +143,7 @@ def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(client:
     try:
         wait_until(lambda: "BACKOFF" in kinds(client, job)["hold"], 40, "the frozen runner's lease to lapse")
         gate.touch()
-        view = client.wait(job, 60)
+        view = client.wait(job)
     finally:
         if psutil.pid_exists(frozen.pid):
             os.kill(frozen.pid, signal.SIGCONT)
@@ -181,7 +179,7 @@ def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_oth
     job = client.submit(spec).id
     wait_until(lambda: client.show(job).done > 40, 60, "some groups to be done")
     celery_processes("coordinator", "worker")[0].kill()
-    assert client.wait(job, 90).job.status is Status.FINISHED
+    assert client.wait(job).job.status is Status.FINISHED
     events = kinds(client, job)
     assert len(events) == 301
     doubled = {name: found for name, found in events.items() if max(Counter(found).values()) > 1}
@@ -207,7 +205,7 @@ def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(client: C
         mine = list(store.scan_iter("unstuck:celery:*", count=1000))
         assert {"light", "unacked", "_kombu.binding.celery.pidbox"} & {key.split(":")[-1] for key in mine}
         store.delete(*mine)
-    assert client.wait(job, 90).job.status is Status.FINISHED
+    assert client.wait(job).job.status is Status.FINISHED
     assert {tuple(found) for found in kinds(client, job).values()} == {("QUEUED", "RUNNING", "SUCCEEDED")}
 
 
@@ -218,9 +216,9 @@ def test_an_app_with_nothing_of_ours_installed_submits_through_celery(client: Cl
         "app.send_task('unstuck.submit', kwargs={'spec': {'name': 'foreign', 'groups': [{'name': 'g', "
         "'spark': False, 'steps': [{'python': 'examples.noop:start'}]}]}, 'key': 'foreign-1'}, queue='control')"
     )
-    subprocess.run([sys.executable, "-c", code, fleet.redis_url], check=True, cwd="/", timeout=60)
+    subprocess.run([sys.executable, "-c", code, fleet.redis_url], check=True, cwd="/")
     found = wait_until(lambda: client.jobs(name="foreign"), 20, "the job to be submitted")
-    assert client.wait(found[0].id, 60).job.status is Status.FINISHED
+    assert client.wait(found[0].id).job.status is Status.FINISHED
 
 
 def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet) -> None:
@@ -231,7 +229,6 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
         check=True,
     )
     nodes = json.loads(ping.stdout.splitlines()[-1])
@@ -249,7 +246,7 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
 
         def seen() -> set[str]:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers?refresh=1", timeout=20) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers?refresh=1") as answer:
                     return set(json.loads(answer.read()))
             except OSError:
                 return set()
@@ -257,7 +254,7 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
         wait_until(lambda: seen() >= set(nodes), 60, "Flower to see the fleet", every=0.5)
     finally:
         flower.terminate()
-        flower.wait(20)
+        flower.wait()
 
 
 def spark_stage(tmp_path: Path) -> dict[str, Any]:
@@ -267,21 +264,22 @@ def spark_stage(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_running_spark_stage_is_canceled_in_under_five_seconds(client: Client, tmp_path: Path) -> None:
-    """The best of three: a machine that is busy with other things may make one of them late, not all."""
-    took: list[float] = []
-    while len(took) < 3 and min(took, default=5.0) >= 5.0:
+    """One of three tries at least: a machine that is busy with other things may make one of them late, not all."""
+    for _ in range(3):
         (tmp_path / "started").unlink(missing_ok=True)
         job = client.submit({"name": "cancel-spark", "groups": [spark_stage(tmp_path)]}).id
         wait_until((tmp_path / "started").exists, 90, "the Spark stage to begin")
-        asked = time.monotonic()
+        limit = Limit(5.0)
         assert client.cancel(job, reason="wrong table").answer == "DONE"
-        view = client.wait(job, 30, every=0.05)
-        took.append(time.monotonic() - asked)
+        view = client.wait(job, every=0.05)
+        in_time = limit.kept
         assert view.job.status is Status.CANCELED
         reason = view.groups[0].members[0].record.reason
         assert reason is not None
         assert reason.code == "CANCELED", "its runner has confirmed it"
-    assert min(took) < 5.0, took
+        if in_time:
+            break
+    assert in_time, limit
 
 
 @pytest.mark.parametrize(("force", "within", "code"), [(False, 20.0, "UNCONFIRMED"), (True, 6.0, "FORCE_STOPPED")])
@@ -293,16 +291,16 @@ def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_a
     frozen = runner_of(client, job, "hold")
     os.kill(frozen.pid, signal.SIGSTOP)
     try:
-        asked = time.monotonic()
+        limit = Limit(within)
         (client.force_stop if force else client.cancel)(job)
-        view = client.wait(job, 40, every=0.05)
-        took = time.monotonic() - asked
+        view = client.wait(job, every=0.05)
+        in_time = limit.kept
     finally:
         gate.touch()
         if psutil.pid_exists(frozen.pid):
             os.kill(frozen.pid, signal.SIGCONT)
     assert view.job.status is Status.CANCELED
-    assert took < within, f"{took:.1f}s"
+    assert in_time, limit
     reason = view.groups[0].members[0].record.reason
     assert reason is not None
     assert reason.code == code
@@ -316,7 +314,7 @@ def test_no_beat_at_all_makes_no_difference(client: Client, fleet: LocalFleet) -
     beat.suspend()
     try:
         job = client.submit(EXAMPLES / "dynamic.yaml").id
-        assert client.wait(job, 90).job.status is Status.FINISHED
+        assert client.wait(job).job.status is Status.FINISHED
     finally:
         beat.resume()
     assert len(kinds(client, job)) > 16

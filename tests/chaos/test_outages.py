@@ -33,7 +33,6 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
 
-pytestmark = pytest.mark.timeout(300)
 KEYS = Keys("unstuck")
 LEASE_TTL = 4.0
 SLOTS = 3
@@ -142,7 +141,7 @@ def everybody_hears(client: Client, work: Work) -> None:
     job = client.submit({"name": "hears", "groups": groups}).id
     wait_until(work.began(*(f"h{n}" for n in range(SLOTS))), 60, "all runners to have work at once")
     work.open("heard")
-    assert client.wait(job, 60).job.status is Status.FINISHED
+    assert client.wait(job).job.status is Status.FINISHED
 
 
 def test_redis_restarts_three_times_under_running_work(
@@ -154,7 +153,7 @@ def test_redis_restarts_three_times_under_running_work(
         wait_until(lambda done=done: client.show(job).done >= done, 60, "some more groups to be done")  # type: ignore[misc]
         server.stop()
         server.start()
-    view = client.wait(job, 90)
+    view = client.wait(job)
     assert view.job.status is Status.FINISHED, view.job.reason
     assert work.once(*names), work.ran()
     assert {record(client, job, name).epoch for name in names} == {1}
@@ -224,10 +223,10 @@ def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinato
         wait_until(lambda: (client.fleet().swept_at or 0) > back, 60, "a first sweep")
         first = client.fleet().swept_at or 0
         wait_until(lambda: (client.fleet().swept_at or 0) > first + 0.5, 60, "the sweeps that see a lapsed lease")
-    assert client.wait(ends, 60).job.status is Status.FINISHED, "its report has arrived"
+    assert client.wait(ends).job.status is Status.FINISHED, "its report has arrived"
     wait_until(lambda: (client.fleet().swept_at or 0) > first + LEASE_TTL + 1.0, 60, "the grace to be over")
     work.open("later")
-    assert client.wait(goes_on, 60).job.status is Status.FINISHED
+    assert client.wait(goes_on).job.status is Status.FINISHED
     for job, name in ((ends, "ends"), (goes_on, "goes-on")):
         made = record(client, job, name)
         assert (made.epoch, made.losses, made.failures, made.first_error) == (1, 0, 0, None), name
@@ -247,7 +246,7 @@ def test_a_worker_on_a_busy_machine_is_not_taken_for_dead(client: Client, work: 
             hog.kill()
             hog.wait()
     work.open("go")
-    assert client.wait(job, 60).job.status is Status.FINISHED
+    assert client.wait(job).job.status is Status.FINISHED
     assert (record(client, job, "only").epoch, work.once("only")) == (1, True)
 
 
@@ -265,7 +264,7 @@ def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
         wait_until(lambda: list(staging.glob("*/_marker.json")), 20, "the marker, which needs no Redis")
         for one in (watchdog_of(runner), runner):
             one.kill()  # the watchdog first, so that nobody can report in the runner's stead
-    view = client.wait(job.id, 60)
+    view = client.wait(job.id)
     assert view.job.status is Status.FINISHED, view.job.reason
     made = record(client, job.id, "only")
     assert (made.epoch, made.adopted, made.failures) == (2, True, 0)
@@ -286,7 +285,7 @@ def test_all_connections_cut_and_the_hint_redelivered_are_one_attempt(
     wait_until(lambda: store.llen(KEYS.queue("light")) == 0, 60, "all copies of the hint to be taken")
     wait_until(lambda: live(store, job, "only")["lease"] > claimed["lease"] + 1.0, 30, "renewals to go on")
     work.open("go")
-    assert client.wait(job, 60).job.status is Status.FINISHED
+    assert client.wait(job).job.status is Status.FINISHED
     made = record(client, job, "only")
     assert (made.epoch, made.losses, made.failures) == (1, 0, 0)
     assert work.once("only"), work.ran()
@@ -306,7 +305,7 @@ def test_hints_deleted_with_every_key_of_the_broker_are_sent_again(
     assert store.llen(KEYS.queue("light")) == 0
     work.open("go")
     for one in (job, after):
-        assert client.wait(one, 90).job.status is Status.FINISHED
+        assert client.wait(one).job.status is Status.FINISHED
     assert {record(client, after, name).hints >= 2 for name in lost} == {True}, "each was sent again"
     assert work.once(*held, *lost), work.ran()
 
@@ -341,7 +340,7 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
     wait_until(lambda: client.show(job).done == 2, 60, "both to have ended once more")
     work.open("end")
     for one in (job, later):
-        assert client.wait(one, 60).job.status is Status.FINISHED
+        assert client.wait(one).job.status is Status.FINISHED
     assert work.once("early", "ended", "freed", "late"), work.ran()
     assert [record(client, job, name).adopted for name in ("ended", "freed")] == [True, True]
     assert [record(client, job, "early").epoch, record(client, later, "late").epoch] == [1, 1]
@@ -372,7 +371,7 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
     try:
         wait_until(frozen_with_the_lock, 60, "it to hold the lock", every=0.0)
         assert not client.show(job).job.status.terminal, "frozen too late: proves nothing"
-        view = client.wait(job, 90)
+        view = client.wait(job)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert view.job.status is Status.FINISHED

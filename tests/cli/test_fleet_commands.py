@@ -137,7 +137,7 @@ def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_kill
         os.kill(pid, signal.SIGKILL)
         says(process, out, r"LEASE_LAPSED|BACKOFF", 60)
         wait_until(lambda: not [jvm for jvm in jvms if lives(jvm)], 10, "the killed worker's JVM to be gone")
-        assert process.wait(200) == 0, out.read_text()
+        assert process.wait() == 0, out.read_text()
     text = out.read_text()
     assert "spark-1" in text
     assert re.search(r"flights scheduled +336,776", text)

@@ -21,6 +21,7 @@ import redis
 from rich.console import Console
 
 from tests.cli.conftest import ByHand, Cli
+from tests.support.machine import Limit
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.cli import watch
 from unstuck.coordinator.cli.connection import Connection
@@ -199,7 +200,7 @@ def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(
     token = hand.claim(job, "only")
     time.sleep(0.6)
     hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
-    waiting.join(5)
+    waiting.join()
     assert "FINISHED after" in drawn.getvalue()
     assert len(stood("")) == 2, drawn.getvalue()
 
@@ -232,9 +233,9 @@ class Terminal:
 
     def shows(self, pattern: str, timeout: float = 20.0) -> str:
         """Wait until something drawn since the last call fits ``pattern``."""
-        end = time.monotonic() + timeout
+        limit = Limit(3 * timeout)
         while not (match := re.search(pattern, self.plain)):
-            assert time.monotonic() < end, f"waited for {pattern!r}; drawn: {self.plain!r}"
+            assert limit.kept, f"waited for {pattern!r}, {limit}; drawn: {self.plain!r}"
             if not self.read() and not re.search(pattern, self.plain):
                 raise AssertionError(f"ended without {pattern!r}; drawn: {self.plain!r}")
         self.drawn = ""
@@ -251,7 +252,7 @@ class Terminal:
     def end(self) -> int:
         while self.read(1.0):
             pass
-        return self.process.wait(10)
+        return self.process.wait()
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -1,18 +1,14 @@
-"""The simulator: whole histories of Unstuck in one process, under a seed and a virtual clock.
+"""The simulator plays whole histories of Unstuck in one process, under a seed and a virtual clock.
 
-What decides is the real thing: ``decide``, ``Reconciler``, ``Consumer`` and ``Sweep``, ``Client`` for what the
-user asks, ``explain`` for what the user is told, and ``tasks.watchdog.policy`` for the watchdogs. What it stands on is
-modelled: the store (with the semantics of the Lua scripts), the report stream, the broker, the warehouse, the runners.
-Everything that can go wrong does: messages are lost, doubled, delayed and reordered, replies are lost, workers,
-watchdogs and coordinators are killed and frozen at any boundary, publishers before their slot, runners are deaf to
-their orders, the store restarts, goes back, has its clock set, two releases meet, and a user gives commands at the
-worst moments. After every step the promises are checked. What is left paused in the end is left alone, then resumed.
+The code that decides is the product's: ``decide``, the reconciler, the consumer, the sweep, ``Client``, ``explain`` and
+the watchdog policy. What it stands on is modelled, and may lose, double, delay, die, freeze and go back in time. The
+promises are checked after every step.
 
     python -m tests.simulation --seeds 500 --start 0
     python -m tests.simulation --trace 17
     python -m tests.simulation --shorten 17
+    python -m tests.simulation --planted
 
-==============  ==================================================================
 ``stage``       the clock, the actors and who goes next; the trace
 ``trouble``     what goes wrong in this history, drawn from the seed
 ``weather``     what befalls the store itself (restarts, rollbacks, a clock that is set), and releases that meet
@@ -49,4 +45,12 @@ worst moments. After every step the promises are checked. What is left paused in
 ``mutants``     and those of one line, most of which make something late
 ``planting``    how they are put in, and searched for
 ==============  ==================================================================
+=======
+===========  ==========================================================================================
+``stage``    one history: its clock and turns, its jobs, its faults, what the user will ask for
+``actors``   users, coordinators, runners with their watchdogs, the broker, the warehouse
+``model``    the store as the Lua scripts keep it, and the same calls on a real Valkey beside it
+``rules``    the promises, each written down a second time, and by which name each is broken
+``planted``  bugs put in on purpose; each must be found by the promise that it breaks
+===========  ==========================================================================================
 """

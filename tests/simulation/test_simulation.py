@@ -28,6 +28,8 @@ def test_every_promise_and_every_bound_of_a_wait_is_broken_by_some_bug() -> None
 def test_a_bug_put_in_on_purpose_is_found(bug: Planted) -> None:
     found = bug.search()
     assert found is not None, f"{bug.name!r} did not break {bug.breaks!r} in {bug.within} seeds"
+    assert found.promise == bug.breaks
+    assert simulate(found.seed, commands=bug.commands).kept, "the same history without the bug"
     said = explained(found)
     assert bug.breaks in said
     assert f"--trace {found.seed}" in said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import redis
 
 from tests.support import fleet
+from tests.support.machine import Limit
 from tests.support.processes import below, command_line, lives
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.group import Collect
@@ -22,8 +22,6 @@ from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import read_marker
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
@@ -222,18 +220,19 @@ def test_conf_of_a_group_holds_for_it_alone_and_static_conf_is_refused_by_name(
 def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
     store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
-    """The best of three is under 2 s: a machine that is busy with other things may make one of them late, not all."""
+    """One of three tries in under 2 s: a machine that is busy with other things may make one of them late, not all."""
     before = [runner.pid for runner in worker.runners]
-    took = []
     for epoch in (1, 2, 3):
         started = tmp_path / f"started{epoch}"
         hint = offer("g", python("slow_stage", started=str(started)), epoch=epoch, nonce=f"n{epoch}")
         fleet.begun(store, hint, started)
-        asked = time.monotonic()
+        limit = Limit(2.0)
         fleet.order(store, hint, "CANCEL")
         assert fleet.outcome(store, hint, 9).kind is OutcomeKind.CANCELED  # each in less than the grace
-        took.append(time.monotonic() - asked)
-    assert min(took) < 2.0, took
+        in_time = limit.kept
+        if in_time:
+            break
+    assert in_time, limit
     done(store, offer("h", python("spark_numbers", "numbers")))
     assert [runner.pid for runner in worker.runners] == before
 

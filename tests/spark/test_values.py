@@ -35,8 +35,6 @@ from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, Entry, Warehouse, published_files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
-pytestmark = pytest.mark.timeout(180)
-
 UTC = datetime.UTC
 D = decimal.Decimal
 # As a group's conf may have it. None of it may change what is stored.

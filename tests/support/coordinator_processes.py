@@ -18,7 +18,7 @@ import psutil
 
 from tests.support.paths import PYTHONPATH
 
-_NURSERY = """
+_FORK_SERVER = """
 import logging, os, signal, sys
 from unstuck.coordinator.reconcile.wiring import assemble
 from unstuck.tasks.settings import settings
@@ -37,7 +37,7 @@ for _ in sys.stdin:
 """
 
 
-class Crew:
+class CoordinatorProcesses:
     """The coordinators of one test fleet."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
@@ -84,13 +84,13 @@ def _status(process: psutil.Process) -> str | None:
 
 
 @contextmanager
-def crew(folder: Path, environ: Mapping[str, str]) -> Iterator[Crew]:
-    """A crew without members; ended with all of them when the block is left."""
-    log = folder / f"crew-{os.urandom(2).hex()}.log"
+def coordinator_processes(folder: Path, environ: Mapping[str, str]) -> Iterator[CoordinatorProcesses]:
+    """None at first; all are ended when the block is left."""
+    log = folder / f"coordinators-{os.urandom(2).hex()}.log"
     paths = PYTHONPATH
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-c", _NURSERY],
+            [sys.executable, "-c", _FORK_SERVER],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": paths, **environ},
             stdin=subprocess.PIPE,
@@ -99,7 +99,7 @@ def crew(folder: Path, environ: Mapping[str, str]) -> Iterator[Crew]:
             text=True,
             start_new_session=True,
         )
-    made = Crew(process, log)
+    made = CoordinatorProcesses(process, log)
     try:
         yield made
     finally:

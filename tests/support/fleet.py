@@ -268,7 +268,7 @@ def worker(
 def stop_gently(fleet: FleetWorker) -> int:
     """SIGTERM, and wait: a warm shutdown."""
     fleet.process.send_signal(signal.SIGTERM)
-    return fleet.process.wait(30)
+    return fleet.process.wait()
 
 
 def _below(pid: int) -> list[psutil.Process]:

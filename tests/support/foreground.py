@@ -170,5 +170,5 @@ class Up:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def code(self, timeout: float = 20.0) -> int:
-        return self.process.wait(timeout)
+    def code(self) -> int:
+        return self.process.wait()

@@ -30,7 +30,7 @@ runner.end()
 """
 
 
-class LoneRunner:
+class SingleRunner:
     """One runner. ``said`` are the answers of ``tasks.runner.claim.run``, once it has ended by itself."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path) -> None:
@@ -38,15 +38,15 @@ class LoneRunner:
         self._out = out
         self.log = log
 
-    def said(self, timeout: float = 60) -> list[str]:
-        assert self.process.wait(timeout) == 0, self.log.read_text()
+    def said(self) -> list[str]:
+        assert self.process.wait() == 0, self.log.read_text()
         return self._out.read_text().splitlines()
 
 
 @contextmanager
-def lone_runner(
+def single_runner(
     redis_url: str, folder: Path, *hints: Hint, prepared: str = "", environ: Mapping[str, str] | None = None
-) -> Iterator[LoneRunner]:
+) -> Iterator[SingleRunner]:
     """A runner that runs ``hints`` one after the other; killed with what it started when the block is left.
 
     ``prepared``: Python that it runs before the first of them; ``runner`` is the runner.
@@ -72,7 +72,7 @@ def lone_runner(
         )
     below: list[psutil.Process] = []
     try:
-        yield LoneRunner(process, out, log)
+        yield SingleRunner(process, out, log)
     finally:
         if process.poll() is None:
             below = psutil.Process(process.pid).children(recursive=True)

@@ -2,7 +2,8 @@
 
 A test that runs out of time fails by pytest-timeout, which raises in the main thread, so that its fixtures end what
 they started. A test that cannot be interrupted so, a test process that cannot end, and a controller of pytest-xdist
-that hears nothing any more are ended by an alarm outside of Python. A reaper then ends what they had started.
+that hears nothing any more are ended by an alarm outside of Python. A reaper then ends what they had started. All
+limits are seconds of an idle machine; a machine that is busy at the start of the suite has more of them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.machine import slowness
+
 GRACE = "grace_after_timeout"
 END = "grace_at_end"
 SILENCE = "longest_silence"
+LONGEST = pytest.StashKey[float]()
+SLOWNESS = "TEST_SLOWNESS"
 MARK = "TEST_PROCESS"  # in the environment of all that a test process starts, see reaper.py
 
 # A shell starts what it puts into the background with SIGINT and SIGQUIT ignored, and children inherit that; a test
@@ -57,29 +62,35 @@ class Limits:
         self._grace, self._end, self._silence = (float(config.getini(name)) for name in (GRACE, END, SILENCE))
         self._default = float(config.getoption("timeout") or config.getini("timeout"))
         self._config = config
+        if SLOWNESS not in os.environ:  # the test processes have it from their controller
+            os.environ[SLOWNESS] = str(slowness())
+        self._slowness = float(os.environ[SLOWNESS])
         capture = config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
             self._stderr = os.dup(2)
 
     def _alarm(self, seconds: float) -> None:
         """This process ends with exit code 1 after ``seconds``, also where Python does not run any more."""
-        faulthandler.dump_traceback_later(seconds, exit=True, file=self._stderr)
+        faulthandler.dump_traceback_later(seconds * self._slowness, exit=True, file=self._stderr)
 
     def _limit(self, item: pytest.Item) -> float:
         marker = item.get_closest_marker("timeout")
-        return float(marker.args[0] if marker else self._default) + self._grace
+        return float(marker.args[0] if marker else self._default)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            if self._limit(item) >= self._silence:
+            longest = self._limit(item) + self._grace
+            if longest >= self._silence:
                 raise pytest.UsageError(
-                    f"{item.nodeid} may take {self._limit(item):g} s with its grace; "
+                    f"{item.nodeid} may take {longest:g} s with its grace; "
                     f"the run is ended after {self._silence:g} s without news ({SILENCE})"
                 )
+            item.stash[LONGEST] = longest
+            item.add_marker(pytest.mark.timeout(self._limit(item) * self._slowness), append=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self._alarm(self._limit(item))
+        self._alarm(item.stash[LONGEST])
         try:
             return (yield)
         finally:
@@ -89,6 +100,14 @@ class Limits:
         self._news()
 
     def pytest_runtest_logfinish(self) -> None:
+        self._news()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodeready(self) -> None:
+        self._news()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
         self._news()
 
     def pytest_enter_pdb(self) -> None:

@@ -10,7 +10,7 @@ import redis
 
 from tests.support import fleet
 from tests.support.coordinator import Head, group
-from tests.support.runner import lone_runner
+from tests.support.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
@@ -32,7 +32,7 @@ def rewritten(store: redis.Redis, hint: Hint, **fields: Any) -> None:
 
 def ended(store: redis.Redis, server: RedisServer, folder: Path, *hints: Hint, prepared: str = "") -> list[Outcome]:
     """The outcomes that one runner put on the record, while it lived."""
-    with lone_runner(server.url, folder, *hints, prepared=prepared) as runner:
+    with single_runner(server.url, folder, *hints, prepared=prepared) as runner:
         said = runner.said()
     assert [one.rpartition(" ")[2] for one in said] == ["APPLIED"] * len(hints), said
     return [fleet.outcome(store, hint, 0) for hint in hints]
@@ -99,7 +99,7 @@ def test_a_runner_that_cannot_begin_says_so_and_is_replaced_and_no_retry_is_used
     job = head.submit(group("g", retry={"max": 0}))
     head.read()
     (hint,) = head.hints(job)
-    with lone_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BEGIN) as runner:
+    with single_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BEGIN) as runner:
         assert runner.said() == ["replaced", "lost APPLIED"]
     head.read()
     assert head.status(job) is Status.RETRYING

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.runner import lone_runner
+from tests.support.runner import single_runner
 from tests.support.servers import RedisServer, wait_until
 from tests.support.steps import bad_steps
 from unstuck.tasks.protocol.report import OutcomeKind
@@ -43,8 +43,8 @@ def test_a_step_that_changes_its_process_ends_as_it_would_and_the_process_is_put
     for what in whats:
         hints.append(offer(client, tmp_path, what, "bad_steps:leave", what=what, then=then))
         hints.append(offer(client, tmp_path, f"{what}-next", "bad_steps:found"))
-    with lone_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
-        said = runner.said(120)
+    with single_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
+        said = runner.said()
     end = "failed APPLIED" if then else "succeeded APPLIED"
     expected = ["succeeded APPLIED"]
     for what in whats:
@@ -91,7 +91,7 @@ def test_what_a_module_adds_while_it_is_imported_stays_and_what_else_it_sets_rep
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     hints = [offer(client, tmp_path, job, f"{module}:found") for job, module in IMPORTED]
-    with lone_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
+    with single_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
         done = "succeeded APPLIED"
         assert runner.said() == [done, done, "replaced", done, done]
     found = [fleet.outcome(client, hint, 0).results for hint in hints]
@@ -109,7 +109,7 @@ def test_a_step_sets_a_variable_for_the_next_one_of_its_group_and_no_code(
     spec = {"name": "g", "spark": False, "steps": [*steps, {"python": "bad_steps:found"}]}
     hints = [fleet.offer(client, tmp_path / "warehouse", "job", spec, send=False)]
     hints.append(offer(client, tmp_path, "next", "bad_steps:found"))
-    with lone_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
+    with single_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
         assert runner.said() == ["replaced", "succeeded APPLIED", "succeeded APPLIED"]
     own, others = (fleet.outcome(client, hint, 0).results["found"] for hint in hints)
     assert own["environment"].pop("LEFT_BY_A_STEP") == "1"
@@ -120,7 +120,7 @@ def test_a_failure_outside_of_the_steps_is_charged_to_the_runner_which_is_replac
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     hint = offer(client, tmp_path, "job", "bad_steps:outside_of_the_steps")
-    with lone_runner(redis_server.url, tmp_path, hint, prepared=REPLACED) as runner:
+    with single_runner(redis_server.url, tmp_path, hint, prepared=REPLACED) as runner:
         assert runner.said() == ["replaced", "lost APPLIED"]
     outcome = fleet.outcome(client, hint, 0)
     assert outcome.failure is not None
@@ -132,7 +132,7 @@ def test_an_outcome_that_its_process_cannot_write_any_more_is_said_by_the_watchd
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     hint = offer(client, tmp_path, "job", "bad_steps:rewrite_the_client")
-    with lone_runner(redis_server.url, tmp_path, hint, environ={"UNSTUCK_LEASE_TTL": "60s"}):
+    with single_runner(redis_server.url, tmp_path, hint, environ={"UNSTUCK_LEASE_TTL": "60s"}):
         outcome = fleet.outcome(client, hint, 20)
     assert outcome.failure is not None
     assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "WORKER_LOST")

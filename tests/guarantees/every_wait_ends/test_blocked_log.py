@@ -27,7 +27,7 @@ def test_a_worker_whose_log_blocks_ends_itself_when_it_takes_nothing_any_more(
     ):
         for name in ("a", "b", "c"):  # Celery writes a line for each, before it hands it to a runner
             fleet.offer(client, tmp_path / "w", name, {**GROUP, "steps": [{"python": "fleet_steps:my_pid"}]})
-        assert worker.process.wait(60) in (os.EX_SOFTWARE, -signal.SIGALRM)
+        assert worker.process.wait() in (os.EX_SOFTWARE, -signal.SIGALRM)
 
 
 def test_a_watchdog_whose_log_blocks_ends_a_step_whose_time_is_over(

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import redis
 
 from tests.support import fleet
+from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck.coordinator.client import Client
@@ -28,8 +28,8 @@ from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
 
-LONG = {"UNSTUCK_DRAIN_GRACE": "20s"}  # what ends well before that has not ended because the grace was over
-SLACK = 10.0  # seconds; for a busy machine
+LONG = {"UNSTUCK_DRAIN_GRACE": "150s"}  # what ends well before that has not ended because the grace was over
+SLACK = 5.0  # seconds for what the processes do beside the graces
 UNHURRIED = {"UNSTUCK_LEASE_TTL": "15s"}  # nothing lapses here, whatever the machine is at
 LOAD = 400  # members of half a second, two or three at a time: they last for more than a minute
 
@@ -104,7 +104,7 @@ def charged(record: GroupRecord) -> tuple[int, int]:
 
 def left(stopped: fleet.FleetWorker) -> None:
     """The worker has left by itself; by its alarm where Celery hung in its own shutdown, as it does now and then."""
-    assert stopped.process.wait(30) in (0, -signal.SIGALRM), stopped.text()
+    assert stopped.process.wait() in (0, -signal.SIGALRM), stopped.text()
 
 
 def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_finishes_it(
@@ -114,7 +114,7 @@ def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_fi
     with fleet.worker(head.redis_url, tmp_path, environ=UNHURRIED) as first:
         wait_until(lambda: effects(tmp_path), 60, "the step to begin")
         with fleet.worker(head.redis_url, tmp_path, environ=UNHURRIED) as second:
-            asked = time.monotonic()
+            limit = Limit(1.0 + SLACK)
             first.process.send_signal(signal.SIGTERM)
 
             def again() -> bool:
@@ -122,11 +122,11 @@ def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_fi
                 return state is GroupState.RUNNING and record.epoch == 2
 
             wait_until(again, 20, "the other worker to run it")
-            assert time.monotonic() - asked < 1.0 + SLACK
+            assert limit.kept, limit
             ((_, record),) = members(client, job)
             assert (record.releases, *charged(record)) == (1, 0, 0)
             (tmp_path / "gate").touch()
-            assert client.wait(job, 20).job.status is Status.FINISHED
+            assert client.wait(job).job.status is Status.FINISHED
             left(first)
             assert second.process.poll() is None
     assert effects(tmp_path) == {"0": ["began", "began", "done"]}
@@ -151,10 +151,10 @@ def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_bac
         started = tmp_path / "started"
         hint = offer("sleep_on", started=str(started))
         wait_until(lambda: started.exists() and started.read_text(), 60, "the step to run")
-        asked = time.monotonic()
+        limit = Limit(1.0 + 3.0 + SLACK)
         stopped.process.send_signal(signal.SIGTERM)
         assert fleet.outcome(store, hint).kind is OutcomeKind.RELEASED
-        assert time.monotonic() - asked < 1.0 + 3.0 + SLACK
+        assert limit.kept, limit
         wait_until(lambda: fleet.gone(int(started.read_text())), 5, "the step's own child to be gone")
         left(stopped)
 
@@ -203,19 +203,9 @@ def supervised(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.Mo
     """One worker under the supervision of ``unstuck up``."""
     for name, value in {"UNSTUCK_DRAIN_GRACE": "1s", "UNSTUCK_CANCEL_GRACE": "1s", "PYTHONPATH": PYTHONPATH}.items():
         monkeypatch.setenv(name, value)
-    celery = (
-        sys.executable,
-        "-m",
-        "celery",
-        "-A",
-        "tasks",
-        "worker",
-        "-Q",
-        tmp_path.name,
-        "-n",
-        f"{tmp_path.name}@here",
-    )
-    program = Program("hangs", celery, {"UNSTUCK_REDIS_URL": redis_server.url}, f"{tmp_path.name}@here")
+    name = f"{tmp_path.name}@here"
+    celery = (sys.executable, "-m", "celery", "-A", "unstuck.tasks", "worker", "-Q", tmp_path.name, "-n", name)
+    program = Program("hangs", celery, {"UNSTUCK_REDIS_URL": redis_server.url}, name)
     with LocalFleet(home=tmp_path / "home", redis_url=redis_server.url, programs=[program]) as up:
         up.wait_ready()
         yield up
@@ -255,9 +245,7 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
         "re.match(r'(a+)+$', 'a' * 60 + 'b')\n"  # for ever, and no other Python code runs meanwhile
     )
     env = {**os.environ, "PYTHONPATH": PYTHONPATH, "UNSTUCK_DRAIN_GRACE": "100ms", "UNSTUCK_CANCEL_GRACE": "100ms"}
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=20, check=False
-    )
+    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGALRM
     assert "spark@here was told to stop and takes no new work. What runs has 0.1s to end" in ended.stderr
 
@@ -300,7 +288,7 @@ def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
             left(old)
             assert open_load(), "the load was over before the restart was: proves nothing"
         (tmp_path / "gate").touch()
-        assert client.wait(job, 240).job.status is Status.FINISHED
+        assert client.wait(job).job.status is Status.FINISHED
     found = effects(tmp_path)
     assert len(found) == LOAD + 2
     assert {name: lines.count("done") for name, lines in found.items()} == dict.fromkeys(found, 1)
@@ -312,7 +300,6 @@ def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
     assert sum(lines.count("began") for lines in found.values()) == len(found) + sum(r.releases for r in records)
 
 
-@pytest.mark.timeout(300)
 def test_a_spark_stage_is_handed_back_by_a_worker_that_stops(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:

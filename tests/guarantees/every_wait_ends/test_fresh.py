@@ -90,12 +90,12 @@ def test_a_fresh_runner_that_hangs_in_its_end_is_ended_and_the_runner_above_goes
 def test_a_fresh_runner_that_cannot_be_started_is_charged_to_nobody_else(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    from tests.support.runner import lone_runner
+    from tests.support.runner import single_runner
 
     spec = {"name": "g", "spark": False, "fresh": True, "steps": [{"python": "fleet_steps:my_pid"}]}
     hint = fleet.offer(client, tmp_path / "warehouse", "job", spec, send=False)
     broken = "runner.replace = lambda: None\nimport os; os.environ['PYTHONHOME'] = '/nowhere'\n"
-    with lone_runner(redis_server.url, tmp_path, hint, prepared=broken) as runner:
+    with single_runner(redis_server.url, tmp_path, hint, prepared=broken) as runner:
         assert runner.said() == ["lost APPLIED"]
     outcome = fleet.outcome(client, hint, 0)
     assert outcome.failure is not None

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.runner import lone_runner
+from tests.support.runner import single_runner
 from tests.support.servers import RedisServer
 from tests.support.steps.fleet_steps import hang
 from unstuck.tasks.protocol.report import Failure, OutcomeKind
@@ -57,10 +57,10 @@ def offer(store: redis.Redis, folder: Path, step: str = "my_pid", **more: Any) -
 
 def hung(store: redis.Redis, server: RedisServer, folder: Path, hint: Hint) -> Failure:
     """What is on the record of an attempt that hung: its watchdog has said it, and has killed its runner."""
-    with lone_runner(server.url, folder, hint, environ=SOON) as runner:
+    with single_runner(server.url, folder, hint, environ=SOON) as runner:
         outcome = fleet.outcome(store, hint, 60)
         assert outcome.kind is OutcomeKind.FAILED, outcome
-        assert runner.process.wait(10) < 0, "it was killed"
+        assert runner.process.wait() < 0, "it was killed"
     assert outcome.failure is not None
     assert (outcome.failure.code, outcome.failure.recoverable) == ("WAREHOUSE_TIMEOUT", True)
     assert f"the warehouse {folder / 'warehouse'} on " in outcome.failure.text
@@ -105,7 +105,7 @@ def test_a_log_that_hangs_when_a_failure_is_written_into_it_does_not_hide_the_fa
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     hint = offer(client, tmp_path, "boom")
-    with lone_runner(redis_server.url, tmp_path, hint, prepared=LOG_THAT_HANGS, environ=SOON) as runner:
+    with single_runner(redis_server.url, tmp_path, hint, prepared=LOG_THAT_HANGS, environ=SOON) as runner:
         failure = fleet.outcome(client, hint, 60).failure
         assert runner.said() == ["replaced", "failed APPLIED"]
     assert failure is not None
@@ -128,7 +128,7 @@ from pathlib import Path
 fast = Path.read_bytes
 Path.read_bytes = lambda path: (time.sleep(0.15), fast(path))[1]
 """
-    with lone_runner(redis_server.url, tmp_path, hint, prepared=slow, environ=SOON) as runner:
+    with single_runner(redis_server.url, tmp_path, hint, prepared=slow, environ=SOON) as runner:
         assert runner.said() == ["succeeded APPLIED"]
 
 
@@ -148,9 +148,9 @@ def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_
 ) -> None:
     hint = with_session(client, tmp_path, step)
     environ = {"UNSTUCK_SESSION_TIMEOUT": "1s"}
-    with lone_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BE_LEFT, environ=environ) as runner:
+    with single_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BE_LEFT, environ=environ) as runner:
         outcome = fleet.outcome(client, hint, 60)
-        assert runner.process.wait(10) < 0, "it was killed"
+        assert runner.process.wait() < 0, "it was killed"
     assert outcome.kind is (OutcomeKind.FAILED if said else OutcomeKind.SUCCEEDED)
     failure = outcome.failure
     assert ([] if failure is None else [failure.code, failure.text]) == said
@@ -165,7 +165,7 @@ def test_a_session_that_takes_longer_to_be_left_than_the_grace_and_less_than_its
 ) -> None:
     hint = with_session(client, tmp_path, "my_pid")
     slow = DRIVER.replace("{leave}", "time.sleep(1.5)")
-    with lone_runner(redis_server.url, tmp_path, hint, prepared=slow) as runner:
+    with single_runner(redis_server.url, tmp_path, hint, prepared=slow) as runner:
         assert runner.said() == ["succeeded APPLIED"]
 
 
@@ -175,6 +175,6 @@ def test_what_is_raised_when_the_session_is_left_ends_neither_the_runner_nor_its
     hint = with_session(client, tmp_path, "my_pid")
     broken = DRIVER.replace("{leave}", "raise SystemExit('the JVM has died')")
     broken += "runner.replace = lambda: print('replaced')"
-    with lone_runner(redis_server.url, tmp_path, hint, prepared=broken) as runner:
+    with single_runner(redis_server.url, tmp_path, hint, prepared=broken) as runner:
         assert runner.said() == ["replaced", "succeeded APPLIED"]
     assert "the JVM has died" in log_of(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.runner import lone_runner
+from tests.support.runner import single_runner
 from tests.support.servers import RedisServer, wait_until
 from tests.support.steps import child_steps
 from unstuck.tasks.protocol.report import OutcomeKind
@@ -111,7 +111,7 @@ def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
     folder.mkdir()
     steps = [{"python": "child_steps:leave", "params": {"way": "a daemon", "folder": str(folder)}}]
     hint = fleet.offer(store, tmp_path / "w", "alone", {"name": "g", "spark": False, "steps": steps}, send=False)
-    with lone_runner(redis_server.url, tmp_path, hint) as runner:
+    with single_runner(redis_server.url, tmp_path, hint) as runner:
         assert runner.said() == ["succeeded APPLIED"]
     (daemon,) = folder.iterdir()
     assert fleet.gone(int(daemon.name))
@@ -132,7 +132,7 @@ def test_a_fork_while_the_module_of_a_step_is_imported_becomes_no_second_runner(
         )
         for step in steps
     ]
-    with lone_runner(redis_server.url, tmp_path, *hints) as runner:
+    with single_runner(redis_server.url, tmp_path, *hints) as runner:
         assert runner.said() == ["succeeded APPLIED"] * 3
     assert len({fleet.outcome(store, hint).results["pid"] for hint in hints}) == 1
     said = [(report["token"].rpartition("/")[0], report["kind"]) for report in fleet.reports(store)]

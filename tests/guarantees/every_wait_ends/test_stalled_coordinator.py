@@ -87,7 +87,7 @@ def test_a_stalled_coordinator_ends_itself_and_a_working_one_does_not(
             submit(key)
 
         # Then: it ends as a failure, so that its supervisor starts another, which hears what waits.
-        assert process.wait(30) == os.EX_SOFTWARE, log.read_text()[-2000:]
+        assert process.wait() == os.EX_SOFTWARE, log.read_text()[-2000:]
         assert re.search(r"has stalled: for \ds it has received nothing from control", log.read_text())
         assert client.llen(Keys().queue("control")) >= 1
         view = people.fleet()

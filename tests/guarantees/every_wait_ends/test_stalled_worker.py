@@ -68,7 +68,7 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
         fleet.send_hint(client, lost, QUEUE)  # as a coordinator does: the dead connection may have popped the first
 
         # Then: the worker ends, so that its supervisor sees that it has to start another, and nothing is lost.
-        code = worker.process.wait(60)
+        code = worker.process.wait()
         # Celery may wait in its own shutdown for the reply that never comes; then the alarm ends it.
         assert code in (os.EX_SOFTWARE, -signal.SIGALRM), worker.text()[-2000:]
         text = worker.text()
@@ -105,7 +105,7 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
         (tmp_path / "gate").touch()
         assert fleet.outcome(client, works).kind is OutcomeKind.SUCCEEDED
         # Then: it is found stalled, and the alarm ends it.
-        assert worker.process.wait(60) == -signal.SIGALRM, worker.text()[-2000:]
+        assert worker.process.wait() == -signal.SIGALRM, worker.text()[-2000:]
         assert "has stalled: " in worker.text()
     app.close()
 

@@ -1,13 +1,15 @@
-"""A project may have a ``tasks.py`` and a ``coordinator.py`` of its own, as most Celery projects have."""
+"""``tasks`` and ``coordinator`` are free names: a project may have both, and no program of ours imports one of them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
 
 TASKS = """
@@ -22,9 +24,35 @@ from unstuck import Client
 spec = {"name": "own", "groups": [{"name": "g", "spark": False, "steps": [{"python": "tasks:greet"}]}]}
 with Client() as client:
     job = client.submit(spec).id
-    view = client.wait(job, 60)
+    view = client.wait(job)
     print(view.job.status, view.groups[0].members[0].record.results, coordinator.GREETING, tasks.__file__)
 """
+APP_WITHOUT_BOTH = """
+from unstuck import Client
+
+spec = {"name": "root", "groups": [{"name": "g", "spark": False, "steps": [{"python": "examples.noop:start"}]}]}
+with Client() as client:
+    print(client.wait(client.submit(spec).id).job.status)
+"""
+PROGRAMS = {
+    "worker": ["-m", "celery", "-A", "unstuck.tasks", "worker", "-Q", "light", "-c", "1"],
+    "coordinator": ["-m", "celery", "-A", "unstuck.coordinator", "worker", "-P", "threads"],
+    "beat": ["-m", "celery", "-A", "unstuck.coordinator", "beat"],
+}
+
+
+def answer(app: Path, folder: Path, redis_url: str, out: Path, more: Mapping[str, str]) -> tuple[str, str]:
+    """What the app prints that runs beside a worker and a coordinator, all in ``folder``; and what all of them log."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ |= {"UNSTUCK_REDIS_URL": redis_url, "UNSTUCK_WAREHOUSE": str(out / "w"), "UNSTUCK_PREFIX": out.name, **more}
+    with ExitStack() as stack:
+        for name, arguments in PROGRAMS.items():
+            log = stack.enter_context((out / f"{name}.log").open("wb"))
+            process = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environ, stdout=log, stderr=log)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+        done = subprocess.run([sys.executable, app], cwd=folder, env=environ, capture_output=True, text=True)
+    return done.stdout.strip(), done.stderr + "\n".join(log.read_text() for log in out.glob("*.log"))
 
 
 def test_workers_coordinators_and_apps_work_beside_a_tasks_py_and_a_coordinator_py_of_the_users(
@@ -32,21 +60,20 @@ def test_workers_coordinators_and_apps_work_beside_a_tasks_py_and_a_coordinator_
 ) -> None:
     for name, text in (("tasks", TASKS), ("coordinator", "GREETING = 'hello'\n"), ("app", APP)):
         (tmp_path / f"{name}.py").write_text(text)
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environ |= {
-        "UNSTUCK_REDIS_URL": redis_server.url,
-        "UNSTUCK_WAREHOUSE": str(tmp_path / "w"),
-        "UNSTUCK_PREFIX": "own",
-    }
-    celery = [sys.executable, "-m", "celery", "-A"]
-    with ExitStack() as stack:
-        for words in (["unstuck.tasks", "worker", "-Q", "light", "-c", "1"], ["unstuck.coordinator", "worker"]):
-            log = stack.enter_context((tmp_path / f"{words[0]}.log").open("wb"))
-            process = subprocess.Popen([*celery, *words], cwd=tmp_path, env=environ, stdout=log, stderr=log)
-            stack.callback(process.wait)
-            stack.callback(process.terminate)
-        asked = [sys.executable, "app.py"]
-        done = subprocess.run(asked, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90)
-    logs = "\n".join(log.read_text() for log in tmp_path.glob("*.log"))
-    said = f"FINISHED {{'greeting': 'hello'}} hello {tmp_path / 'tasks.py'}"
-    assert done.stdout.strip() == said, f"{done.stdout}\n{done.stderr}\n{logs}"
+    said, logs = answer(tmp_path / "app.py", tmp_path, redis_server.url, tmp_path, {})
+    assert said == f"FINISHED {{'greeting': 'hello'}} hello {tmp_path / 'tasks.py'}", logs
+
+
+def test_no_program_imports_the_folders_at_the_top_of_the_repository_by_their_own_names(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """From there ``import tasks`` would work, and load everything a second time."""
+    app = tmp_path / "app.py"
+    app.write_text(APP_WITHOUT_BOTH)
+    said, logs = answer(app, ROOT, redis_server.url, tmp_path, {"PYTHONPROFILEIMPORTTIME": "1"})
+    assert said == "FINISHED", logs
+    imported = {line.rpartition("|")[2].strip() for line in logs.splitlines() if line.startswith("import time:")}
+    of_each_process = {"runner.attempt", "watchdog.policy", "worker.shutdown"}
+    assert {f"unstuck.tasks.{name}" for name in of_each_process} <= imported
+    assert {"unstuck.coordinator.reconcile.reconciler", "unstuck.coordinator.client", "unstuck"} <= imported
+    assert not [name for name in imported if name.partition(".")[0] in ("tasks", "coordinator")]

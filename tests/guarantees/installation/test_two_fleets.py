@@ -40,14 +40,13 @@ class Fleet:
             env={**os.environ, **self.environ},
             capture_output=True,
             text=True,
-            timeout=60,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def ran_on(self, job: str) -> set[int]:
         """The processes that ran the groups of a job, once it is finished."""
-        view = self.client.wait(job, 60)
+        view = self.client.wait(job)
         assert view.job.status is Status.FINISHED
         return {int(member.record.worker.rpartition(":")[2]) for one in view.groups for member in one.members}
 

@@ -68,7 +68,7 @@ sys.meta_path[:] = [Blind(finder) for finder in sys.meta_path]
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def refused(url: str, folder: Path, environ: dict[str, str], *arguments: str, app: str = "tasks") -> str:
+def refused(url: str, folder: Path, environ: dict[str, str], *arguments: str, app: str = "unstuck.tasks") -> str:
     """What a worker says that does not start."""
     done = subprocess.run(
         [sys.executable, "-m", "celery", "-A", app, "worker", *arguments],
@@ -76,7 +76,6 @@ def refused(url: str, folder: Path, environ: dict[str, str], *arguments: str, ap
         env={**os.environ, "UNSTUCK_REDIS_URL": url, "PYTHONPATH": str(ROOT), **environ},
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
@@ -217,7 +216,7 @@ def coordinator(url: str, folder: Path, *arguments: str) -> Iterator[tuple[subpr
 def test_a_coordinator_with_a_pool_beside_which_it_cannot_live_is_refused(
     redis_server: RedisServer, tmp_path: Path, pool: str
 ) -> None:
-    said = refused(redis_server.url, tmp_path, {}, "-P", pool, app="coordinator")
+    said = refused(redis_server.url, tmp_path, {}, "-P", pool, app="unstuck.coordinator")
     assert "needs the threads pool: leave out -P/--pool, or give -P threads" in said
 
 

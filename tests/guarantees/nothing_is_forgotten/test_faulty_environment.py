@@ -230,7 +230,7 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(make_head
     try:
         heads[0].claim(hint)
         heads[0].finish(hint.held_by("runner1"), staged(heads[0], hint, "data"))
-        assert publishing.wait(5)
+        publishing.wait()
 
         def the_other_follows() -> bool:
             for head in heads:  # one of them has it in hand already
@@ -251,7 +251,7 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(make_head
         for head in heads:
             head.consumer.stopping.set()
         for thread in threads:
-            thread.join(10)
+            thread.join()
 
 
 def test_a_report_that_is_no_utf8_is_parked_and_the_consumer_lives(head: Head, redis_server: RedisServer) -> None:
@@ -276,7 +276,7 @@ def test_a_report_that_is_no_utf8_is_parked_and_the_consumer_lives(head: Head, r
         wait_until(lambda: died or head.status(job) is Status.FINISHED, 5)
     finally:
         head.consumer.stopping.set()
-        thread.join(5)
+        thread.join()
     assert not died, f"the coordinator's process ends, and its successor by XAUTOCLAIM as well: {died}"
 
 
@@ -318,7 +318,7 @@ def test_a_store_that_refuses_writes_for_a_while_is_waited_for(head: Head) -> No
     finally:
         head.redis.config_set("min-replicas-to-write", 0)
         head.consumer.stopping.set()
-        thread.join(5)
+        thread.join()
     assert not died, str(died[0])
 
 

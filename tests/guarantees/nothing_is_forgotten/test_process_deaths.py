@@ -21,7 +21,7 @@ import pytest
 
 from tests.support import fleet
 from tests.support.coordinator import NOOP
-from tests.support.coordinator_processes import Crew, crew
+from tests.support.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.failpoints import OF_A_COORDINATOR
 from tests.support.servers import RedisServer, wait_until
 from tests.unit.coordinator.publishing.test_package import two_outputs
@@ -37,7 +37,6 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse, published_files
 
-pytestmark = pytest.mark.timeout(300)  # a table runs in the setup of its first test
 SLOTS = 6  # one more than runners are frozen at a time
 SOON = {
     "UNSTUCK_LEASE_TTL": "6s",
@@ -97,16 +96,27 @@ class Place:
     """The fleet of these tests."""
 
     def __init__(
-        self, server: RedisServer, worker: fleet.FleetWorker, crew: Crew, home: Path, environ: dict[str, str]
+        self,
+        server: RedisServer,
+        worker: fleet.FleetWorker,
+        coordinators: CoordinatorProcesses,
+        home: Path,
+        environ: dict[str, str],
     ) -> None:
-        self.server, self.worker, self.crew, self.home, self.environ = server, worker, crew, home, environ
+        self.server, self.worker, self.coordinators, self.home, self.environ = (
+            server,
+            worker,
+            coordinators,
+            home,
+            environ,
+        )
         self.store = connect(server.url)
         self.arms = home / "arms"
         self.client = Client(Settings(redis_url=server.url), redis_client=self.store)
 
     def case(self, name: str, shots: dict[Point, Strike], *, before: bool = False) -> Case:
         """Submit a job and order its shots. ``before``: another job has published the same datasets already."""
-        self.crew.kill()  # one that lives could have the job claimed before its shots are ordered
+        self.coordinators.kill()  # one that lives could have the job claimed before its shots are ordered
         made = Case("", self.home / name)
         made.home.mkdir()
         if before:
@@ -139,7 +149,7 @@ class Place:
         """Until it has happened; those that died are followed by others all the while."""
 
         def look() -> bool:
-            self.crew.tend()
+            self.coordinators.tend()
             for case in cases:
                 self.follow(case)
             return happened()
@@ -170,7 +180,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     try:
         with (
             fleet.worker(server.url, home, concurrency=SLOTS, environ=environ) as worker,
-            crew(home, environ) as coordinators,
+            coordinator_processes(home, environ) as coordinators,
         ):
             yield Place(server, worker, coordinators, home, environ)
     finally:
@@ -374,7 +384,7 @@ def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_
     job = place.client.submit({"name": "wide", "groups": [fork]}).id
     keys = fleet.KEYS.of(job)
     place.until("all members to be queued", lambda: place.store.hlen(keys.attempts) == members)
-    place.crew.kill()
+    place.coordinators.kill()
     lease = Lease(place.store, fleet.KEYS, 600)
     for group, text in place.store.hgetall(keys.attempts).items():
         record = json.loads(text)
@@ -382,7 +392,7 @@ def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_
         assert lease.claim(hint, "me", "host:1", f"{hint}-claim").answer is ClaimAnswer.CLAIMED
         lease.finish(hint.held_by("me"), Outcome(OutcomeKind.SUCCEEDED), f"{hint}-finish")
     death = order(place.arms, Point.AFTER_READ, Strike.KILL, job)
-    place.crew.tend(awake=1)
+    place.coordinators.tend(awake=1)
     wait_until(lambda: reached_by(death), 30, "the death")
     pending = place.store.xpending(fleet.KEYS.reports, "coordinators")["pending"]
     place.until("the job to end", lambda: place.client.show(job).job.status is Status.FINISHED)

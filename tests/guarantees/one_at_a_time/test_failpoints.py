@@ -122,13 +122,13 @@ def test_a_coordinator_that_is_frozen_at_any_point_and_thaws_when_the_job_has_en
             frozen = threading.Thread(target=live)
             frozen.start()
             try:
-                assert hold.reached.wait(10)
+                hold.reached.wait()
                 wait_until(lambda job=job: job.inherit(heir), 10, f"the heir of {nth} {point}")
                 head = Warehouse(heir.settings.warehouse).head()
                 ended = heir.show(job.id).job
             finally:
                 hold.release()
-                frozen.join(10)
+                frozen.join()
         assert hold.at is point
         assert not frozen.is_alive()
         assert heir.show(job.id).job == ended

@@ -7,7 +7,7 @@ from pathlib import Path
 import redis
 
 from tests.support import fleet
-from tests.support.runner import lone_runner
+from tests.support.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
@@ -24,7 +24,7 @@ def ran(store: redis.Redis, server: RedisServer, folder: Path, *steps: str) -> l
         )
         for n, one in enumerate(steps)
     ]
-    with lone_runner(server.url, folder, *hints) as runner:
+    with single_runner(server.url, folder, *hints) as runner:
         said = runner.said()
     assert len([one for one in said if one.endswith(" APPLIED")]) == len(hints), said
     ended = []

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.runner import lone_runner
+from tests.support.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.group import Collect
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
@@ -61,7 +61,7 @@ def run(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Any:
             )
             for n, step in enumerate(steps)
         ]
-        with lone_runner(redis_server.url, tmp_path, *hints, environ=ENVIRON) as runner:
+        with single_runner(redis_server.url, tmp_path, *hints, environ=ENVIRON) as runner:
             runner.said()
             own = (tmp_path / runner.log.with_suffix(".out").name).read_text() + runner.log.read_text()
         logs = [next((tmp_path / "w" / "_staging" / hint.job).rglob("*.log")).read_text() for hint in hints]

@@ -257,7 +257,7 @@ def test_a_cancel_whose_worker_is_dead_ends_at_the_deadline_by_itself(make_head:
         head.wait_for(job, Status.CANCELED, timeout=5)
     finally:
         head.consumer.stopping.set()
-        consumer.join(5)
+        consumer.join()
     record = head.show(job).groups[0].members[0].record
     assert record.reason is not None
     assert record.reason.code == "UNCONFIRMED"

@@ -430,7 +430,7 @@ def test_an_app_that_submits_as_the_page_says_gets_one_job_for_one_key(
     env = {**os.environ, "UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(tmp_path / "warehouse")}
     said = [
         subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
         ).stdout.split()
         for _ in range(2)
     ]

@@ -169,7 +169,7 @@ def test_the_only_test_process_that_dies_or_hangs_takes_its_fleet_with_it(suite:
 def test_a_test_process_that_is_frozen_is_ended_when_there_was_no_news_for_long(suite: Suite) -> None:
     suite.file("bad", "def test_bad(fleet):\n    os.kill(os.getpid(), signal.SIGSTOP)\n")
     suite.file("good", "def test_good(): ...\n")
-    assert suite.run(*PROCESSES, timeout=1, grace_after_timeout=1, longest_silence=30) == 1
+    assert suite.run(*PROCESSES, timeout=1, grace_after_timeout=1, longest_silence=15) == 1
     suite.nothing_is_left()
 
 

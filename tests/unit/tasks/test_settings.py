@@ -87,9 +87,12 @@ def test_what_is_no_address_of_a_redis_is_refused_without_its_password(url: str,
 def test_programs_of_celery_say_in_a_sentence_which_setting_is_wrong_and_end_with_2_at_once() -> None:
     """A bare word as address once made them try a RabbitMQ of that name for ever."""
     programs = {
-        ("tasks", "worker"): {"UNSTUCK_REDIS_URL": "foo"},
-        ("coordinator", "worker", "-P", "threads"): {"UNSTUCK_REDIS_URL": "foo", "UNSTUCK_LEASE_TTL": "banana"},
-        ("coordinator", "beat"): {"UNSTUCK_LEASE_TTL": "banana"},
+        ("unstuck.tasks", "worker"): {"UNSTUCK_REDIS_URL": "foo"},
+        ("unstuck.coordinator", "worker", "-P", "threads"): {
+            "UNSTUCK_REDIS_URL": "foo",
+            "UNSTUCK_LEASE_TTL": "banana",
+        },
+        ("unstuck.coordinator", "beat"): {"UNSTUCK_LEASE_TTL": "banana"},
     }
     started = [
         (
@@ -106,6 +109,6 @@ def test_programs_of_celery_say_in_a_sentence_which_setting_is_wrong_and_end_wit
         for program, wrong in programs.items()
     ]
     for wrong, process in started:
-        out, said = process.communicate(timeout=60)
+        out, said = process.communicate()
         assert (process.returncode, out) == (2, ""), said
         assert [line.partition(":")[0] for line in said.splitlines()] == list(wrong)

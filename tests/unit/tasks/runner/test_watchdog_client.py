@@ -88,7 +88,7 @@ class Runner:
 
     def end(self) -> str:
         """What it said on its standard error, once it has ended by itself."""
-        assert self.process.wait(10) == -signal.SIGKILL
+        assert self.process.wait() == -signal.SIGKILL
         assert self.process.stderr is not None
         return self.process.stderr.read()
 

@@ -411,7 +411,6 @@ spark.stop()
 """
 
 
-@pytest.mark.timeout(240)
 def test_spark_reads_any_version_and_an_empty_dataset_with_its_columns(warehouse: Warehouse) -> None:
     publish_parquet(warehouse)
     done = subprocess.run(

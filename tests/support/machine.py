@@ -1,0 +1,40 @@
+"""How slow the machine is now, so that a limit in seconds fails no test because the machine is busy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+WORK = "import asyncio, email.message, http.client, logging.config, multiprocessing.pool, unittest.mock, xml.sax"
+IDLE = 0.15  # seconds that a process takes for this work on the idle machine for which the limits were written
+
+
+def slowness() -> float:
+    """How many times as long as on that machine the work takes now; at least 1."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-I", "-c", WORK], check=True)
+    return max(1.0, (time.monotonic() - began) / IDLE)
+
+
+class Limit:
+    """A limit of ``seconds`` of an idle machine from now on; the machine is measured only when they are over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = self._allowed = seconds
+        self._began = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def __str__(self) -> str:
+        return f"{self.elapsed:.1f} s elapsed, {self._allowed:.1f} s allowed on this machine"
+
+    @property
+    def kept(self) -> bool:
+        """False when more time is over than the machine needs, as slow as it is, for ``seconds`` of an idle one."""
+        elapsed = self.elapsed
+        if elapsed > self._allowed:
+            self._allowed = max(self._allowed, self._seconds * slowness())
+        return elapsed <= self._allowed

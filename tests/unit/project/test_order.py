@@ -1,0 +1,33 @@
+"""The suite's own measures: the order of its files, and limits on a slow machine."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support import machine
+from tests.support.machine import Limit
+from tests.support.order import durations
+from tests.support.paths import ROOT
+
+
+def test_the_table_of_durations_names_files_that_are_there_longest_first() -> None:
+    table = durations()
+    assert [name for name in table if not (ROOT / name).is_file()] == []
+    assert list(table.values()) == sorted(table.values(), reverse=True)
+    assert len(table) > 20
+
+
+def test_a_limit_is_longer_by_as_much_as_the_machine_is_slower_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(machine, "slowness", lambda: 3.0)
+    limit = Limit(10.0)
+    for elapsed, kept in ((10.0, True), (29.0, True), (30.5, False)):
+        clock[0] = 100.0 + elapsed
+        assert limit.kept is kept, limit
+
+
+def test_slowness_is_measured_and_never_below_one() -> None:
+    assert 1.0 <= machine.slowness() < 1000.0
