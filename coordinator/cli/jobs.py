@@ -31,7 +31,7 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.errors import NoSuchJob
+from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.jobs import GroupView, JobView, ListedJob
@@ -73,7 +73,10 @@ def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
         if job.status.terminal or time.monotonic() > until:
             continue
         with suppress(NoSuchJob):  # it was removed since it was listed
-            waits[job.id] = client.show(job.id, why=True, members=1).why_line(job.id)
+            try:
+                waits[job.id] = client.show(job.id, why=True, members=1).why_line(job.id)
+            except NewerJob as error:
+                waits[job.id] = str(error)
     return waits
 
 

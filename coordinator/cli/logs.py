@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -146,8 +147,9 @@ def logs(
 def shown_line(line: str) -> str:
     """``line`` of a log with its time as a person here reads it, and without what a terminal would obey."""
     if stamp := _STAMP.match(line):
-        at = datetime.datetime.fromisoformat(stamp[0]).timestamp()
-        line = clock(at, "milliseconds") + line[stamp.end() :]
+        with suppress(ValueError, OverflowError):  # what looks like a time may be data that a step printed
+            at = datetime.datetime.fromisoformat(stamp[0]).timestamp()
+            line = clock(at, "milliseconds") + line[stamp.end() :]
     return printable(line)
 
 

@@ -74,6 +74,8 @@ def read_spec(path: Path, params: list[str] | None) -> JobSpec:
     from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes
 
     source = "standard input"
+    if sys.stdin is None:
+        raise BadRequest("standard input is closed, and `-` reads the spec from it")
     text = read_bytes(sys.stdin.buffer.read(MAX_BYTES + 1), source)
     return JobSpec.from_text(text, source, Path.cwd()).with_params(values)
 

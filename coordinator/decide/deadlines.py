@@ -36,7 +36,7 @@ def held_until(record: GroupRecord, attempt: Attempt, env: Environment) -> float
     """When the lease of a running attempt ends, in seconds by the clock of the store.
 
     An attempt whose claim is gone (the store was rolled back after the commit that had read it) has one term from that
-    commit on: a living runner claims it again by its next renewal (rule 3), and a dead one would never be noticed.
+    commit on. A living runner claims it again in that time; without this limit nobody would notice a dead one.
     """
     return attempt.lease if attempt.claimant else record.since + env.lease_ttl
 

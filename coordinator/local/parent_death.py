@@ -18,7 +18,8 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 def tied(argv: Sequence[str]) -> list[str]:
     """The command line for ``argv`` that ends with this process.
 
-    The kernel sends the signal when the *thread* that started the program ends: start it from one that stays.
+    The kernel sends the signal when the *thread* that started the program ends, so a thread that lives as long as
+    the program must start it.
     """
     # In the child before exec, Python code could wait for a lock of another thread; so a fresh Python asks the kernel.
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *argv]
@@ -34,4 +35,6 @@ def end_with(parent: int) -> None:
 
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the program would inherit that
+        signal.signal(ignored, signal.SIG_DFL)
     os.execvp(sys.argv[2], sys.argv[2:])

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,7 +103,8 @@ class SupervisedProcess:
         with self._mutex:
             self._stopping.set()
             if self._process is not None and self._tree is not None:
-                self._tree.remember()  # before the signal: nobody can see what a dead process had started
+                with suppress(OSError, psutil.Error):
+                    self._tree.remember()  # before the signal: nobody can see what a dead process had started
                 self._process.terminate()
 
     def gone(self, timeout: float) -> bool:
@@ -142,7 +144,7 @@ class SupervisedProcess:
         while True:
             try:
                 process = self._spawn()
-            except OSError as error:  # no memory, no process to be had, no folder for the log
+            except (OSError, psutil.Error) as error:  # no memory, no process to be had, no folder for the log
                 self.deaths += 1
                 what = f"could not be started ({error}); it is tried again"
             else:

@@ -26,10 +26,10 @@ Work = Callable[[Callable[[], None]], None]
 class Runs(Protocol):
     """Runs work off, or on, the caller's thread."""
 
-    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
-        """Run ``work``, in the room of ``place``; not while other work for ``key`` runs, unless ``anew``.
+    def __call__(self, key: Hashable, place: str, work: Work, *, new_try: bool = False) -> bool:
+        """Run ``work``, in the room of ``place``; not while other work for ``key`` runs, unless ``new_try``.
 
-        ``anew``: the work that runs is known to hang. Returns whether the work waits for room.
+        ``new_try``: the work that runs is known to hang. Returns whether the work waits for room.
         """
 
     @property
@@ -46,7 +46,7 @@ class AtOnce:
         self._keys: set[Hashable] = set()
         self._mutex = threading.Lock()
 
-    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
+    def __call__(self, key: Hashable, place: str, work: Work, *, new_try: bool = False) -> bool:
         with self._mutex:
             if key in self._keys:
                 return False
@@ -85,7 +85,7 @@ class Background:
             at_once: pieces of work in one place; those that hang are not counted.
             term: seconds without a sign of life after which a piece of work counts as hanging.
             most: pieces that hang before the process is exhausted.
-            beside: threads that may hang in one piece of work before it is begun again only ``anew``.
+            beside: how many threads may hang in the same work; after that many, only a call with ``new_try`` begins it.
         """
         self._at_once, self._name, self._term, self._most, self._clock = at_once, name, term, most, clock
         self._beside = beside
@@ -93,12 +93,12 @@ class Background:
         self._runs: list[_Run] = []
         self._mutex = threading.Lock()
 
-    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
+    def __call__(self, key: Hashable, place: str, work: Work, *, new_try: bool = False) -> bool:
         with self._mutex:
             now = self._clock()
             self._notice(now)
             tries = [run for run in self._runs if run.key == key]
-            if anew or (len(tries) < self._beside and all(run.hangs for run in tries)):
+            if new_try or (len(tries) < self._beside and all(run.hangs for run in tries)):
                 self._waiting.setdefault(place, {})[key] = work
             self._fill(place, now)
             return key in self._waiting.get(place, {})

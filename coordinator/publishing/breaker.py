@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 from unstuck.coordinator.errors import WarehouseSilent
 
 LIMIT = 10.0  # seconds, for a read or a write of one small file
-# Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names a page at 0.2 s: 1.5 million
-# names, which is one job a minute for years.
+# Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names in 0.2 s, so this is enough
+# for 1.5 million entries: three years at one job a minute.
 LISTING = 300.0
 OPENS_AT = 2  # calls that hang in one warehouse before others are refused at once
 TRY_EVERY = 60.0  # seconds between two tries of a warehouse whose calls are refused

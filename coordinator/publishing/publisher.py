@@ -97,15 +97,15 @@ class Publisher:
         """So many tries hang that only another process would help."""
         return self._background.exhausted
 
-    def soon(self, state: JobState, abort: Reason | None, anew: bool) -> None:
+    def soon(self, state: JobState, abort: Reason | None, new_try: bool) -> None:
         """Publish or abort in the background, so that a warehouse that hangs holds up no other job.
 
-        One try of each kind runs per job, unless the job's record calls for a new one (``anew``).
+        One try of each kind runs per job, unless the job's record calls for a new one (``new_try``).
         """
         job = state.job.id
         key = (job, "publish" if abort is None else "abort")
-        waits = self._background(key, state.job.warehouse, partial(self._try, state, abort), anew=anew)
-        if waits and abort is None and not anew:
+        waits = self._background(key, state.job.warehouse, partial(self._try, state, abort), new_try=new_try)
+        if waits and abort is None and not new_try:
             self._record_progress(job)
 
     def _try(self, state: JobState, abort: Reason | None, alive: Callable[[], None]) -> None:

@@ -96,7 +96,7 @@ class StagingCollector:
             log.warning("the staging of job %s is looked at again after its term: %s", staged.job, away)
 
     def _look(self, staged: Staged, now: float) -> None:
-        """Raises: OSError, UnstuckError, redis.RedisError: the rest is kept; only unneeded folders were removed."""
+        """Raises: OSError, UnstuckError, redis.RedisError: the look stopped; all that it removed was not needed."""
         job = staged.job
         warehouse = Warehouse(staged.warehouse)
         warehouse.check_id(staged.warehouse_id)

@@ -216,7 +216,7 @@ class Pass:
     def _time_is_old(self, job: JobRecord) -> bool:
         """The job was written after this pass began, by the user or by a pass that took the lock over.
 
-        What still lies ahead of a renewed time was written before the clock was set back.
+        Then the pass reads the clock again. A time that still lies ahead was written before the clock was set back.
         """
         written_at = max(job.intent_at, job.started_at, job.counted_from, job.paused_at)
         lock_lapsed = self._reconciler.clock() - self._began >= self._reconciler.settings.lock_ttl

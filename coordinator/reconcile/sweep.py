@@ -58,7 +58,8 @@ class Sweep:
         ticked = self._clock()
         met: set[str] = set()
         more: list[str] = []  # jobs with so much to decide that the others come first
-        # All jobs that are due now, in batches. A decided job is due later; a job that was met once is not met again.
+        # All jobs that are due now, in batches. A decided job is due later. A job is met again only
+        # if it has more to decide.
         while batch := [job for job in self._store.due(now, BATCH + len(met)) if job not in met] or more:
             more = []
             for job in batch:

@@ -22,7 +22,7 @@ class Impossible(Exception):
 
 
 def truth(value: Any) -> bool:
-    """Text or a number is not taken for true: ``full: "false"`` would be. What is absent is not true."""
+    """Only true, false and none are accepted: else the text "false" would count as true. None counts as false."""
     if value is None or isinstance(value, bool):
         return bool(value)
     raise Impossible(f"{named(value)} stands where true or false is wanted; compare it with something")

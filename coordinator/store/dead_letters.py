@@ -79,6 +79,8 @@ class DeadLetters:
         return self._resolve(report, self._find(report), DeadLetterAnswer.DROPPED, by)
 
     def _resolve(self, report: str, letter: DeadLetter | None, what: DeadLetterAnswer, by: str) -> DeadLetterResult:
+        if not _is_id(report):
+            return DeadLetterResult(report, DeadLetterAnswer.GONE, _gone(report))
         job = _job_of(letter) if letter is not None else ""
         resolved = self._keys.dead_letter(report)
         word, *before = self._script(job, letter=report, what=what.lower(), by=by, resolved=resolved, kept=REMEMBERED)
@@ -134,4 +136,5 @@ def _gone(report: str) -> str:
 
 def _is_id(text: str) -> bool:
     milliseconds, dash, sequence = text.partition("-")
-    return bool(dash) and all(part.isascii() and part.isdecimal() for part in (milliseconds, sequence))
+    parts = (milliseconds, sequence)
+    return bool(dash) and all(part.isascii() and part.isdecimal() and int(part[:21]) < 2**64 for part in parts)

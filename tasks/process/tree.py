@@ -84,7 +84,7 @@ class Tree:
             psutil.wait_procs(left, timeout=0.1)
 
     def _root_group(self) -> set[int]:
-        """The group that the root leads or led. While the group has members, no other group gets its number."""
+        """The group that the root leads or led. The kernel does not reuse its number while it has members."""
         somebody_else = psutil.pid_exists(self.root.pid) and not self.root.is_running()
         return {self.root.pid} if self._leads and not somebody_else else set()
 

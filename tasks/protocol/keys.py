@@ -41,7 +41,7 @@ class Keys:
         self.counters = f"{prefix}:counters"  # hash: how many reports were APPLIED, DUPLICATE, STALE, …
         self.processes = f"{prefix}:processes"  # hash: runner or coordinator → JSON: its ProcessStatus
         self.stalled = f"{prefix}:stalled"  # zset: host:pid → when that worker or coordinator found that it had stalled
-        self.nothing = f"{prefix}:nothing"  # list: never there: a push onto what is there asks whether writes are taken
+        self.nothing = f"{prefix}:nothing"  # list: never exists; LPUSHX on it fails if Redis refuses writes
         # What kombu puts before every key and channel of its own, so that no fleet takes the messages of another.
         self.broker = f"{prefix}:celery:"
         self.beat = f"{prefix}:beat:"  # what RedBeat puts before every key of its own

@@ -5,6 +5,7 @@ A runner's watchdog writes for its runner, a coordinator writes for itself.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -120,7 +121,9 @@ class ProcessRegistry:
         """Write what ``describe`` makes of the present time of Redis; it may raise what Redis raises."""
         try:
             status = describe(self._now())
-            self._client.hset(self._key, status.id, _STATUS.dump_json(status, exclude={"silent"}))
+            # By json, because pydantic refuses a path whose bytes are no text.
+            data = _STATUS.dump_python(status, mode="json", exclude={"silent"})
+            self._client.hset(self._key, status.id, json.dumps(data))
             self._failed = False
         except redis.RedisError as error:
             if not self._failed:
@@ -147,7 +150,7 @@ class ProcessRegistry:
 
         Returns how many.
 
-        A process that speaks at this very moment is back with its next note, a few seconds later.
+        A process that is dropped by mistake, because it wrote at the same moment, appears again with its next note.
         """
         try:
             long_ago = self._now() - FORGOTTEN

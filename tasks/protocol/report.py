@@ -99,13 +99,19 @@ class Outcome:
                 OutcomeKind(data["kind"]),
                 str(data.get("staging", "")),
                 bool(data.get("adopted", False)),
-                dict(data.get("rows") or {}),
+                {str(name): _whole_number(rows) for name, rows in dict(data.get("rows") or {}).items()},
                 dict(data.get("forks") or {}),
                 dict(data.get("results") or {}),
                 None if failure is None else Failure.from_dict(failure),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Malformed(f"not an outcome: {text[:200]!r} ({error})") from error
+
+
+def _whole_number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not a number of rows")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,8 @@ FINISH_FOR = 600.0  # seconds of trying to record the outcome; the marker stands
 class Attempt:
     """One claimed attempt in this process.
 
-    From the claim on, whatever is raised gives it an outcome: nobody else knows that the attempt is held, and a lapsed
-    lease would count as a lost worker.
+    After the claim, every error must produce an outcome. No other process knows of the attempt, and a lapsed lease
+    would count as a lost worker.
     """
 
     def __init__(self, runner: Runner, token: Token, claim: Claim | BaseException) -> None:

@@ -26,7 +26,7 @@ from unstuck.tasks.runner.runner import Runner, start_runner
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import START_WITHIN
 
-_SHOWN_EVERY = 5.0  # seconds between two signs that the waiting runner is at work
+_SHOWN_EVERY = 5.0  # seconds between two notes of the waiting runner that it is alive
 
 
 def wants_fresh(claim: Claim | BaseException) -> TypeGuard[Claim]:

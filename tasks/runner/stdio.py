@@ -104,7 +104,7 @@ class _Sink(io.BufferedIOBase):
     def finish(self) -> None:
         """The attempt is over: lines without an end go into the log as well."""
         for thread, decoder in list(self._decoders.items()):
-            self._take(decoder.decode(b"", final=True), thread)
+            self.take(decoder.decode(b"", final=True), thread)
         for line in list(self._lines.values()):
             self._add(line, line.stream.finish())
             line.finish()
@@ -116,13 +116,17 @@ class _Sink(io.BufferedIOBase):
         thread = threading.get_ident()
         if thread not in self._decoders:
             self._decoders[thread] = codecs.getincrementaldecoder(self.encoding)("replace")
-        self._take(self._decoders[thread].decode(read.tobytes()), thread)
+        self.take(self._decoders[thread].decode(read.tobytes()), thread)
         return read.nbytes
 
-    def _take(self, text: str, thread: int) -> None:
+    @property
+    def raw(self) -> _Sink:
+        return self
+
+    def take(self, text: str, thread: int) -> None:
         current = self._open.get(self.name)
         if current is not self and current is not None:
-            current._take(self._secrets.clean(text), thread)
+            current.take(self._secrets.clean(text), thread)
         elif current is None or self._logged():
             self._show(self._secrets.clean(text))
         else:
@@ -184,8 +188,15 @@ class Tee(io.TextIOWrapper):
             clock: seconds.
         """
         self._sink = _Sink(f"<{name}>", stream, put, secrets or Secrets(), logged, clock)
-        super().__init__(self._sink, self._sink.encoding, "backslashreplace", newline="", write_through=True)
+        super().__init__(self._sink, self._sink.encoding, "backslashreplace", newline="", line_buffering=True)
         self.mode = "w"  # type: ignore[misc]
+
+    def write(self, text: str) -> int:
+        """Past the encoding: the secrets are taken out of the text as the step wrote it."""
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        self._sink.take(text, threading.get_ident())
+        return len(text)
 
     def finish(self) -> None:
         """The attempt is over."""

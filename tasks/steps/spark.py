@@ -218,7 +218,7 @@ class Driver:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Make pyspark forget a JVM that does not answer: class variables keep the JVM for later use."""
+        """Make pyspark forget a JVM that does not answer. It keeps the JVM in class variables, to use it again."""
         if self.remote:
             return
         from pyspark import SparkContext

@@ -97,8 +97,8 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
 
     class Connection(connection):  # type: ignore[misc]
         def disconnect(self, *args: Any, **kwargs: Any) -> None:
-            # By way of the channel, which lets go of it when it is closed: a class outlives its last use for long, and
-            # with it each poller would.
+            # The poller comes from the channel: this class lives longer than the channel, and a reference here would
+            # keep each old poller in memory.
             poller = getattr(getattr(channel.connection, "cycle", None), "poller", None)
             if self._sock is not None and poller is not None and os.getpid() == self.pid:  # a child shares the epoll
                 poller.unregister(self._sock)

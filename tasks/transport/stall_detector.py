@@ -56,8 +56,8 @@ class Silence:
         """What is known after another look.
 
         Args:
-            within: seconds in which the next look should have come. After a longer gap this process itself did not run
-                (it was frozen, or its host slept), and could not have received anything.
+            within: the longest normal time between two looks, in seconds. After a longer gap this process itself did
+                not run (it was frozen, or its host slept), so the count starts again.
         """
         last = self.last
         if last is None or look.received != last.received or look.at - last.at > within:

@@ -37,14 +37,14 @@ from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState,
 
 log = logging.getLogger("unstuck.tasks.watchdog")
 
-SIGN_EVERY = 0.2  # seconds; how often a raised sign is looked at, for it may be raised higher
+FLAG_EVERY = 0.2  # seconds between looks at a shutdown flag that is raised, because it may be raised higher
 RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused at once
 REPORT_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
 
 
 # Pipes tie it to its runner, one JSON object a line, each with an ``op``:
 #
-# runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, sign, claimed, taken (if ever) ·
+# runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, shutdown_flag, claimed, taken (if ever) ·
 #                     ``taken`` at · ``hold`` token, log, since · ``log`` path ·
 #                     ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text ·
 #                     ``remark`` text · ``release``
@@ -111,7 +111,7 @@ class Watchdog:
         if self._state.order is not None:
             moments.append(self._state.ordered_at + self._settings.cancel_grace)
         if self._drain_at is not None and self._token is not None and not self._state.drains:
-            moments += [self._drain_at, now + SIGN_EVERY]
+            moments += [self._drain_at, now + FLAG_EVERY]
         sources: list[Any] = [0] if self._piped else []
         if self._flag is not None and self._level is ShutdownLevel.WORK:
             sources.append(self._flag)  # a raised one can be read for ever
@@ -122,7 +122,7 @@ class Watchdog:
             sources.append(socket)
         ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
         if self._flag in ready and self._flag is not None and self._flag.level is ShutdownLevel.WORK:
-            self._flag = None  # whoever could raise it has died, which is for the process table to say
+            self._flag = None  # all writers of the pipe are dead; the look at the parent process finds that
         if 0 in ready:
             self._read()
         if socket in ready and self._channel.received():

@@ -40,7 +40,7 @@ class IdleSlots:
         """A child waits, or there is none at all that could be at work. One that still starts up counts as at work.
 
         One that waits and is stopped is not available: the job that it does not read is in its pipe. False, too, where
-        they cannot be looked at, for want of a descriptor say; that may end.
+        they cannot be looked at, for example because no file descriptor is free.
         """
         try:
             seen = {child.pid: look(child) for child in self._children()}

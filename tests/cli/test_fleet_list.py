@@ -86,7 +86,7 @@ def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, head: Head) -
 
 def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(head: Head) -> None:
     presence = Presence(connect("redis://127.0.0.1:1/0", timeout=0.2, repeats=0), head.keys, "host:1:word")
-    consumer = Consumer(head.inbox, head.coordinator, head.sweep, head.settings, presence=presence)
+    consumer = Consumer(head.stream, head.reconciler, head.sweep, head.settings, presence=presence)
     job = head.submit(group("a"))
     consumer.step()
     head.work(head.hints(job)[0])

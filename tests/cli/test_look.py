@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import redis
 
 from tests.cli.conftest import ByHand, Cli
 from tests.support.servers import wait_until
+from unstuck.coordinator.cli.logs import shown_line
+from unstuck.coordinator.cli.render.terminal import printable
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
@@ -514,3 +517,32 @@ def test_colours_are_for_terminals_only_and_json_has_none_even_when_they_are_for
     done = cli("list", "--json", FORCE_COLOR="1")
     assert json.loads(done.stdout)[0]["status"] == "FINISHED"
     assert os.linesep in done.stdout
+
+
+@pytest.mark.parametrize(
+    "line", ["0000-00-00T00:00:00.000Z x", "9999-12-31T23:59:59.999Z x", "0001-01-01T00:00:00.000Z x"]
+)
+def test_a_line_that_looks_like_a_time_and_is_none_is_shown_as_it_is(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for zone in ("Europe/Berlin", "America/New_York"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert shown_line(line).endswith(" x")
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_text_keeps_its_spaces_and_its_emoji_and_loses_what_a_terminal_would_obey() -> None:
+    assert printable("1\u00a0000 €\u202f\U0001f468\u200d\U0001f4bb \x1b[31mred\x1b[0m\x07") == (
+        "1\u00a0000 €\u202f\U0001f468\u200d\U0001f4bb red\N{REPLACEMENT CHARACTER}"
+    )
+
+
+def test_a_job_of_a_newer_release_keeps_no_other_out_of_the_list(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+    newer = hand.submit({"name": "a"})
+    other = hand.submit({"name": "a"})
+    client.hset(Keys().of(newer).job, "schema", 99)
+    listed = {job["id"]: job["why"] for job in cli.json("list")}
+    assert set(listed) == {newer, other}
+    assert "its schema is 99" in listed[newer]

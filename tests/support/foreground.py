@@ -20,7 +20,7 @@ import fcntl, json, os, sys, termios
 if os.isatty(1):
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)  # its terminal, as a window or ssh has one
 from unstuck.coordinator.local.fleet import LocalFleet
-from unstuck.coordinator.local.home import FleetFailed, FleetRunning
+from unstuck.coordinator.errors import FleetFailed, FleetRunning
 from unstuck.coordinator.local.process import Program
 
 told = json.loads(sys.argv[1])

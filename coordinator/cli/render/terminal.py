@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from rich.console import Console
 from rich.table import Table
@@ -25,6 +26,8 @@ PIPED_WIDTH = 1000  # what reads a pipe wants whole lines, not lines folded to a
 BAR = 16
 
 # Colours and moves of the cursor (CSI), and titles and links (OSC).
+_HARMLESS = "\n\t\N{ZERO WIDTH JOINER}"
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 STYLES = {
@@ -104,7 +107,7 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     plain = _ESCAPES.sub("", text)
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in plain)
+    return "".join(c if c.isprintable() or c in _HARMLESS or category(c) == "Zs" else _REPLACED for c in plain)
 
 
 def one_line(text: str) -> str:

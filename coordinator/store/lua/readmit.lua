@@ -10,7 +10,7 @@ for _, entry in ipairs(entries) do
     local fields = fields_of(entry)
     local readable, found = pcall(cjson.decode, fields.report or '')
     -- An entry that holds no report goes back as it stands, and becomes a dead letter when it is read.
-    report(readable and type(found) == 'table' and next(found) and found or fields)
+    report(readable and type(found) == 'table' and found.v and found or fields)
     redis.call('XDEL', keys.waiting, entry[1])
 end
 if #entries > 0 then

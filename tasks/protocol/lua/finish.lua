@@ -10,8 +10,8 @@
 -- (SeaTunnel took "not found" for success and left a job CANCELING for ever). So is an outcome that is refused, with
 -- the word "refused", for the job's event log.
 --
--- The answer is remembered under the event's own key, for longer than any caller repeats: a repeat of a refused finish
--- reports nothing again, and a repeat of one that was applied, and taken in since, is not told that it was refused.
+-- The answer is kept longer than any caller repeats. So a repeat after a refusal adds no second report, and a repeat after
+-- a success hears DUPLICATE even if the coordinator has already applied the outcome.
 local before = redis.call('GET', keys.answered)
 if before == 'APPLIED' then return 'DUPLICATE' end
 if before then return before end
@@ -29,6 +29,7 @@ local status = redis.call('HGET', keys.job, 'status')
 if not status then return answer('UNKNOWN_JOB') end
 if terminal(status) then return answer('STALE', 'refused', 'TERMINAL') end
 local attempt = open_attempt(args.group, args.epoch, args.nonce)
+if not attempt and has_outcome(args.group, args.epoch, args.nonce, args.claimant, args.outcome) then return 'DUPLICATE' end
 if not attempt or attempt.claimant ~= args.claimant then return answer('STALE', 'refused', 'STALE') end
 attempt.outcome = args.outcome
 attempt.outcome_at = time

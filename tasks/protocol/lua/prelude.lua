@@ -27,13 +27,24 @@ local function open_attempt(group, epoch, nonce)
     end
 end
 
+-- Does the attempt of `group` hold exactly this outcome of this claimant?
+local function has_outcome(group, epoch, nonce, claimant, outcome)
+    local raw = redis.call('HGET', keys.attempts, group)
+    local attempt = raw and cjson.decode(raw) or {}
+    return attempt.epoch == tonumber(epoch) and attempt.nonce == nonce and attempt.claimant == claimant
+        and attempt.outcome == outcome
+end
+
 local function put_attempt(group, attempt) redis.call('HSET', keys.attempts, group, cjson.encode(attempt)) end
 
 -- A worker has written something: its job is due now, unless the job has ended.
 local function due_now(time) redis.call('ZADD', keys.due, 'XX', 'LT', stamp(time), args.job) end
 
--- Appends to the event log of the job. NOMKSTREAM: a log that has expired does not come back for ever.
-local function log_event(event)
+-- Appends to the event log of a job that goes on.
+local function log_event(event) redis.call('XADD', keys.events, 'MAXLEN', '~', 20000, '*', 'event', event) end
+
+-- Appends to the event log if there is one: the log of a job that is forgotten does not come back for ever.
+local function log_late_event(event)
     redis.call('XADD', keys.events, 'NOMKSTREAM', 'MAXLEN', '~', 20000, '*', 'event', event)
 end
 
@@ -44,13 +55,14 @@ local function wake_coordinators() redis.call('XADD', keys.reports, '*', 'v', '1
 local function acknowledge(change)
     for _, id in ipairs(change.acks) do
         local acked = redis.call('XACK', keys.reports, args.consumer_group, id)
-        if acked == 1 and change.refused[id] then log_event(change.refused[id]) end
+        if acked == 1 and change.refused[id] then log_late_event(change.refused[id]) end
     end
     for name, count in pairs(change.counts) do redis.call('HINCRBY', keys.counters, name, count) end
 end
 
--- Sets when a job is looked at next. It moves later only if the due still is what `begin` set, and that has not passed:
--- after it, whoever finishes an attempt finds the job due already and changes nothing. It moves earlier always.
+-- Sets when a job is looked at next. The due may always move earlier. It moves later only if nobody changed it since
+-- `begin` and it has not passed yet. After it has passed, a worker that finishes leaves it as it is, so moving it would
+-- lose that wake-up.
 local function set_due(change, time)
     if redis.call('ZSCORE', keys.due, args.job) == change.due_seen and time < tonumber(change.due_seen) then
         redis.call('ZADD', keys.due, change.due, args.job)

@@ -174,7 +174,7 @@ def test_without_the_worker_extra_clients_and_coordinators_work_and_a_worker_say
     assert job in project.says(python.with_name("unstuck"), "list")
     refused = project.run(python, "-m", "celery", "-A", "unstuck.tasks", "worker", "-Q", "light")
     assert refused.returncode == 2
-    assert f"pyspark and pyarrow cannot be imported by {python}: pip install" in refused.stderr
+    assert f"pyspark and pyarrow cannot be imported by {python}. In a checkout of Unstuck run: " in refused.stderr
     assert "Traceback" not in refused.stderr
 
 

@@ -220,3 +220,9 @@ def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(head: Head) -> No
         head.client.dead_letters.get(dead.id)
     with pytest.raises(NoSuchReport, match="1388534400000-0"):
         head.client.dead_letters.get("the last one")
+
+
+@pytest.mark.parametrize("name", ["abc", "1-", f"{2**70}-0", f"{'9' * 5000}-0"])
+def test_what_is_no_id_of_a_report_is_said_to_be_none_and_stops_no_other(head: Head, name: str) -> None:
+    for treat in (head.client.dead_letters.replay, head.client.dead_letters.drop):
+        assert treat(name, "tester").word == "GONE"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -146,3 +147,14 @@ def test_no_number_of_them_pushes_an_older_one_out(head: Head) -> None:
         pipe.execute()
     leave(head, 1)
     assert head.redis.xlen(left(head)) == 2 * DEAD_KEPT + 1
+
+
+def test_a_foreign_entry_of_thousands_of_fields_keeps_no_coordinator_from_starting(
+    head: Head, upgraded: Callable[[], None]
+) -> None:
+    foreign = json.dumps({f"field{number}": number for number in range(9_000)})
+    head.redis.xadd(left(head), {"reason": "newer", "report": foreign})
+    leave(head, 1)
+    upgraded()
+    head.stream.open()
+    assert "event0" in [entry.fields.get("id") for entry in all_unread(head)]

@@ -125,7 +125,7 @@ def test_a_finish_repeated_after_it_was_taken_in_is_no_refusal(head: Head) -> No
 
 
 def test_an_answer_is_remembered_for_longer_than_anybody_repeats_and_not_for_ever(head: Head) -> None:
-    assert max(run.FINISH_FOR, watchdog.LAST_WORD_FOR) + 60 < ANSWER_KEPT
+    assert max(run.FINISH_FOR, watchdog.REPORT_FOR) + 60 < ANSWER_KEPT
     _, token = held(head)
     head.finish(token, event="its-event")
     assert 0 < head.redis.ttl(head.keys.finish(str(token), "its-event")) <= ANSWER_KEPT
@@ -204,3 +204,22 @@ def test_a_refusal_reads_well_in_the_log(head: Head) -> None:
 def _live(head: Head, job: str) -> Token:
     record = head.show(job).groups[0].members[0].record
     return record.hint(job, "only").held_by("runner2")
+
+
+def test_a_repeated_finish_counts_as_a_repeat_although_its_answer_was_forgotten(head: Head) -> None:
+    """An eviction, or a clock of Redis that jumps ahead, may take the answer away before its time."""
+    job, token = held(head)
+    assert head.finish(token, event="its-event") == "APPLIED"
+    head.redis.delete(head.keys.finish(str(token), "its-event"))
+    assert head.finish(token, event="its-event") == "DUPLICATE"
+    head.read()
+    assert refused(head, job) == []
+
+
+def test_a_job_whose_event_log_was_lost_logs_again(head: Head) -> None:
+    job, token = held(head)
+    head.redis.delete(head.keys.of(job).events)
+    head.finish(token)
+    head.read()
+    assert head.status(job) is Status.FINISHED
+    assert "FINISHED" in str([event for _, event in head.client.queries.events(job)])

@@ -223,8 +223,8 @@ class Behind:
         self._begin = begin
         self._keys: list[Hashable] = []  # once for each turn that works on it
 
-    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
-        if key in self._keys and not anew:
+    def __call__(self, key: Hashable, place: str, work: Work, *, new_try: bool = False) -> bool:
+        if key in self._keys and not new_try:
             return False
         self._keys.append(key)
 

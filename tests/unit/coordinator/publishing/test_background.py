@@ -130,12 +130,12 @@ def test_a_new_try_is_begun_when_it_is_asked_for_and_not_before_whatever_hangs_h
     """Whoever asks for it knows better, and has told people when it is begun."""
     background = Background(2, term=100.0, clock=clock)
     background("a", "here", place.hanging("a"))
-    background("a", "here", place.hanging("a"), anew=True)
+    background("a", "here", place.hanging("a"), new_try=True)
     wait_until(lambda: place.began == ["a", "a"], 5, "both to be at work")
     clock.now += 100.0
     background("a", "here", place.hanging("a"))
     assert place.began == ["a", "a"]
-    background("a", "here", place.hanging("a"), anew=True)
+    background("a", "here", place.hanging("a"), new_try=True)
     wait_until(lambda: place.began == ["a"] * 3, 5, "one more to be at work")
 
 

@@ -67,7 +67,7 @@ def test_a_try_that_takes_long_says_twice_a_minute_that_it_goes_on_and_then_what
     told: list[PublishResult] = []
     room = Room(full=False)
     publish, _ = publisher(lambda _, result: told.append(result) or True, background=room)
-    publish.soon(state, None, anew=True)
+    publish.soon(state, None, new_try=True)
     assert told == [GOES_ON, GOES_ON, DONE]
     assert len(room.alive) == 10, "and with every answer that it does not hang"
 
@@ -75,7 +75,7 @@ def test_a_try_that_takes_long_says_twice_a_minute_that_it_goes_on_and_then_what
 def test_one_that_asks_the_log_says_nothing_before_it_knows(state: JobState) -> None:
     told: list[PublishResult] = []
     publish, _ = publisher(lambda _, result: told.append(result) or True)
-    publish.soon(state, WHY, anew=True)
+    publish.soon(state, WHY, new_try=True)
     assert told == [DONE]
 
 
@@ -102,5 +102,5 @@ def test_a_sign_of_life_that_cannot_be_told_is_no_harm_and_the_result_is_told_un
         return len(told) > 5
 
     publish, _ = publisher(tell)
-    publish.soon(state, None, anew=True)
+    publish.soon(state, None, new_try=True)
     assert told == [GOES_ON, GOES_ON, DONE, DONE, DONE, DONE]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 import pytest
 import redis
 
@@ -57,3 +60,9 @@ def test_what_the_reader_finds_out_is_not_written(client: redis.Redis) -> None:
 def test_since_when_it_runs_is_its_last_claim_while_it_runs_something() -> None:
     assert RUNNER.since == 95.0
     assert RunnerStatus(id="r", host="h", pid=1, queues=(), seen=1.0, worker_pid=2, claimed_at=95.0).since is None
+
+
+def test_a_warehouse_whose_path_is_no_text_stops_no_process(client: redis.Redis) -> None:
+    odd = replace(RUNNER, warehouse=WarehouseSeen(os.fsdecode(b"/w/\xff")))
+    ProcessRegistry(client, KEYS).note(lambda _now: odd)
+    assert client.hexists(KEYS.processes, RUNNER.id)

@@ -175,3 +175,29 @@ def test_a_step_may_print_on_a_worker_that_has_no_streams(tmp_path: Path) -> Non
     with contextlib.redirect_stdout(None), log.open():
         print("heard")
     assert lines_of(log)[0].endswith("INFO step.stdout: heard")
+
+
+@pytest.mark.parametrize(
+    ("secret", "encoding"), [("pä€ssword1", "latin-1"), ("a\\b€password", "ascii"), ("a\\b\udcffpassword", "utf-8")]
+)
+def test_a_secret_is_taken_out_in_whatever_encoding_a_step_prints(paper: Paper, secret: str, encoding: str) -> None:
+    paper.secrets = Secrets({"PW": secret})
+    paper.secrets.resolve("${env:PW}")
+    paper.tee = Tee("paper", paper.stream, paper.lines.append, secrets=paper.secrets)
+    paper.tee.reconfigure(encoding=encoding)
+    print(f"login with {secret}", file=paper.tee)
+    paper.tee.finish()
+    for shown in (paper.stream.getvalue(), *paper.lines):
+        assert "login with" in shown
+        assert "ssword" not in shown
+
+
+def test_a_step_may_choose_any_encoding_and_go_on_printing(paper: Paper) -> None:
+    paper.tee.reconfigure(encoding="utf-16")
+    for number in range(3):
+        print(number, file=paper.tee)
+    assert paper.lines == ["0", "1", "2"]
+    assert paper.tee.line_buffering
+    assert paper.tee.buffer.raw is paper.tee.buffer
+    with pytest.raises(TypeError):
+        paper.tee.write(b"bytes")  # type: ignore[arg-type]
