@@ -1,6 +1,6 @@
-"""The client: how an app, or the command line, submits jobs and reads how they stand.
+"""The client, by which an app or the command line submits jobs, gives commands and reads states.
 
-Writes go to Redis itself, each in one idempotent script, on the caller's connection. Needs no Spark and no worker.
+Each write is one idempotent script on the caller's own connection to Redis.
 """
 
 from __future__ import annotations
@@ -55,10 +55,9 @@ _BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outliv
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job that is in the store.
+    """A job that is in the store. ``new``: False if the key had stored the same job before.
 
-    ``new`` is False where the key had been used for the same job before. ``new_warehouse``: there was none, and this
-    call made one (of two calls at one time both may say so); if one should have been there, it is not mounted here.
+    ``new_warehouse``: this call made the warehouse; if there should have been one, it is not mounted here.
     """
 
     id: str
@@ -69,8 +68,7 @@ class Submitted:
 def new_job_id(now: float) -> str:
     """A job id that sorts by time: ``20131231T235959-k3f9a2xw``."""
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%S")
-    word = "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
-    return f"{stamp}-{word}"
+    return stamp + "-" + "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
 
 
 def _user() -> str:

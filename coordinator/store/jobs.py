@@ -108,12 +108,12 @@ class Store:
         self._lease_ttl = lease_ttl
         self._retention = retention
         self._let_go = let_go
-        self._begin = Script(client, keys, __package__, "begin")
-        self._end = Script(client, keys, __package__, "end")
+        self._begin = Script(client, keys, __package__, "lock_job")
+        self._end = Script(client, keys, __package__, "unlock_job")
         self._commit = Script(client, keys, __package__, "commit")
-        self._settle = Script(client, keys, __package__, "settle")
+        self._settle = Script(client, keys, __package__, "settle_unchanged")
         self._submit = Script(client, keys, __package__, "submit")
-        self._tick = Script(client, keys, __package__, "tick")
+        self._tick = Script(client, keys, __package__, "note_sweep")
         self._command = Script(client, keys, __package__, "command")
 
     @classmethod

@@ -72,8 +72,8 @@ class ReportStream:
         self._redis = client
         self._keys = keys
         self._consumer = consumer
-        self._divert = Script(client, keys, __package__, "divert")
-        self._readmit = Script(client, keys, __package__, "readmit")
+        self._divert = Script(client, keys, __package__, "move_reports")
+        self._readmit = Script(client, keys, __package__, "readmit_reports")
 
     def open(self) -> None:
         """Make the stream and its consumer group if they are missing; put back reports that this release can read."""

@@ -64,7 +64,7 @@ class StagingIndex:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
         self._keys = keys
-        self._take = Script(client, keys, __package__, "take")
+        self._take = Script(client, keys, __package__, "take_staging")
 
     def take(self, now: float, limit: int, term: float) -> list[Staged]:
         """Jobs to look at, the most overdue first; each is given out again after ``term`` seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
 
-RESPECTED = 60.0  # seconds; a lock that reads as longer is taken away (begin.lua)
+RESPECTED = 60.0  # seconds; a lock that reads as longer is taken away (lock_job.lua)
 
 
 class Locks:

@@ -34,7 +34,7 @@ def test_a_script_declares_every_key_and_argument_that_it_uses_and_no_other(pack
 
 def test_a_name_too_many_and_a_name_too_few_are_refused(redis_server: RedisServer) -> None:
     with redis.Redis(port=redis_server.port, decode_responses=True) as client:
-        tick = Script(client, Keys("named"), "unstuck.coordinator.store", "tick")
+        tick = Script(client, Keys("named"), "unstuck.coordinator.store", "note_sweep")
         with pytest.raises(TypeError, match="grace"):
             tick(period=1, lease_ttl=2, grace=3)
         with pytest.raises(TypeError, match="lease_ttl"):

@@ -1,4 +1,4 @@
--- resolve: a dead letter goes back onto the report stream, or away for good, because a person said so.
+-- resolve_dead_letter: a dead letter goes back onto the report stream, or away for good, because a person said so.
 --
 -- keys: dead reports resolved counters job events
 -- args: letter what by kept

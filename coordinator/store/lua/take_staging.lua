@@ -1,4 +1,4 @@
--- take: jobs whose staging is to be looked at now, each handed to one coordinator.
+-- take_staging: jobs whose staging is to be looked at now, each handed to one coordinator.
 --
 -- keys: sweepable staged
 -- args: time most again_at

@@ -1,4 +1,4 @@
--- tick: the sweep says that it is alive. A gap in its ticks means an outage: no lease is believed lapsed for one term.
+-- note_sweep: the sweep says that it is alive. A gap in its ticks means an outage: no lease is believed lapsed for one term.
 --
 -- keys: alive due
 -- args: period lease_ttl

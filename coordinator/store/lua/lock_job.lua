@@ -1,4 +1,4 @@
--- begin: take the job's lock, and push its due into the near future before anything is read.
+-- lock_job: take the job's lock, and push its due into the near future before anything is read.
 --
 -- keys: lock dirty job due alive
 -- args: job owner lock_ms

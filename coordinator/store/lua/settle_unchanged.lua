@@ -1,4 +1,4 @@
--- settle: a decision that changed nothing still acks its reports, counts them and sets the job due.
+-- settle_unchanged: a decision that changed nothing still acks its reports, counts them and sets the job due.
 --
 -- keys: due reports counters events job
 -- args: job change consumer_group
