@@ -29,7 +29,10 @@ local status = redis.call('HGET', keys.job, 'status')
 if not status then return answer('UNKNOWN_JOB') end
 if terminal(status) then return answer('STALE', 'refused', 'TERMINAL') end
 local attempt = open_attempt(args.group, args.epoch, args.nonce)
-if not attempt and has_outcome(args.group, args.epoch, args.nonce, args.claimant, args.outcome) then return 'DUPLICATE' end
+if not attempt and has_outcome(args.group, args.epoch, args.nonce, args.claimant, args.outcome) then
+    redis.call('SET', keys.answered, 'DUPLICATE', 'EX', args.kept)
+    return 'DUPLICATE'
+end
 if not attempt or attempt.claimant ~= args.claimant then return answer('STALE', 'refused', 'STALE') end
 attempt.outcome = args.outcome
 attempt.outcome_at = time

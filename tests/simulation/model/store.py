@@ -150,6 +150,8 @@ class ModelStore:
             self._report(event, token, str(outcome.kind))
             return FinishAnswer.UNKNOWN_JOB
         attempt = job.attempts.get(token.group)
+        if not job.record.terminal and attempt and self._holds(attempt, token) and attempt.outcome == outcome:
+            return FinishAnswer.DUPLICATE
         if job.record.terminal or attempt is None or not self._holds(attempt, token) or attempt.outcome is not None:
             refused = "TERMINAL" if job.record.terminal else "STALE"
             self._report(event, token, str(outcome.kind), refused=refused)
