@@ -1,7 +1,6 @@
 """The errors that the coordinator side raises for callers, one sentence each.
 
-``SpecError`` stands beside the problems that it lists (``spec/problems.py``). Signals between two functions of one room
-stand in that room.
+``SpecError`` stands beside the problems that it lists (``spec/problems.py``).
 
 ::
 

@@ -18,7 +18,7 @@ from unstuck.tasks.settings import leave, settings
 from unstuck.tasks.transport.celery_app import app, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging
 from unstuck.tasks.transport.stall_detector import StallDetector
-from unstuck.tasks.worker.shutdown import sign_of_this_worker, this_worker
+from unstuck.tasks.worker.shutdown import shutdown_flag_of_this_worker, this_worker
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,9 @@ def _start_runner(**_: Any) -> None:
     try:
         from unstuck.tasks.runner.runner import start_runner
 
-        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, shutdown_flag=sign_of_this_worker())
+        start_runner(
+            queues=sorted(app.amqp.queues.consume_from), slots=_slots, shutdown_flag=shutdown_flag_of_this_worker()
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, this child must take no hint
         # Celery would log it, and give this child hints, each of which would be lost in it.
         log.critical(

@@ -1,7 +1,7 @@
 """Failpoints: the named moments at which a test can make this process die, freeze, fail or wait.
 
 Between two steps of the protocol lies the moment in which a process may be lost. Unarmed, which is always so in
-production, a failpoint costs a call and one comparison. docs/failpoints.md has the same catalogue.
+production, a failpoint costs a call and one comparison (docs/failpoints.md).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Point(StrEnum):
     AFTER_FINISH = "after-finish", "outcome and report are in the store; who sent them has not heard of it"
 
     # In a watchdog.
-    BEFORE_LAST_WORD = "before-last-word", "the runner is dead, and its watchdog alone knows"
+    BEFORE_LOSS_REPORT = "before-loss-report", "the runner is dead, and its watchdog alone knows"
 
     # In a coordinator, in the order of a pass.
     AFTER_READ = "after-read", "reports were read from the stream; none was applied or acked"

@@ -1,4 +1,4 @@
-"""The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none. Pure.
+"""The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none (pure).
 
 Policy (timeouts, retries, limits, queues) may change while a job runs; code, parameters and Spark conf only while it is
 PAUSED or RETRYING; its shape never. Groups that have succeeded, and attempts that run well, keep what they began with.

@@ -1,4 +1,4 @@
-"""The commands for a whole job: what each does to the intent, and in which states it is legal. Pure.
+"""The commands for a whole job: what each does to the intent, and in which states it is legal (pure).
 
 Only commands write the intent. A repeated command changes nothing, a stronger command overrides a weaker one, and a
 refused command says in which state it was refused and what to do instead.

@@ -1,4 +1,4 @@
-"""When a job, a group or an attempt must be looked at again. Pure functions, used to decide and to explain.
+"""When a job, a group or an attempt must be looked at again: pure functions, to decide and to explain with.
 
 A time on the record that lies too far ahead was written before the clock was set back: it counts as reached. Backoffs
 take tenacity's wait strategies, with a jitter drawn from a seed, so that deciding is pure.

@@ -1,4 +1,4 @@
-"""From the state of a job: what changes, and what must be done. Pure: no I/O, no clock, no randomness.
+"""From the state of a job: what changes, and what must be done (pure: no I/O, no clock, no randomness).
 
 Everything follows from the states as they stand, whoever woke the coordinator and however often. ``decide`` moves the
 given state forward; if the commit is refused, the caller throws that state away.

@@ -1,4 +1,4 @@
-"""The user's intent, applied to the groups of a job. This file reads the intent and never writes it.
+"""The user's intent, applied to the groups of a job; nothing here writes the intent.
 
 The job ends as the user intended, however groups fail or succeed meanwhile. An attempt that is taken back was unclaimed
 when it was read, and the commit checks that once more.

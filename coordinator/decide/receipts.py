@@ -1,4 +1,4 @@
-"""Receipts: how each report counts, and what a commit writes when it acks the reports. Pure.
+"""Receipts: how each report counts, and what a commit writes when it acks the reports (pure).
 
 The record is the truth and a report is a wake-up, so a report is judged by the record. Only the report itself says
 whether its outcome was refused, since ``finish`` alone knows.

@@ -1,4 +1,4 @@
-"""The doctor judges Redis, the records, the settings, this machine and the warehouse. Pure: facts in, findings out.
+"""The doctor judges Redis, the records, the settings, this machine and the warehouse (pure: facts in, findings out).
 
 ``redis_facts`` and ``host_facts`` read the facts; ``fleet_checks`` judges the processes and their queues. Every code
 has its cure in docs/troubleshooting.md.

@@ -1,4 +1,4 @@
-"""The doctor judges the processes of the fleet and the queues between them. Pure.
+"""The doctor judges the processes of the fleet and the queues between them (pure).
 
 ``views.fleet`` reads the facts. Every code has its cure in docs/troubleshooting.md.
 """

@@ -1,4 +1,4 @@
-"""The explanation of one job or group, and the facts that all explanations of a job share. Pure."""
+"""The explanation of one job or group, and the facts that all explanations of a job share (pure)."""
 
 from __future__ import annotations
 

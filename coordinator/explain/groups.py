@@ -1,4 +1,4 @@
-"""What each group of a job that is not done waits for. Pure."""
+"""What each group of a job that is not done waits for (pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job, and each of its groups that is not done, waits for. Pure.
+"""What a job, and each of its groups that is not done, waits for (pure).
 
 Join verdicts, due times, room and budgets come from the functions that ``decide`` uses, so an explanation cannot
 disagree with the decision.

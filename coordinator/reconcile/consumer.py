@@ -16,7 +16,7 @@ import redis
 
 from unstuck.coordinator.decide.deadlines import AWAY_WAIT, BUSY_WAIT, random_wait
 from unstuck.coordinator.decide.receipts import Delivered
-from unstuck.coordinator.reconcile.heartbeat import EVERY, Presence
+from unstuck.coordinator.reconcile.heartbeat import EVERY, Heartbeat
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.reports import Entry, ReportStream
@@ -55,7 +55,7 @@ class Consumer:
         sweep: Sweep,
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
-        presence: Presence | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self._stream = stream
         self._reconciler = reconciler
@@ -66,7 +66,7 @@ class Consumer:
         self._next_claim = 0.0
         self._next_trim = 0.0
         self._next_look = 0.0
-        self._presence = presence
+        self._heartbeat = heartbeat
         self._next_note = 0.0
         self._read_at: float | None = None  # when a worker's report was last read
         self.stopping = threading.Event()
@@ -92,41 +92,41 @@ class Consumer:
                 if away == 1:
                     log.warning("the store is away, reports wait in it: %s", error)
                 self.stopping.wait(random_wait(AWAY_WAIT, away))
-        if self._presence is not None:
-            self._presence.leave()
+        if self._heartbeat is not None:
+            self._heartbeat.leave()
 
     def step(self) -> None:
         """One round: new reports, reports of dead coordinators, busy jobs, an overdue sweep."""
-        self.apply(self._stream.read(BATCH, self._read_timeout()), self._heartbeat)
+        self.apply(self._stream.read(BATCH, self._read_timeout()), self._beat)
         now = self._clock()
         if now >= self._next_claim:
             self._next_claim = now + self._settings.report_idle / 5
             held = {entry.id for busy in self._busy.values() for entry in busy.entries}
             idle = self._stream.claim_idle(self._settings.report_idle, BATCH)
-            self.apply(self._without_killers([entry for entry in idle if entry.id not in held]), self._heartbeat)
-        self.again(now, self._heartbeat)
+            self.apply(self._without_killers([entry for entry in idle if entry.id not in held]), self._beat)
+        self.again(now, self._beat)
         if now >= self._next_look:
             self._next_look = now + self._settings.sweep_every / 2
-            self._sweep.run_if_overdue(self._heartbeat)
+            self._sweep.run_if_overdue(self._beat)
         if now >= self._next_trim:
             self._next_trim = now + 30.0
             if self._reconciler.exhausted:
                 raise PublishersExhausted("too many publishers hang in a warehouse; another process may find it well")
             self._stream.trim()
             self._stream.readmit()
-            if self._presence is not None:
-                self._presence.forget_silent()
-        self._heartbeat()
+            if self._heartbeat is not None:
+                self._heartbeat.forget_silent()
+        self._beat()
 
-    def _heartbeat(self) -> None:
+    def _beat(self) -> None:
         """Record the heartbeat of this coordinator, about once a second.
 
         It is called after each job, so that a coordinator that works for minutes in one round is not taken for silent.
         """
         now = self._clock()
-        if self._presence is not None and now >= self._next_note:
+        if self._heartbeat is not None and now >= self._next_note:
             self._next_note = now + EVERY
-            self._presence.note(_ago(self._read_at, now), _ago(self._sweep.ended_at, now))
+            self._heartbeat.note(_ago(self._read_at, now), _ago(self._sweep.ended_at, now))
 
     def again(self, now: float, after_each: Callable[[], None] = lambda: None) -> bool:
         """Try the busy jobs whose time has come, and call ``after_each`` job. Returns whether there were any."""

@@ -1,13 +1,13 @@
-"""Presence: what a coordinator notes of itself for people, about once a second, in the registry of processes.
+"""The heartbeat of a coordinator: about once a second it notes itself in the registry of processes, for people.
 
-It notes, too, since when the oldest message of each queue has lain there.
+It also notes since when the oldest message of each queue has lain there.
 """
 
 from __future__ import annotations
 
 import redis
 
-from unstuck.coordinator.reconcile.queue_age import Standing
+from unstuck.coordinator.reconcile.queue_age import QueueAges
 from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.keys import Keys
@@ -18,7 +18,7 @@ EVERY = 1.0  # seconds between two notes of one coordinator
 EVERY_LOOK = 5.0  # seconds between two looks at the queues
 
 
-class Presence:
+class Heartbeat:
     """One coordinator in the list of the fleet. ``name`` is ``host:pid:word``; ``client`` must decode responses."""
 
     def __init__(self, client: redis.Redis, keys: Keys, name: str, probe: WarehouseProbe | None = None) -> None:
@@ -29,7 +29,7 @@ class Presence:
         self._registry = ProcessRegistry(client, keys)
         self._name = name
         self._release = release_here()
-        self._standing = Standing()
+        self._queue_ages = QueueAges()
         self._looked_at = 0.0
 
     def note(self, read_ago: float | None, swept_ago: float | None) -> None:
@@ -53,7 +53,7 @@ class Presence:
                 runs_on=self._release,
                 read_at=None if read_ago is None else now - read_ago,
                 swept_at=None if swept_ago is None else now - swept_ago,
-                oldest_since=self._standing.since,
+                oldest_since=self._queue_ages.since,
             )
 
         self._registry.note(status)
@@ -70,7 +70,7 @@ class Presence:
             oldest = pipe.execute(raise_on_error=False)
         # What is no list is no queue of Celery's, whoever named it.
         found = {queue: text for queue, text in zip(queues, oldest, strict=True) if isinstance(text, str)}
-        self._standing = self._standing.after(found, now)
+        self._queue_ages = self._queue_ages.after(found, now)
 
     def leave(self) -> None:
         """Take this coordinator out of the list: it ends in good order. Never raises for the store's sake."""

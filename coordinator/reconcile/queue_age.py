@@ -1,4 +1,4 @@
-"""Standing: since when the oldest message of each queue has lain there. Pure; ``presence`` looks, people are told.
+"""The age of each queue: since when its oldest message has lain there (pure).
 
 One look at a queue cannot tell a queue that filled this second from one that nobody empties. A coordinator looks every
 few seconds and remembers, so that whoever asks ``unstuck doctor`` or ``unstuck why`` need not wait and look twice.
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QueueAges:
     """What one coordinator has seen so far: queue → the oldest message (its hash), and when it was first seen so."""
 
     seen: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
-    def after(self, oldest: Mapping[str, str], at: float) -> Standing:
+    def after(self, oldest: Mapping[str, str], at: float) -> QueueAges:
         """What is known after a look.
 
         Args:
@@ -29,7 +29,7 @@ class Standing:
             # A clock that was set back must not make a message look younger than this look.
             since = min(known[1], at) if known is not None and known[0] == hash(message) else at
             now[queue] = (hash(message), since)
-        return Standing(now)
+        return QueueAges(now)
 
     @property
     def since(self) -> dict[str, float]:

@@ -15,7 +15,7 @@ from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.dispatcher import Dispatcher
-from unstuck.coordinator.reconcile.heartbeat import Presence
+from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.jobs import Store
@@ -62,8 +62,8 @@ def assemble(settings: Settings) -> Parts:
     sweep = Sweep(store, reconciler, settings, collector=collector)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)
-    presence = Presence(client, keys, name, WarehouseProbe(settings))
-    consumer = Consumer(stream, reconciler, sweep, settings, presence=presence)
+    heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings))
+    consumer = Consumer(stream, reconciler, sweep, settings, heartbeat=heartbeat)
     return Parts(client, store, reconciler, sweep, stream, consumer)
 
 

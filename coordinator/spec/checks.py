@@ -1,4 +1,4 @@
-"""Problems that only the whole spec shows: needs, cycles, joins, forks, outputs, parameters and their bounds. Pure.
+"""Problems that only the whole spec shows: needs, cycles, joins, forks, outputs, parameters and their bounds (pure).
 
 Only what the spec alone can decide is refused. A Python step may write any output, so a question that depends on one is
 left to the runner.

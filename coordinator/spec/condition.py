@@ -1,4 +1,4 @@
-"""Read, check and evaluate the condition (``when:``) of a group. Pure.
+"""Read, check and evaluate the condition (``when:``) of a group (pure).
 
 A condition is an expression over the job's parameters and the small values that earlier groups recorded, in a small
 part of Python's grammar: no calls, no functions, and no attributes of Python objects. Nothing here raises anything but

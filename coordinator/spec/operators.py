@@ -1,4 +1,4 @@
-"""What each operator of a condition does with values that JSON can hold, within bounds. Pure.
+"""What each operator of a condition does with values that JSON can hold, within bounds (pure).
 
 An operator answers at once with a value no larger than its bounds, or raises `Impossible` with a sentence that names
 both values. Python itself would compute ``9 ** 4000000`` for seconds, and would format with ``"%9d" % x``.

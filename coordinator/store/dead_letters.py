@@ -1,4 +1,4 @@
-"""Dead letters: reports that could not be applied. A person looks at them, replays them or drops them.
+"""Dead letters: reports that could not be applied, for a person to look at, to replay or to drop.
 
 A replay puts the report back onto the report stream, for a coordinator to apply. The job's event log says who did it.
 """

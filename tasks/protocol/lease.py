@@ -1,4 +1,4 @@
-"""The lease: claim, renew, finish. The only way a worker writes to the store; each is one Lua script.
+"""The lease: claim, renew and finish, by which alone a worker writes to the store; each is one Lua script.
 
 Every call is idempotent, because redis-py repeats a command whose reply was lost. Worker scripts write the
 attempt record only, never the job's commit (docs/protocol.md, rule 2): a wide job must not make its coordinator lose

@@ -310,7 +310,7 @@ class Watchdog:
 def _report(lease: Lease, token: Token, outcome: Outcome) -> None:
     """Report in the dead runner's stead. If Redis stays away, the lapsed lease says the same, later."""
     event = os.urandom(8).hex()
-    reach(Point.BEFORE_LAST_WORD, token.job)
+    reach(Point.BEFORE_LOSS_REPORT, token.job)
     try:
         answer = persistently(REPORT_FOR, lease.finish, token, outcome, event)
         log.info("%s: finished as %s for its runner: %s", token, outcome.kind, answer)

@@ -1,4 +1,4 @@
-"""The policy of a watchdog: from an observation of its runner to an action. Pure: no process, no clock, no store.
+"""The policy of a watchdog: from an observation of its runner to an action (pure: no process, no clock, no store).
 
 A runner that is told to stop never goes on for ever. A runner that is killed because the user canceled was canceled,
 not lost.

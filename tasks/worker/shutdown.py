@@ -115,6 +115,6 @@ def this_worker() -> Stopping | None:
     return _stopping
 
 
-def sign_of_this_worker() -> ShutdownFlag | None:
+def shutdown_flag_of_this_worker() -> ShutdownFlag | None:
     """The shutdown flag of the worker that this process is, or was forked from; None if there is none."""
     return None if _stopping is None else _stopping.flag

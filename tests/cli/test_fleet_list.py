@@ -16,7 +16,7 @@ from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.heartbeat import Presence
+from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.tasks.protocol.processes import FORGOTTEN, ProcessRegistry
 from unstuck.tasks.transport.redis_client import connect
 
@@ -77,7 +77,7 @@ def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, head: Head) -
     assert one.swept_at <= one.seen
     (line,) = [line for line in cli("fleet").stdout.splitlines() if "host:1" in line]
     assert line.count(" ago") == 3
-    head.presence.leave()
+    head.heartbeat.leave()
     ProcessRegistry(head.redis, head.keys).note(lambda now: replace(one, seen=now - 3610))
     done = cli("fleet")
     assert "not heard of for 1h00m" in done.stdout
@@ -85,16 +85,16 @@ def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, head: Head) -
 
 
 def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(head: Head) -> None:
-    presence = Presence(connect("redis://127.0.0.1:1/0", timeout=0.2, repeats=0), head.keys, "host:1:word")
-    consumer = Consumer(head.stream, head.reconciler, head.sweep, head.settings, presence=presence)
+    heartbeat = Heartbeat(connect("redis://127.0.0.1:1/0", timeout=0.2, repeats=0), head.keys, "host:1:word")
+    consumer = Consumer(head.stream, head.reconciler, head.sweep, head.settings, heartbeat=heartbeat)
     job = head.submit(group("a"))
     consumer.step()
     head.work(head.hints(job)[0])
     consumer.step()
     assert head.status(job) is Status.FINISHED
     assert head.client.fleet().coordinators == ()
-    presence.leave()
-    assert presence.forget_silent() == 0
+    heartbeat.leave()
+    assert heartbeat.forget_silent() == 0
 
 
 @pytest.mark.parametrize("round_of", ["a sweep nobody did", "reports"])
@@ -102,7 +102,7 @@ def test_a_coordinator_at_work_is_never_called_silent(head: Head, round_of: str)
     """After an outage one round takes minutes. Here each job takes twenty seconds, by the clock of its thread."""
     clock = [0.0]
     consumer = Consumer(
-        head.stream, head.reconciler, head.sweep, head.settings, lambda: clock[0], presence=head.presence
+        head.stream, head.reconciler, head.sweep, head.settings, lambda: clock[0], heartbeat=head.heartbeat
     )
     for name in ("a", "b", "c"):
         head.submit(group("only"), name=name)
@@ -137,14 +137,14 @@ def test_a_coordinator_that_ends_in_good_order_leaves_the_list(head: Head) -> No
 
 
 def test_runners_and_coordinators_are_forgotten_after_an_hour_of_silence(head: Head) -> None:
-    head.presence.note(None, None)
+    head.heartbeat.note(None, None)
     for name, heard in (("long", FORGOTTEN + 60), ("short", FORGOTTEN - 60)):
         head.note_runner(name, heard)
-    assert head.presence.forget_silent() == 1
+    assert head.heartbeat.forget_silent() == 1
     assert [one.id for one in head.client.fleet().runners] == ["short"]
     assert len(head.client.fleet().coordinators) == 1
     head.redis.hset(head.keys.processes, "odd", "a line of nobody")
-    assert head.presence.forget_silent() == 1
+    assert head.heartbeat.forget_silent() == 1
     assert not head.redis.hexists(head.keys.processes, "odd")
 
 

@@ -21,7 +21,7 @@ from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.dispatcher import Dispatcher
-from unstuck.coordinator.reconcile.heartbeat import Presence
+from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
@@ -88,8 +88,8 @@ class Head:
         name = f"host:1:{mint()}"
         self.stream = ReportStream(self.redis, self.keys, name)
         self.stream.open()
-        self.presence = Presence(self.redis, self.keys, name)
-        self.consumer = Consumer(self.stream, self.reconciler, self.sweep, self.settings, presence=self.presence)
+        self.heartbeat = Heartbeat(self.redis, self.keys, name)
+        self.consumer = Consumer(self.stream, self.reconciler, self.sweep, self.settings, heartbeat=self.heartbeat)
         self.client = Client(self.settings, redis_client=self.redis)
         self.lease = Lease(self.redis, self.keys, self.settings.lease_ttl)
 

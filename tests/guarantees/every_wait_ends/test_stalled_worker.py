@@ -116,7 +116,7 @@ def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_th
     """Its watchdog goes on saying that an idle runner listens. Here it was told over the broker to listen no more."""
 
     def queues(stalled_after: str) -> dict[str, Any]:
-        head.presence.note(None, 0.0)
+        head.heartbeat.note(None, 0.0)
         done = Cli(redis_server.url, tmp_path)("doctor", "--json", UNSTUCK_STALLED_AFTER=stalled_after)
         (found,) = [one for one in json.loads(done.stdout)["findings"] if one["code"] == "QUEUES"]
         return dict(found)

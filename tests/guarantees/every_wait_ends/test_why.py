@@ -44,7 +44,7 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(make_h
     head.note_runner("r", heard=-60, idle_since=1.0)
     head.redis.hset(head.keys.processes, mapping={"odd": "no line of ours", "odder": "[]"})
     head.redis.lpush(head.keys.queue("light"), "the hint, as Celery writes it")
-    head.presence.note(None, 0.0)  # whatever somebody wrote there
+    head.heartbeat.note(None, 0.0)  # whatever somebody wrote there
     found = wait_until(lambda: (now := why(head, job)["a"]) and "idle" in now.what and now, 10, "that to be said")
     assert found.what.startswith("queue light: 1 runner listens, and none has taken it yet; messages lie on queue")
     assert "worker host-9:70" in found.what

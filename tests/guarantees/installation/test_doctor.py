@@ -19,7 +19,7 @@ from tests.cli.conftest import Cli
 from tests.support.coordinator import Head, group
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer, free_port, wait_until
-from unstuck.coordinator.reconcile.heartbeat import Presence
+from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 
@@ -181,7 +181,7 @@ def test_a_message_that_was_sent_without_the_prefix_is_named(
 def test_what_waits_in_the_store_is_named(head: Head, told: Callable[[], dict[str, dict[str, Any]]]) -> None:
     job = head.submit(group("a"))
     head.sweep.run()
-    head.presence.note(None, 0.0)
+    head.heartbeat.note(None, 0.0)
     long_ago = f"{(head.redis.time()[0] - 100) * 1000}-0"
     assert told()["WAREHOUSE_ID"]["level"] == "ok"
 
@@ -226,13 +226,13 @@ def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
     head.submit(group("a"))
     probe = WarehouseProbe(head.settings)
     wait_until(lambda: probe.seen(0.0).id is not None, 10, "the coordinator's look")
-    presence = Presence(head.redis, head.keys, "host-1:7:word", probe)
-    presence.note(None, 0.0)
+    heartbeat = Heartbeat(head.redis, head.keys, "host-1:7:word", probe)
+    heartbeat.note(None, 0.0)
     assert told()["WAREHOUSE_SHARED"]["level"] == "ok"
     folder = Path(head.settings.warehouse)
     folder.rename(folder.with_name("the-home-of-host-1"))
     elsewhere = Warehouse(str(folder)).ensure_id()
-    presence.note(None, 0.0)
+    heartbeat.note(None, 0.0)
     found = told()["WAREHOUSE_SHARED"]
     assert found["level"] == "problem"
     assert "host-1:7" in found["text"]
@@ -247,10 +247,10 @@ def test_a_new_installation_has_no_false_problem_after_its_first_submit(
     """Every process of a new fleet looks before the first submit makes the warehouse, and is asked right after it."""
     probe = WarehouseProbe(head.settings)
     wait_until(lambda: probe.seen(0.0).id is not None, 10, "the coordinator's look")
-    presence = Presence(head.redis, head.keys, "host-1:7:word", probe)
-    presence.note(None, 0.0)
+    heartbeat = Heartbeat(head.redis, head.keys, "host-1:7:word", probe)
+    heartbeat.note(None, 0.0)
     head.submit(group("a"))
-    presence.note(None, 0.0)
+    heartbeat.note(None, 0.0)
     found = told()["WAREHOUSE_SHARED"]
     assert (found["level"], "0 of 1 runners" in found["text"]) == ("ok", True), found
     # But one that still sees none when it has looked again does not see the folder that all others see.
@@ -263,7 +263,7 @@ def test_a_new_installation_has_no_false_problem_after_its_first_submit(
 def test_submits_that_no_coordinator_hears_are_named(head: Head, redis_server: RedisServer, tmp_path: Path) -> None:
     """Its thread for reports lives and notes itself; what Celery should bring it lies on the queue."""
     head.redis.lpush(head.keys.queue("control"), "a submit, as Celery writes it")
-    head.presence.note(None, 0.0)
+    head.heartbeat.note(None, 0.0)
     assert examine(redis_server.url, tmp_path)[1]["QUEUES"]["level"] == "ok", "it came just now"
     code, findings = examine(redis_server.url, tmp_path, UNSTUCK_STALLED_AFTER="100ms")
     found = findings["QUEUES"]
@@ -276,7 +276,7 @@ def test_submits_that_no_coordinator_hears_are_named(head: Head, redis_server: R
 def test_a_coordinator_of_another_release_or_python_is_named(
     head: Head, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
-    head.presence.note(None, 0.0)
+    head.heartbeat.note(None, 0.0)
     found = told()["VERSIONS"]
     assert (found["level"], "of 1 runners and coordinators 1 say" in found["text"]) == ("ok", True), found
     ((name, line),) = head.redis.hgetall(head.keys.processes).items()

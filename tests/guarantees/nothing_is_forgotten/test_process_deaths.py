@@ -199,7 +199,7 @@ def thaw(pids: Iterable[int]) -> None:
 RUNNER_DEATHS: dict[str, tuple[list[Point], list[int], int]] = {
     "after the claim": ([Point.AFTER_CLAIM], [2], 2),
     "in the middle of a step": ([Point.AFTER_OUTPUT], [1, 2], 2),
-    "in the middle of a step, its watchdog too": ([Point.AFTER_OUTPUT, Point.BEFORE_LAST_WORD], [1, 2], 2),
+    "in the middle of a step, its watchdog too": ([Point.AFTER_OUTPUT, Point.BEFORE_LOSS_REPORT], [1, 2], 2),
     "before the marker": ([Point.BEFORE_MARKER], [1, 2], 2),
     "after the marker": ([Point.AFTER_MARKER], [1], 2),
     "before the outcome": ([Point.BEFORE_FINISH], [1], 2),
