@@ -44,7 +44,7 @@ class Room:
         self.full = full
         self.alive: list[int] = []
 
-    def __call__(self, key: Hashable, place: str, work: Work, *, anew: bool = False) -> bool:
+    def __call__(self, key: Hashable, place: str, work: Work, *, new_try: bool = False) -> bool:
         if not self.full:
             work(lambda: self.alive.append(1))
         return self.full
@@ -79,14 +79,14 @@ def test_one_that_asks_the_log_says_nothing_before_it_knows(state: JobState) -> 
     assert told == [DONE]
 
 
-@pytest.mark.parametrize(("abort", "anew", "said"), [(None, False, [GOES_ON]), (None, True, []), (WHY, False, [])])
+@pytest.mark.parametrize(("abort", "new_try", "said"), [(None, False, [GOES_ON]), (None, True, []), (WHY, False, [])])
 def test_a_try_that_is_looked_after_while_it_waits_for_room_goes_on(
-    state: JobState, abort: Reason | None, anew: bool, said: list[PublishResult]
+    state: JobState, abort: Reason | None, new_try: bool, said: list[PublishResult]
 ) -> None:
     """A new one was told of a moment ago."""
     told: list[PublishResult] = []
     publish, _ = publisher(lambda _, result: told.append(result) or True, background=Room(full=True))
-    publish.soon(state, abort, anew)
+    publish.soon(state, abort, new_try)
     assert told == said
 
 
