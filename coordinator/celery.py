@@ -13,7 +13,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, ReportConsumer, hide_from_log
 from unstuck.coordinator.reconcile.wiring import parts
-from unstuck.coordinator.spec.checks import CONTROL_QUEUE
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging

@@ -10,11 +10,10 @@ from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, w
 from unstuck.coordinator.doctor.host_facts import JavaFacts, WarehouseFacts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.coordinator.explain.explanation import longest_gap
-from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.coordinator.views.fleet import FleetView
 from unstuck.coordinator.views.queues import some
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.processes import WarehouseSeen
 from unstuck.tasks.settings import LAST_STEPS, Settings
 

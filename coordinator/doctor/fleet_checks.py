@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from unstuck.coordinator.doctor.finding import Finding, ago, count_of, ok, problem, warning
-from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.coordinator.views.fleet import FleetView, QueueView
 from unstuck.coordinator.views.queues import STALLED_AFTER, left_lying, some
 from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 
 
 def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float = STALLED_AFTER) -> list[Finding]:

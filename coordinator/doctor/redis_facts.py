@@ -11,9 +11,8 @@ from typing import Any, cast
 import redis
 
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.coordinator.store.jobs import REPORT_GROUP
-from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.report import NEWEST_SCHEMA, SCHEMA_VERSION
 
 JOBS_EXAMINED = 200  # open jobs whose warehouse is compared

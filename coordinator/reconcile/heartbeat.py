@@ -8,9 +8,8 @@ from __future__ import annotations
 import redis
 
 from unstuck.coordinator.reconcile.queue_age import QueueAges
-from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.tasks.identity import release_here
-from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, WarehouseSeen
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 

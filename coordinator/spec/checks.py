@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.spec.condition import Scope, check
 from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
 from unstuck.tasks.protocol.group import GroupSpec, Step
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.secrets import reference_in
-
-if TYPE_CHECKING:
-    from unstuck.coordinator.spec.model import JobSpec
 
 MAX_GROUPS = 10_000
 MAX_MEMBERS = 100_000  # of all literal forks together
@@ -31,7 +29,6 @@ MAX_KEY = 200  # characters of a submit key
 MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of a second
 
 
-CONTROL_QUEUE = "control"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
@@ -39,7 +36,20 @@ _SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DO
 _SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b|^\s*set\b""", re.IGNORECASE)
 
 
-def problems_in(spec: JobSpec) -> list[Problem]:
+class Spec(Protocol):
+    """What the checks read of a ``JobSpec``."""
+
+    @property
+    def groups(self) -> Sequence[GroupSpec]: ...
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+    @property
+    def publish(self) -> Sequence[str] | None: ...
+    @property
+    def defaults(self) -> Any: ...
+
+
+def problems_in(spec: Spec) -> list[Problem]:
     """Everything that is wrong with ``spec`` as a whole."""
     groups: dict[str, GroupSpec] = {}
     for group in spec.groups:
@@ -98,7 +108,7 @@ def _graph(every: Sequence[GroupSpec], *, nameless: bool = False) -> Iterator[Pr
     yield from _cycle(every, groups)
 
 
-def _sizes(spec: JobSpec) -> Iterator[Problem]:
+def _sizes(spec: Spec) -> Iterator[Problem]:
     if len(spec.groups) > MAX_GROUPS:
         yield Problem(
             f"{len(spec.groups):,} groups; at most {MAX_GROUPS:,} are allowed (a fork is one group)", ("groups",)
@@ -230,7 +240,7 @@ def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], ow
     return None
 
 
-def _conditions(spec: JobSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
+def _conditions(spec: Spec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
     if not any(group.when is not None for group in spec.groups):
         return
     bits, above = _ancestors(groups)
@@ -272,7 +282,7 @@ def outputs_of(group: GroupSpec) -> list[str]:
     return [step.output for step in group.steps if step.output is not None]
 
 
-def _outputs(spec: JobSpec) -> Iterator[Problem]:
+def _outputs(spec: Spec) -> Iterator[Problem]:
     # Compared without case: Spark's views and some file systems do not tell `Flights` from `flights`.
     first: dict[str, tuple[str, str]] = {}
     for i, group in enumerate(spec.groups):
@@ -287,7 +297,7 @@ def _outputs(spec: JobSpec) -> Iterator[Problem]:
             yield Problem(message, ("groups", i, "steps", j, "output"))
 
 
-def _statements(spec: JobSpec) -> Iterator[Problem]:
+def _statements(spec: Spec) -> Iterator[Problem]:
     several = cache(several_statements)  # a text may stand in thousands of steps
     for i, group in enumerate(spec.groups):
         for j, step in enumerate(group.steps):
@@ -307,7 +317,7 @@ def several_statements(sql: str) -> bool:
     return bool(first.strip()) and bool(rest.strip("; \t\r\n\f\v"))
 
 
-def _publish(spec: JobSpec) -> Iterator[Problem]:
+def _publish(spec: Spec) -> Iterator[Problem]:
     declared = [name for group in spec.groups for name in outputs_of(group)]
     any_python = any(step.python for group in spec.groups for step in group.steps)
     seen: set[str] = set()
@@ -320,7 +330,7 @@ def _publish(spec: JobSpec) -> Iterator[Problem]:
         seen.add(name)
 
 
-def _params(spec: JobSpec) -> Iterator[Problem]:
+def _params(spec: Spec) -> Iterator[Problem]:
     yield from _params_at(spec.params, ("params",))
     for i, group in enumerate(spec.groups):
         yield from _params_at(group.params, ("groups", i, "params"))
@@ -328,7 +338,7 @@ def _params(spec: JobSpec) -> Iterator[Problem]:
             yield from _params_at(step.params, ("groups", i, "steps", j, "params"))
 
 
-def _params_at(params: dict[str, Any], loc: Loc) -> Iterator[Problem]:
+def _params_at(params: Mapping[str, Any], loc: Loc) -> Iterator[Problem]:
     if not params:
         return
     # A few will do, and a Python list that holds itself would bring them without end.
@@ -341,7 +351,7 @@ def _params_at(params: dict[str, Any], loc: Loc) -> Iterator[Problem]:
         yield Problem(f"more than {MAX_PARAMS // 1024} KB of parameters; put data into a file that the step reads", loc)
 
 
-def _references(spec: JobSpec) -> Iterator[Problem]:
+def _references(spec: Spec) -> Iterator[Problem]:
     """What is wrong with ``${env:NAME}`` outside of parameters, and with the texts of ``conf``."""
     for conf, loc in (
         (spec.defaults.conf, ("defaults", "conf")),

@@ -17,8 +17,7 @@ import redis
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.loading import bare_state
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.spec.checks import CONTROL_QUEUE
-from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
 
 COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.coordinator.views.fleet import FleetView
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.processes import RunnerStatus
 
 STALLED_AFTER = 60.0  # seconds for which a message may wait beside idle runners, where UNSTUCK_STALLED_AFTER says none

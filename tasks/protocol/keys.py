@@ -6,6 +6,8 @@ Cluster (nor does Celery's broker).
 
 from __future__ import annotations
 
+CONTROL_QUEUE = "control"  # the queue of Celery on which coordinators listen
+
 
 class JobKeys:
     """The keys of one job."""

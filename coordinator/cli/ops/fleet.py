@@ -11,9 +11,9 @@ from rich.text import Text
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, iso, one_line, stderr, stdout, table
-from unstuck.coordinator.spec.checks import CONTROL_QUEUE
 from unstuck.coordinator.views.fleet import FleetView, QueueView
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.processes import ProcessStatus
 from unstuck.tasks.redis_url import without_password
 
