@@ -346,3 +346,12 @@ def test_help_imports_neither_spark_nor_what_only_workers_need(cli: Cli) -> None
 )
 def test_no_address_is_shown_with_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+@pytest.mark.parametrize("command", ["validate", "submit"])
+def test_a_closed_standard_input_is_a_wrong_use_and_said_so(cli: Cli, command: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$@" <&-', "sh", *COMMAND, command, "-"],
+        cwd=cli.folder, env=cli.env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "standard input is closed" in done.stderr) == (2, True), done.stderr

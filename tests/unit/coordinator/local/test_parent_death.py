@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,10 @@ def test_a_program_whose_parent_died_before_it_was_tied_is_not_run(tmp_path: Pat
 
     assert subprocess.run(command, check=False, timeout=20).returncode == 1
     assert not ran.exists()
+
+
+def test_a_program_does_not_inherit_the_signals_that_python_ignores() -> None:
+    # A shell's own tool shows what it was given: Python would ignore two signals again.
+    done = subprocess.run(tied(["grep", "SigIgn", "/proc/self/status"]), capture_output=True, text=True, check=True)
+    ignored = int(done.stdout.split()[1], 16)
+    assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
