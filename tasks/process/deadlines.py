@@ -22,7 +22,7 @@ MAX_WAITING = 1000  # lines that wait to be written
 
 
 def call_in_thread(call: Callable[[], T], name: str) -> Future[T]:
-    """Run ``call`` in a thread that keeps no process alive. Whoever stops waiting for the future leaves it behind.
+    """Run ``call`` in a thread that keeps no process alive. A caller may stop waiting for it.
 
     Raises:
         RuntimeError: no thread can be started.

@@ -25,7 +25,7 @@ from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Hint, Token, split_member
 from unstuck.tasks.settings import whoami
 
-ANSWER_KEPT = 900  # seconds; whoever finishes goes on trying for less (attempt.FINISH_FOR, watchdog.REPORT_FOR)
+ANSWER_KEPT = 900  # seconds; longer than any process goes on trying to finish (attempt.FINISH_FOR, watchdog.REPORT_FOR)
 
 
 class ClaimAnswer(StrEnum):
