@@ -1,6 +1,6 @@
 """From the state of a job: what changes, and what must be done (pure: no I/O, no clock, no randomness).
 
-Everything follows from the states as they stand, not from what woke the coordinator, nor how often. ``decide`` moves the
+Everything follows from the states as they stand, not from what woke the coordinator or how often. ``decide`` moves the
 given state forward; if the commit is refused, the caller throws that state away.
 """
 
