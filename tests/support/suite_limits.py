@@ -33,6 +33,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
+def pytest_runtest_setup() -> None:
+    # `nohup` ignores SIGHUP, and a test sends it to its children. The process above those that run tests keeps its own.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(GRACE, "seconds that a test has after its timeout, until its process is ended", default="60")
     parser.addini(END, "seconds that a process has for its end, when all tests have ended", default="60")

@@ -64,13 +64,13 @@ class Suite:
         (self.folder / f"test_{name}.py").write_text(HEAD + text)
 
     def run(self, *options: str, **settings: float) -> int:
-        """In the background of a shell that runs a script; its exit code."""
+        """In the background of a shell that runs a script and ignores SIGHUP, as `nohup` does; its exit code."""
         pytest = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
         pytest += ["-p", "tests.support.suite_limits"]
         told = ["-p", "no:cacheprovider", *(part for name in settings for part in ("-o", f"{name}={settings[name]}"))]
         with self.out.open("wb") as out:
             return subprocess.run(
-                ["sh", "-c", '"$@" & wait $!', "sh", *pytest, *told, *options, str(self.folder)],
+                ["sh", "-c", 'trap "" HUP; "$@" & wait $!', "sh", *pytest, *told, *options, str(self.folder)],
                 env={**os.environ, "PYTHONPATH": str(ROOT), "STARTED": str(self.started)},
                 stdout=out,
                 stderr=out,
@@ -109,7 +109,7 @@ def test_a_signal_of_the_keyboard_reaches_what_a_test_starts_though_a_script_sta
     suite.file(
         "signals",
         """
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
 def test_ends(number):
     code = f"import os; os.kill(os.getpid(), {int(number)})"
     assert subprocess.run([sys.executable, "-c", code], stderr=-3).returncode == -number
