@@ -130,8 +130,8 @@ def test_deep_json_is_refused_and_breaks_nothing() -> None:
 
 
 def test_an_alias_to_itself_and_an_alias_to_nothing_are_refused() -> None:
-    assert refusal("a: &x [*x]") == "s.yaml:1:8: a[0]: the alias *x stands inside what it stands for"
-    assert refusal("a: *x") == "s.yaml:1:4: a: the alias *x has no anchor &x above it"
+    assert refusal("a: &x [*x]") == "s.yaml:1:8: a[0]: the alias *x has no anchor &x whose value ends above it"
+    assert refusal("a: *x") == "s.yaml:1:4: a: the alias *x has no anchor &x whose value ends above it"
 
 
 @pytest.mark.parametrize("tag", ["!!python/object/apply:os.system", "!!binary", "!!set", "!!int", "!mine"])
