@@ -87,7 +87,7 @@ class JobSpec(Strict):
             problems = problems_of(error, data, _MODELS)
             told = {problem.loc for problem in problems}
             raise SpecError([*problems, *(p for p in problems_of_graph(data) if p.loc not in told)]) from None
-        if problems := problems_in(spec):
+        if problems := problems_in(spec.groups, spec.params, spec.publish or (), spec.defaults.conf):
             raise SpecError(problems)
         return spec
 

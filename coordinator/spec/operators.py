@@ -1,4 +1,4 @@
-"""What each operator of a condition does with values that JSON can hold, within bounds (pure).
+"""Each operator of a condition, for values that JSON can hold, within bounds (pure).
 
 An operator answers at once with a value no larger than its bounds, or raises `Impossible` with a sentence that names
 both values. Python itself would compute ``9 ** 4000000`` for seconds, and would format with ``"%9d" % x``.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from unstuck.coordinator.spec.problems import describe, listed, shorten
@@ -33,77 +34,46 @@ def named(value: Any) -> str:
     return "none" if value is None else describe(value).removeprefix("the number ")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _all(kind: Any, *values: Any) -> bool:
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 
-def _numbers(sign: str, a: Any, b: Any) -> None:
-    if not (_is_number(a) and _is_number(b)):
-        raise Impossible(f"{named(a)} {sign} {named(b)}: expected two numbers")
+def _calculated(sign: str, compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    sides = f"{named(a)} {sign} {named(b)}"
+    if sign == "+" and (_all(str, a, b) or _all(list, a, b)):
+        if len(a) + len(b) > MAX_JOINED:
+            raise Impossible(f"+ of two {'texts' if isinstance(a, str) else 'lists'} is longer than {MAX_JOINED:,}")
+        return a + b
+    if not _all(int | float, a, b):
+        raise Impossible(f"{sides}: expected two numbers{', two texts or two lists' if sign == '+' else ''}")
     if any(isinstance(value, int) and value.bit_length() > MAX_BITS for value in (a, b)):
         raise Impossible(f"{sign} of a whole number of more than {MAX_BITS:,} bits")
-
-
-def _arithmetic(sign: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def bounded(a: Any, b: Any) -> Any:
-        _numbers(sign, a, b)
-        if b == 0 and sign in ("/", "//", "%"):
-            raise Impossible(f"{named(a)} {sign} 0: division by zero")
-        return compute(a, b)
-
-    return bounded
-
-
-def _power(a: Any, b: Any) -> Any:
-    _numbers("**", a, b)
-    # Python would compute 9 ** 4000000, which takes seconds.
-    if isinstance(a, int) and isinstance(b, int) and a.bit_length() * abs(b) > MAX_BITS:
-        raise Impossible(f"{named(a)} ** {named(b)} has more than {MAX_BITS:,} bits")
-    if isinstance(a, float) and isinstance(b, int) and b.bit_length() > MAX_BITS:
-        raise Impossible(f"{named(a)} ** {named(b)} is too large")
-    value = a**b
+    if sign == "**" and _all(int, a, b) and a.bit_length() * abs(b) > MAX_BITS:
+        raise Impossible(f"{sides} has more than {MAX_BITS:,} bits")
+    try:
+        value = compute(a, b)
+    except ArithmeticError as error:
+        raise Impossible(f"{sides}: {error.args[-1]}") from None
     if isinstance(value, complex):
-        raise Impossible(f"{named(a)} ** {named(b)} is no real number")
+        raise Impossible(f"{sides} is no real number")
     return value
 
 
-def _add(a: Any, b: Any) -> Any:
-    for kind in (str, list):
-        if isinstance(a, kind) and isinstance(b, kind):
-            if len(a) + len(b) > MAX_JOINED:
-                raise Impossible(f"+ of two {'texts' if kind is str else 'lists'} is longer than {MAX_JOINED:,}")
-            return operator.add(a, b)
-    if not (_is_number(a) and _is_number(b)):
-        raise Impossible(f"{named(a)} + {named(b)}: expected two numbers, two texts or two lists")
-    return _arithmetic("+", operator.add)(a, b)
+def _number(value: Any) -> Any:
+    if not _all(int | float, value):
+        raise Impossible(f"a sign before {named(value)}: expected a number")
+    return value
 
 
-def _signed(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def bounded(value: Any) -> Any:
-        if not _is_number(value):
-            raise Impossible(f"a sign before {named(value)}: expected a number")
-        return compute(value)
-
-    return bounded
-
-
-def _ordered(sign: str, compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def typed(a: Any, b: Any) -> bool:
-        alike = any(isinstance(a, kind) and isinstance(b, kind) for kind in (str, list))
-        if not alike and not (_is_number(a) and _is_number(b)):
-            first = "; ask whether it is none first" if a is None or b is None else ""
-            raise Impossible(f"{named(a)} {sign} {named(b)} cannot be compared{first}")
-        return compare(a, b)
-
-    return typed
+def _ordered(sign: str, compare: Callable[[Any, Any], bool], a: Any, b: Any) -> bool:
+    if not any(_all(kind, a, b) for kind in (int | float, str, list)):
+        hint = "; ask whether it is none first" if a is None or b is None else ""
+        raise Impossible(f"{named(a)} {sign} {named(b)} cannot be compared{hint}")
+    return compare(a, b)
 
 
 def _within(a: Any, b: Any) -> bool:
-    if isinstance(b, str) and isinstance(a, str):
-        return a in b
-    if isinstance(b, list):
-        return a in b
-    if isinstance(b, dict) and isinstance(a, str):
+    if isinstance(b, list) or (isinstance(b, str | dict) and isinstance(a, str)):
         return a in b
     raise Impossible(f"{named(a)} in {named(b)}: expected a list, or text in text")
 
@@ -114,30 +84,30 @@ def pick(value: Any, key: Any) -> Any:
         if key in value:
             return value[key]
         raise Impossible(f"there is no {shorten(key)} in a mapping of {listed(value, 5) or 'nothing'}")
-    if isinstance(value, list | str) and isinstance(key, int) and not isinstance(key, bool):
+    if isinstance(value, list | str) and _all(int, key):
         if -len(value) <= key < len(value):
             return value[key]
         raise Impossible(f"{named(value)} of {len(value)} has no place {named(key)}")
-    raise Impossible(f"{named(value)} has no {shorten(str(key)) if isinstance(key, str) else named(key)}")
+    raise Impossible(f"{named(value)} has no {shorten(key) if isinstance(key, str) else named(key)}")
 
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Not: lambda value: not truth(value),
-    ast.USub: _signed(operator.neg),
-    ast.UAdd: _signed(operator.pos),
-    ast.Add: _add,
-    ast.Sub: _arithmetic("-", operator.sub),
-    ast.Mult: _arithmetic("*", operator.mul),
-    ast.Div: _arithmetic("/", operator.truediv),
-    ast.FloorDiv: _arithmetic("//", operator.floordiv),
-    ast.Mod: _arithmetic("%", operator.mod),
-    ast.Pow: _power,
+    ast.USub: lambda value: -_number(value),
+    ast.UAdd: _number,
+    ast.Add: partial(_calculated, "+", operator.add),
+    ast.Sub: partial(_calculated, "-", operator.sub),
+    ast.Mult: partial(_calculated, "*", operator.mul),
+    ast.Div: partial(_calculated, "/", operator.truediv),
+    ast.FloorDiv: partial(_calculated, "//", operator.floordiv),
+    ast.Mod: partial(_calculated, "%", operator.mod),
+    ast.Pow: partial(_calculated, "**", operator.pow),
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
-    ast.Lt: _ordered("<", operator.lt),
-    ast.LtE: _ordered("<=", operator.le),
-    ast.Gt: _ordered(">", operator.gt),
-    ast.GtE: _ordered(">=", operator.ge),
+    ast.Lt: partial(_ordered, "<", operator.lt),
+    ast.LtE: partial(_ordered, "<=", operator.le),
+    ast.Gt: partial(_ordered, ">", operator.gt),
+    ast.GtE: partial(_ordered, ">=", operator.ge),
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
     ast.In: _within,

@@ -167,7 +167,7 @@ class _Builder:
         self.problems: list[Problem] = []
         self._size = 0
         self._word: Callable[[str], Any] = plain_scalar
-        self._anchors: dict[str, Node] = {}
+        self._anchors: dict[str | None, Node] = {}
 
     def document(self, events: Iterator[Any], word: Callable[[str], Any]) -> Node:
         """The root of the one document in ``events``; ``word`` reads a scalar without quotes."""
@@ -224,8 +224,7 @@ class _Builder:
             node = Node({key: part.value for key, part in parts.items()}, place, parts)
         else:
             node = Node(self._scalar(event, place, loc), place, parts)
-        if event.anchor is not None:
-            self._anchors[event.anchor] = node
+        self._anchors[event.anchor] = node
         return node
 
     def _mapping(self, events: Iterator[Any], loc: Loc) -> dict[Any, Node]:
