@@ -389,6 +389,8 @@ def _value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
             if not isinstance(key, str):
                 yield Problem(f"a key must be text, not {describe(key)}", loc)
                 continue
+            if wrong := _scalar_problem(key):
+                yield Problem(wrong, (*loc, key), True)
             if (found := reference_in(key)) is not None:
                 message = f"{shorten(found)}: a reference is resolved in a value, and not in a key"
                 yield Problem(message, (*loc, key), True)
