@@ -201,9 +201,8 @@ def _fork(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec]) -> Iterator[
         elif isinstance(value, str) and (found := reference_in(value)) is not None:
             message = "the values of a fork are stored and shown, so no reference is resolved in them"
             yield Problem(f"{shorten(found)}: {message}; put it under params:", at)
-    if group.fork_from is not None:
-        if wrong := _fork_source(group, group.fork_from.output, groups):
-            yield Problem(wrong, (*loc, "for_each", param, "from"))
+    if group.fork_from is not None and (wrong := _fork_source(group, group.fork_from.output, groups)):
+        yield Problem(wrong, (*loc, "for_each", param, "from"))
 
 
 def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec]) -> str:
