@@ -1,28 +1,4 @@
-"""The errors that the coordinator side raises for callers, one sentence each.
-
-``SpecError`` stands beside the problems that it lists (``spec/problems.py``).
-
-::
-
-    UnstuckError (tasks/errors.py)
-    ├── BadKey              the key of a submit cannot be used
-    ├── KeyConflict         the key belongs to another job
-    ├── ConditionError      the condition of a group cannot be read
-    ├── NoSuchJob           no such job is in the store
-    ├── NoSuchGroup         the job has no such group
-    ├── NoSuchReport        no such report is parked
-    ├── Refused             the state of the job does not allow the command
-    ├── NotDurable          the job is stored, and may be lost with the store
-    ├── NewerJob            a later release stored the job
-    ├── Damaged             the stored job cannot be read
-    ├── PublishFailed       the outputs of the job can never be published
-    ├── WarehouseSilent     the warehouse does not answer
-    ├── FleetRunning        another local fleet runs in this folder
-    ├── FleetFailed         the local fleet could not be started
-    ├── Unreachable         Redis cannot be reached
-    └── BadRequest          a command of the command line makes no sense
-        └── Ambiguous       a shortened job id fits several jobs
-"""
+"""The errors that the coordinator raises for callers, one sentence each; ``SpecError`` is in ``spec/problems.py``."""
 
 from __future__ import annotations
 

@@ -219,13 +219,13 @@ def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec]) ->
             return f"{source!r} is made by group {outside!r}, which is not among the needs; add it to needs:"
         if len(needed) < len(group.needs):
             return ""
-        pythons = [g for g in needed.values() if any(step.python for step in g.steps)]
-        if any(g.for_each is None for g in pythons):
+        makers = [g for g in needed.values() if any(step.python for step in g.steps)]
+        if any(g.for_each is None for g in makers):
             return ""
-        if pythons:
-            return f"group {pythons[0].name!r} is a fork itself; its members would each bring values of their own"
-        known = [*needed, *(name for g in needed.values() for name in outputs_of(g))]
-        return f"no needed group makes {source!r}{suggestion(source, known)}; known: {listed(dict.fromkeys(known))}"
+        if not makers:
+            known = dict.fromkeys([*needed, *(name for g in needed.values() for name in outputs_of(g))])
+            return f"no needed group makes {source!r}{suggestion(source, known)}; known: {listed(known)}"
+        maker = makers[0]
     if maker.for_each is not None:
         return f"group {maker.name!r} is a fork itself; its members would each bring values of their own"
     if maker.is_join:

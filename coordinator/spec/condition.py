@@ -39,7 +39,7 @@ class Reference:
 
     Attributes:
         group: the group that records it; None for a parameter.
-        place: where it stands in the expression, in words.
+        place: where it is in the expression, in words.
     """
 
     name: str
@@ -167,8 +167,15 @@ def evaluate(
         tree, references = parse(text)
         values = {}
         for label, reference in references.items():
-            values[label], absent = _value(reference, params, results)
-            shown.append(f"{label} = {absent or _shown_value(values[label])}")
+            group, name = reference.group, reference.name
+            recorded = params if group is None else results(group)
+            values[label] = None if recorded is None else recorded.get(name)
+            if recorded is None:
+                shown.append(f"{label} = none (group {group} did not succeed)")
+            elif group is not None and name not in recorded:
+                shown.append(f"{label} = none (group {group} did not record it)")
+            else:
+                shown.append(f"{label} = {_shown_value(values[label])}")
         if truth(_walk(tree, values)):
             return ConditionResult(True)
         return ConditionResult(False, f"its condition is false: {_with_values(text, shown)}")
@@ -178,20 +185,6 @@ def evaluate(
         why = f"{type(error).__name__}: {shorten(str(error), 100, quote='')}"
     why = f"its condition cannot be evaluated, and is not tried again: {why}; {_with_values(text, shown)}"
     return ConditionResult(None, why)
-
-
-def _value(
-    reference: Reference, params: Mapping[str, Any], results: Callable[[str], Mapping[str, Any] | None]
-) -> tuple[Any, str]:
-    """The value of a reference; where a result is absent, None and why."""
-    if reference.group is None:
-        return params.get(reference.name), ""
-    recorded = results(reference.group)
-    if recorded is None:
-        return None, f"none (group {reference.group} did not succeed)"
-    if reference.name not in recorded:
-        return None, f"none (group {reference.group} did not record it)"
-    return recorded[reference.name], ""
 
 
 def quoted(text: str) -> str:

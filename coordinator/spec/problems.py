@@ -95,6 +95,11 @@ class Problem:
     def path(self) -> str:
         return path_text(self.loc)
 
+    def to_json(self) -> dict[str, Any]:
+        """As ``unstuck validate --json`` shows it."""
+        place = {"file": self.source or None, "line": self.line, "column": self.column}
+        return {**place, "path": self.path, "message": self.message}
+
     def __str__(self) -> str:
         place = self.source
         if self.line is not None:

@@ -39,7 +39,6 @@ _TAGS: dict[type[yaml.Event], tuple[str | None, ...]] = {
     yaml.MappingStartEvent: (None, "tag:yaml.org,2002:map"),
 }
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_NO_UNICODE = "not valid Unicode: half of a surrogate pair"
 _EMPTY = "the spec is empty; it wants at least name: and groups:"
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 _JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|[^\s,:"\[\]{}]+')  # of a text that is known to be JSON
@@ -63,10 +62,6 @@ class Reading:
     source: str
     root: Node
     problems: tuple[Problem, ...] = ()
-
-    def data(self) -> Any:
-        """Plain values: text, numbers, true, false, None, lists and dicts."""
-        return self.root.value
 
     def located(self, problem: Problem) -> Problem:
         """``problem`` with the line and column of its place, or of the nearest place around it that is written."""
@@ -103,13 +98,13 @@ def read_text(text: str, source: str) -> Reading:
 
     Raises:
         SpecError: empty, too big, too deep, or neither YAML nor JSON. Problems that leave the rest readable
-            (a key that stands twice, a word that readers disagree about) are in ``Reading.problems`` instead.
+            (a key that is written twice, a word that readers disagree about) are in ``Reading.problems`` instead.
     """
     builder = _Builder(source)
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise builder.refused("larger than 10 MB")
     if half := _SURROGATE.search(text):
-        raise builder.refused(_NO_UNICODE, _place_at(text, half.start()))
+        raise builder.refused("not valid Unicode: half of a surrogate pair", _place_at(text, half.start()))
     text = text.removeprefix("\ufeff")
     if not text.strip():
         raise builder.refused(_EMPTY)
@@ -238,11 +233,11 @@ class _Builder:
                 merged.append(self._value(next(events), events, (*loc, "<<")))
                 continue
             self._check_tag(event, place, loc)
-            key = self._text(event, place, loc)  # a key is text whatever it looks like, as in `on:` and `1:`
+            key = str(event.value)  # a key is text whatever it looks like, as in `on:` and `1:`
             value = self._value(next(events), events, (*loc, key))
             if key in parts:
                 line = (parts[key].key_place or place)[0]
-                message = f"{shorten(key)} stands twice in one mapping, first on line {line}; keep one"
+                message = f"{shorten(key)} is written twice in one mapping, first on line {line}; keep one"
                 self._note(message, place, (*loc, key))
             else:
                 parts[key] = value._replace(key_place=place)
@@ -257,7 +252,7 @@ class _Builder:
         return parts
 
     def _scalar(self, event: Any, place: Place, loc: Loc) -> Any:
-        text = self._text(event, place, loc)
+        text = str(event.value)
         if event.tag is not None or not event.implicit[0]:
             return text
         try:
@@ -265,13 +260,6 @@ class _Builder:
         except ValueError as error:
             self._note(str(error), place, loc)
             return text
-
-    def _text(self, event: Any, place: Place, loc: Loc) -> str:
-        text = str(event.value)
-        if _SURROGATE.search(text):  # written as an escape
-            self._note(_NO_UNICODE, place, loc)
-            text = _SURROGATE.sub("?", text)
-        return text
 
     def _check_tag(self, event: Any, place: Place, loc: Loc) -> None:
         if event.tag not in _TAGS[type(event)]:
