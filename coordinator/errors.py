@@ -18,7 +18,7 @@ class KeyConflict(UnstuckError):
 
 
 class ConditionError(UnstuckError):
-    """The condition cannot be read."""
+    """The condition cannot be read or evaluated."""
 
     code = "CONDITION_INVALID"
 
@@ -36,7 +36,7 @@ class NoSuchGroup(UnstuckError):
 
 
 class NoSuchReport(UnstuckError):
-    """No report with this id is parked (it never was, or it was replayed or dropped long ago)."""
+    """No dead letter has this id (it never was one, or it was replayed or dropped long ago)."""
 
     code = "NO_SUCH_REPORT"
 

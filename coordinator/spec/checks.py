@@ -90,11 +90,10 @@ def _rough(group: Any, index: int) -> GroupSpec:
     if isinstance(group, GroupSpec):
         return group
     fields = group if isinstance(group, dict) else {}
-    name, needs, queue = fields.get("name"), fields.get("needs"), fields.get("queue")
+    name, needs = fields.get("name"), fields.get("needs")
     return GroupSpec.model_construct(
         name=name if isinstance(name, str) and name else f"\0{index}",
         needs=tuple(needs) if isinstance(needs, list | tuple) and all(isinstance(n, str) for n in needs) else (),
-        queue=queue if isinstance(queue, str) else None,
         steps=(Step.model_construct(),),
     )
 

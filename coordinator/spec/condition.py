@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import ast
 import json
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from unstuck.coordinator.errors import ConditionError
-from unstuck.coordinator.spec.operators import OPERATORS, Impossible, pick, truth
-from unstuck.coordinator.spec.problems import describe, shorten, suggestion
+from unstuck.coordinator.spec.problems import describe, listed, shorten, suggestion
 from unstuck.tasks.protocol.group import MAX_WHEN
 
+MAX_BITS = 1024  # of a whole number that a condition computes
+MAX_JOINED = 10_000  # characters, or values, of what + puts together
 MAX_DEPTH = 50  # levels of nesting; far below what Python's own stack allows
 SHOWN_TEXT = 200  # characters of the expression in a sentence
 SHOWN_VALUES = 8
@@ -176,10 +179,10 @@ def evaluate(
                 shown.append(f"{label} = none (group {group} did not record it)")
             else:
                 shown.append(f"{label} = {_shown_value(values[label])}")
-        if truth(_walk(tree, values)):
+        if _truth(_walk(tree, values)):
             return ConditionResult(True)
         return ConditionResult(False, f"its condition is false: {_with_values(text, shown)}")
-    except (ConditionError, Impossible) as error:
+    except ConditionError as error:
         why = str(error)
     except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
         why = f"{type(error).__name__}: {shorten(str(error), 100, quote='')}"
@@ -221,16 +224,16 @@ def _walk(node: ast.expr, values: Mapping[str, Any]) -> Any:
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_walk(item, values) for item in items]
         case ast.Attribute(value=inner, attr=key):
-            return pick(_walk(inner, values), key)
+            return _pick(_walk(inner, values), key)
         case ast.Subscript(value=inner, slice=place):
-            return pick(_walk(inner, values), _walk(place, values))
+            return _pick(_walk(inner, values), _walk(place, values))
         case ast.UnaryOp(op=op, operand=operand):
             return OPERATORS[type(op)](_walk(operand, values))
         case ast.BinOp(left=left, op=op, right=right):
             return OPERATORS[type(op)](_walk(left, values), _walk(right, values))
         case ast.BoolOp(op=op, values=parts):
             combined = all if isinstance(op, ast.And) else any
-            return combined(truth(_walk(part, values)) for part in parts)
+            return combined(_truth(_walk(part, values)) for part in parts)
         case ast.Compare(left=first, ops=ops, comparators=others):
             left = _walk(first, values)
             for compare, other in zip(ops, others, strict=True):
@@ -240,3 +243,101 @@ def _walk(node: ast.expr, values: Mapping[str, Any]) -> Any:
                 left = right
             return True
     raise ConditionError(f"{type(node).__name__} is not allowed")
+
+
+# ---- operators -------------------------------------------------------------------------------------------------------
+# Each answers at once with a value within the bounds, or raises `ConditionError` with a sentence that names the values.
+# Python itself would compute `9 ** 4000000` for seconds, and would format with `"%9d" % x`.
+
+
+def _truth(value: Any) -> bool:
+    """Only true, false and none are accepted: else the text "false" would count as true. None counts as false."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise ConditionError(f"{_named(value)} stands where true or false is wanted; compare it with something")
+
+
+def _named(value: Any) -> str:
+    """A value in a sentence: ``none``, ``3``, ``'text'``, ``a list``."""
+    return "none" if value is None else describe(value).removeprefix("the number ")
+
+
+def _all(kind: Any, *values: Any) -> bool:
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+
+
+def _calculated(sign: str, compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    sides = f"{_named(a)} {sign} {_named(b)}"
+    if sign == "+" and (_all(str, a, b) or _all(list, a, b)):
+        if len(a) + len(b) > MAX_JOINED:
+            raise ConditionError(f"+ of two {'texts' if isinstance(a, str) else 'lists'} is longer than {MAX_JOINED:,}")
+        return a + b
+    if not _all(int | float, a, b):
+        raise ConditionError(f"{sides}: expected two numbers{', two texts or two lists' if sign == '+' else ''}")
+    if any(isinstance(value, int) and value.bit_length() > MAX_BITS for value in (a, b)):
+        raise ConditionError(f"{sign} of a whole number of more than {MAX_BITS:,} bits")
+    if sign == "**" and _all(int, a, b) and a.bit_length() * abs(b) > MAX_BITS:
+        raise ConditionError(f"{sides} has more than {MAX_BITS:,} bits")
+    try:
+        value = compute(a, b)
+    except ArithmeticError as error:
+        raise ConditionError(f"{sides}: {error.args[-1]}") from None
+    if isinstance(value, complex):
+        raise ConditionError(f"{sides} is no real number")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if not _all(int | float, value):
+        raise ConditionError(f"a sign before {_named(value)}: expected a number")
+    return value
+
+
+def _ordered(sign: str, compare: Callable[[Any, Any], bool], a: Any, b: Any) -> bool:
+    if not any(_all(kind, a, b) for kind in (int | float, str, list)):
+        hint = "; ask whether it is none first" if a is None or b is None else ""
+        raise ConditionError(f"{_named(a)} {sign} {_named(b)} cannot be compared{hint}")
+    return compare(a, b)
+
+
+def _within(a: Any, b: Any) -> bool:
+    if isinstance(b, list) or (isinstance(b, str | dict) and isinstance(a, str)):
+        return a in b
+    raise ConditionError(f"{_named(a)} in {_named(b)}: expected a list, or text in text")
+
+
+def _pick(value: Any, key: Any) -> Any:
+    """``value.key`` or ``value[key]``, of what JSON can hold. Never an attribute of an object."""
+    if isinstance(value, dict) and isinstance(key, str):
+        if key in value:
+            return value[key]
+        raise ConditionError(f"there is no {shorten(key)} in a mapping of {listed(value, 5) or 'nothing'}")
+    if isinstance(value, list | str) and _all(int, key):
+        if -len(value) <= key < len(value):
+            return value[key]
+        raise ConditionError(f"{_named(value)} of {len(value)} has no place {_named(key)}")
+    raise ConditionError(f"{_named(value)} has no {shorten(key) if isinstance(key, str) else _named(key)}")
+
+
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Not: lambda value: not _truth(value),
+    ast.USub: lambda value: -_number(value),
+    ast.UAdd: _number,
+    ast.Add: partial(_calculated, "+", operator.add),
+    ast.Sub: partial(_calculated, "-", operator.sub),
+    ast.Mult: partial(_calculated, "*", operator.mul),
+    ast.Div: partial(_calculated, "/", operator.truediv),
+    ast.FloorDiv: partial(_calculated, "//", operator.floordiv),
+    ast.Mod: partial(_calculated, "%", operator.mod),
+    ast.Pow: partial(_calculated, "**", operator.pow),
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: partial(_ordered, "<", operator.lt),
+    ast.LtE: partial(_ordered, "<=", operator.le),
+    ast.Gt: partial(_ordered, ">", operator.gt),
+    ast.GtE: partial(_ordered, ">=", operator.ge),
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: _within,
+    ast.NotIn: lambda a, b: not _within(a, b),
+}
