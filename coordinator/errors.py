@@ -6,7 +6,7 @@ from unstuck.tasks.errors import UnstuckError
 
 
 class BadKey(UnstuckError):
-    """The key is empty or too long, or holds characters that nobody can see or type."""
+    """The key is empty or too long, or holds invisible characters."""
 
     code = "BAD_KEY"
 
@@ -42,13 +42,13 @@ class NoSuchReport(UnstuckError):
 
 
 class Refused(UnstuckError):
-    """The job is in a state in which this cannot be asked of it."""
+    """The state of the job does not allow this command."""
 
     code = "REFUSED"
 
 
 class NotDurable(UnstuckError):
-    """The store took the job but could not confirm in time that it is durable."""
+    """The store took the job, but did not confirm in time that it is durable."""
 
     code = "NOT_DURABLE"
 
@@ -60,13 +60,13 @@ class NewerJob(UnstuckError):
 
 
 class Damaged(UnstuckError):
-    """What the store holds of a job cannot be read; the text says which part, and what to do."""
+    """A stored job cannot be read; the text says which part, and what to do."""
 
     code = "JOB_DAMAGED"
 
 
 class PublishFailed(UnstuckError):
-    """The outputs of the job cannot be published, now or later: an ABORT entry stands in the log and says why.
+    """The outputs of the job cannot be published, now or later: an ABORT entry in the log says why.
 
     ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH.
     """

@@ -205,7 +205,7 @@ def _fork(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec]) -> Iterator[
 
 
 def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec]) -> str:
-    """Why ``group`` cannot be forked from a column of ``source``; empty if it can, or if only a run can tell."""
+    """Why ``group`` cannot be forked from a column of ``source``; empty if it can, or if only a run can show it."""
     needed = {need: groups[need] for need in group.needs if need in groups}
     if not group.needs:
         return f"a fork of {source!r} must need the group that makes it; add needs:"
@@ -283,9 +283,9 @@ def _wrong_result(
 
 
 def _order(groups: dict[str, GroupSpec]) -> Callable[[str, str], bool]:
-    """Whether one group comes before another; true for all where there is a cycle, which is told anyway.
+    """Whether one group comes before another; true for all where there is a cycle, which is reported anyway.
 
-    As bits, for 10,000 groups in a chain have 50 million pairs.
+    A set of groups is one number of bits, since a chain of 10,000 groups has 50 million pairs.
     """
     bits = {name: 1 << at for at, name in enumerate(groups)}
     needs = {name: [need for need in group.needs if need in groups] for name, group in groups.items()}
@@ -308,7 +308,7 @@ def _steps(every: Sequence[GroupSpec]) -> Iterator[tuple[Loc, Step]]:
 
 
 def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
-    # Compared without case: Spark's views and some file systems do not tell `Flights` from `flights`.
+    # Compared without case: Spark's views and some file systems treat `Flights` and `flights` as one name.
     first: dict[str, tuple[str, Loc]] = {}
     for loc, step in _steps(every):
         if step.output is None:
@@ -321,7 +321,7 @@ def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
 
 
 def _statements(every: Sequence[GroupSpec]) -> Iterator[Problem]:
-    several = cache(several_statements)  # a text may stand in thousands of steps
+    several = cache(several_statements)  # thousands of steps may have the same text
     for loc, step in _steps(every):
         if step.sql is not None and several(step.sql):
             yield Problem(ONE_STATEMENT, (*loc, "sql"))
@@ -331,7 +331,7 @@ ONE_STATEMENT = "several statements in one step; a step is one statement, give e
 
 
 def several_statements(sql: str) -> bool:
-    """True if ``sql`` is surely more than one statement; what only Spark's own parser can tell is left to the run."""
+    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser can decide."""
     bare = _SQL_TEXTS.sub(" ", sql)
     if re.search(r"""\\['"]""", sql) or _SQL_UNSURE.search(bare):
         return False

@@ -88,7 +88,7 @@ def parse(text: str) -> tuple[ast.expr, dict[str, Reference]]:
 
 
 def _check(node: ast.expr, text: str, references: dict[str, Reference], depth: int = 1) -> None:
-    """Refuse what may not stand in a condition, and collect its references. Raises: ConditionError."""
+    """Refuse what a condition may not contain, and collect its references. Raises: ConditionError."""
     before = text.split("\n")[node.lineno - 1].encode()[: node.col_offset]  # Python counts bytes here
     place = _place(text, node.lineno, len(before.decode(errors="replace")))
     if depth > MAX_DEPTH:
@@ -123,7 +123,7 @@ def _label(path: list[str]) -> str:
 
 
 def _refusal(node: ast.expr, text: str) -> str:
-    """Why a node may not stand in a condition; empty if it may."""
+    """Why a condition may not contain a node; empty if it may."""
     match node:
         case ast.Name(id=word) if word in _ROOTS:
             return _ROOTS[word]
@@ -251,7 +251,7 @@ def _walk(node: ast.expr, values: Mapping[str, Any]) -> Any:
 
 
 def _truth(value: Any) -> bool:
-    """Only true, false and none are accepted: else the text "false" would count as true. None counts as false."""
+    """Only true, false and none are accepted, as the text "false" would count as true. None counts as false."""
     if value is None or isinstance(value, bool):
         return bool(value)
     raise ConditionError(f"{_named(value)} stands where true or false is wanted; compare it with something")

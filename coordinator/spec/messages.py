@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
 from unstuck.tasks.protocol.group import DatasetName, ForkFrom, GroupName, ParamName, QueueName, Step
 
-# Fields of the design that a later release will have: told apart from a misspelt field.
+# Fields that a later release will have; the message differs from that of a misspelt field.
 NOT_YET = frozenset(("quality", "max_rejected_ratio", "kind", "every", "retry_on", "never_retry_on", "mode"))
 
 Models = Mapping[tuple[str, ...], type[BaseModel]]
@@ -30,7 +30,6 @@ def pattern_of(name: Any) -> str:
 _SIMPLE = "letters, digits and _, not beginning with a digit, at most 63 characters"
 _DASHED = "letters, digits, _ and -, beginning with a letter or _, at most 63 characters"
 _DOTTED = "letters, digits, _ . and -, beginning with a letter, digit or _, at most 63 characters"
-# What stands for each pattern.
 PATTERNS = {
     pattern_of(GroupName): f"a group name ({_DASHED})",
     pattern_of(DatasetName): f"a name ({_SIMPLE})",

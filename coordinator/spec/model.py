@@ -187,7 +187,7 @@ class JobSpec(Strict):
         """The spec as canonical JSON: what `model_validate` reads back.
 
         Holds what was written and no defaults, so that a release which knows more fields stores the same text, and
-        ``worker_losses: 3`` in a group still stands against another number under ``defaults:``.
+        ``worker_losses: 3`` in a group still wins over another number under ``defaults:``.
 
         Raises:
             SpecError: a ``sql_file:`` was not read yet; see `with_sql_files`.
@@ -209,7 +209,7 @@ class JobSpec(Strict):
         return fingerprint_of(self.packed()[0])
 
     def dumped(self) -> dict[str, Any]:
-        """What `to_json` says, as values; a text that stands in several places is one value."""
+        """The values of `to_json`; a text that several places have is one value."""
         return self.with_sql_files(None).model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
@@ -258,7 +258,7 @@ def _read_sql(name: str, folder: Path | None) -> str:
     """The text of an SQL file. Raises: ValueError."""
     if folder is None:
         raise ValueError(f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: instead")
-    # The spelling of the name counts, not where links lead: a spec may come from somebody who may not read our files,
+    # The name itself is checked, and links are followed: the author of a spec may not be allowed to read other files,
     # while the owner of the folder made its links.
     inside = os.path.normpath(name)
     if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir or "\0" in name:

@@ -26,7 +26,7 @@ class PlannedGroup:
     successors: tuple[str, ...]
     collect: tuple[Collect, ...]
     feeds: tuple[tuple[str, str], ...]  # forks whose values it may make, each with the key it reports them under
-    reads: tuple[str, ...]  # groups whose outputs it sees: what it needs, and what a join among them needs in turn
+    reads: tuple[str, ...]  # groups whose outputs it reads: what it needs, and what a join among them needs in turn
     absorbed: bool  # its failure does not fail the job: it is optional, or every group after it can live with it
 
     @property
@@ -45,8 +45,7 @@ class Plan:
     Attributes:
         groups: by name, in an order in which every group comes after what it needs.
         timeout: seconds the job may take, from its first claimed attempt to publishing; None: no end.
-        default_publish: groups nobody needs (of a last join: what it joins); their outputs are published unless the
-            spec names others.
+        default_publish: groups that no other needs (for a join: what it joins); published unless the spec names others.
     """
 
     name: str

@@ -1,7 +1,4 @@
-"""A problem of a job spec: its place, and what was expected there, in words that a person can act on.
-
-All problems of a spec are told at once, as one `SpecError`.
-"""
+"""A problem of a job spec: its place, and what was expected there. One `SpecError` reports all of them."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class _Builder:
         """Count one value at this depth, and the ``parts`` that an alias brings."""
         self._size += 1
         if self._size > MAX_NODES:
-            raise self.refused(f"more than {MAX_NODES:,} values, with aliases counted as what they stand for", place)
+            raise self.refused(f"more than {MAX_NODES:,} values, with the value of an alias counted each time", place)
         if depth > MAX_DEPTH:
             raise self.refused(_TOO_DEEP, place)
         for part in parts:
@@ -248,7 +248,8 @@ class _Builder:
                     what = f"<< takes a mapping or a list of mappings, not {describe(one.value)}"
                     self._note(what, base.place, loc)
                     continue
-                parts = {**one.parts, **parts}
+                for key, part in one.parts.items():
+                    parts.setdefault(key, part)
         return parts
 
     def _scalar(self, event: Any, place: Place, loc: Loc) -> Any:
