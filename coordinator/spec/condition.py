@@ -178,7 +178,8 @@ def evaluate(
             elif group is not None and name not in recorded:
                 shown.append(f"{label} = none (group {group} did not record it)")
             else:
-                shown.append(f"{label} = {_shown_value(values[label])}")
+                value = "none" if values[label] is None else json.dumps(values[label], ensure_ascii=False)
+                shown.append(f"{label} = {shorten(value, quote='')}")
         if _truth(_walk(tree, values)):
             return ConditionResult(True)
         return ConditionResult(False, f"its condition is false: {_with_values(text, shown)}")
@@ -201,15 +202,6 @@ def _with_values(text: str, shown: list[str]) -> str:
         return quoted(text)
     more = f" and {len(shown) - SHOWN_VALUES} more" if len(shown) > SHOWN_VALUES else ""
     return f"{quoted(text)}, with {', '.join(shown[:SHOWN_VALUES])}{more}"
-
-
-def _shown_value(value: Any) -> str:
-    if value is None:
-        return "none"
-    try:
-        return shorten(json.dumps(value, ensure_ascii=False), quote="")
-    except (TypeError, ValueError, RecursionError):
-        return describe(value)
 
 
 def _walk(node: ast.expr, values: Mapping[str, Any]) -> Any:
