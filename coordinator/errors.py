@@ -1,28 +1,4 @@
-"""The errors that the coordinator side raises for callers, one sentence each.
-
-``SpecError`` stands beside the problems that it lists (``spec/problems.py``).
-
-::
-
-    UnstuckError (tasks/errors.py)
-    ├── BadKey              the key of a submit cannot be used
-    ├── KeyConflict         the key belongs to another job
-    ├── ConditionError      the condition of a group cannot be read
-    ├── NoSuchJob           no such job is in the store
-    ├── NoSuchGroup         the job has no such group
-    ├── NoSuchReport        no such report is parked
-    ├── Refused             the state of the job does not allow the command
-    ├── NotDurable          the job is stored, and may be lost with the store
-    ├── NewerJob            a later release stored the job
-    ├── Damaged             the stored job cannot be read
-    ├── PublishFailed       the outputs of the job can never be published
-    ├── WarehouseSilent     the warehouse does not answer
-    ├── FleetRunning        another local fleet runs in this folder
-    ├── FleetFailed         the local fleet could not be started
-    ├── Unreachable         Redis cannot be reached
-    └── BadRequest          a command of the command line makes no sense
-        └── Ambiguous       a shortened job id fits several jobs
-"""
+"""The errors that the coordinator raises for callers, one sentence each; ``SpecError`` is in ``spec/problems.py``."""
 
 from __future__ import annotations
 
@@ -30,7 +6,7 @@ from unstuck.tasks.errors import UnstuckError
 
 
 class BadKey(UnstuckError):
-    """The key is empty or too long, or holds characters that nobody can see or type."""
+    """The key is empty or too long, or holds invisible characters."""
 
     code = "BAD_KEY"
 
@@ -42,7 +18,7 @@ class KeyConflict(UnstuckError):
 
 
 class ConditionError(UnstuckError):
-    """The condition cannot be read."""
+    """The condition cannot be read or evaluated."""
 
     code = "CONDITION_INVALID"
 
@@ -60,19 +36,19 @@ class NoSuchGroup(UnstuckError):
 
 
 class NoSuchReport(UnstuckError):
-    """No report with this id is parked (it never was, or it was replayed or dropped long ago)."""
+    """No dead letter has this id (it never was one, or it was replayed or dropped long ago)."""
 
     code = "NO_SUCH_REPORT"
 
 
 class Refused(UnstuckError):
-    """The job is in a state in which this cannot be asked of it."""
+    """The state of the job does not allow this command."""
 
     code = "REFUSED"
 
 
 class NotDurable(UnstuckError):
-    """The store took the job but could not confirm in time that it is durable."""
+    """The store took the job, but did not confirm in time that it is durable."""
 
     code = "NOT_DURABLE"
 
@@ -84,13 +60,13 @@ class NewerJob(UnstuckError):
 
 
 class Damaged(UnstuckError):
-    """What the store holds of a job cannot be read; the text says which part, and what to do."""
+    """A stored job cannot be read; the text says which part, and what to do."""
 
     code = "JOB_DAMAGED"
 
 
 class PublishFailed(UnstuckError):
-    """The outputs of the job cannot be published, now or later: an ABORT entry stands in the log and says why.
+    """The outputs of the job cannot be published, now or later: an ABORT entry in the log says why.
 
     ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH.
     """

@@ -16,7 +16,7 @@ from unstuck.coordinator.cli.render.terminal import count_of, emit, for_people, 
 from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.client import Client, Submitted
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.spec.problems import Problem, SpecError
+from unstuck.coordinator.spec.problems import SpecError
 
 SPEC = "A job spec, YAML or JSON; `-` is standard input."
 
@@ -39,7 +39,7 @@ def submit(
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
         submitted = connection.client.submit(job_spec, key=key, by=by)
-        tell(connection.client, job_spec.name, submitted, as_json)
+        _report(connection.client, job_spec.name, submitted, as_json)
         code = ExitCode.FINE
         if wait:
             code = await_end(connection, submitted.id, for_people(as_json))
@@ -51,11 +51,10 @@ def submit(
     raise typer.Exit(code)
 
 
-def tell(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
+def _report(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
     """Say which job this is, whether it is new, and whether its warehouse is."""
-    out = stderr if as_json else for_people(as_json)
+    out = for_people(as_json)
     if submitted.new_warehouse:
-        # The job runs and is published all the same, so it is said here or noticed late.
         stderr.print(
             f"A new warehouse was made at {client.settings.warehouse}, where there was none. If one should be there, "
             f"it is not mounted on this machine: `unstuck cancel {submitted.id}`, mount it, and submit again."
@@ -87,10 +86,10 @@ def validate(
     except SpecError as error:
         if not as_json:
             raise
-        emit({"ok": False, "problems": [_problem(problem) for problem in error.problems]})
+        emit({"ok": False, "problems": [problem.to_json() for problem in error.problems]})
         raise typer.Exit(ExitCode.USAGE) from None
-    forks = [group for group in plan.groups.values() if group.spec.for_each is not None]
-    dynamic = sum(1 for group in forks if group.spec.fork_from is not None)
+    forks = [group.spec for group in plan.groups.values() if group.spec.for_each is not None]
+    dynamic = sum(fork.fork_from is not None for fork in forks)
     members = sum(plan.member_count(name, {}) or 0 for name in plan.groups)
     answer: dict[str, Any] = {
         "ok": True,
@@ -111,13 +110,3 @@ def validate(
         f"OK: {source}: job {job.name}, {count_of(len(plan.groups), 'group')} ({len(forks)} forked{open_ended}), "
         f"{count_of(answer['steps'], 'step')}, {size} to run"
     )
-
-
-def _problem(problem: Problem) -> dict[str, Any]:
-    return {
-        "file": problem.source or None,
-        "line": problem.line,
-        "column": problem.column,
-        "path": problem.path,
-        "message": problem.message,
-    }

@@ -1,4 +1,4 @@
-"""Read, check and evaluate the condition (``when:``) of a group (pure).
+"""Read and evaluate the condition (``when:``) of a group (pure).
 
 A condition is an expression over the job's parameters and the small values that earlier groups recorded, in a small
 part of Python's grammar: no calls, no functions, and no attributes of Python objects. Nothing here raises anything but
@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from unstuck.coordinator.errors import ConditionError
-from unstuck.coordinator.spec.operators import OPERATORS, Impossible, pick, truth
 from unstuck.coordinator.spec.problems import describe, listed, shorten, suggestion
-from unstuck.tasks.protocol.group import MAX_WHEN, GroupSpec
+from unstuck.tasks.protocol.group import MAX_WHEN
 
+MAX_BITS = 1024  # of a whole number that a condition computes
+MAX_JOINED = 10_000  # characters, or values, of what + puts together
 MAX_DEPTH = 50  # levels of nesting; far below what Python's own stack allows
 SHOWN_TEXT = 200  # characters of the expression in a sentence
 SHOWN_VALUES = 8
@@ -25,32 +28,11 @@ EXAMPLE = "such as results.clean.rows > 0 and params.full"
 ALLOWED = "a condition has and, or, not, comparisons, in, arithmetic, numbers, text and lists"
 
 # YAML writes these in lower case, Python does not; both are read.
-_WORDS = {"true": True, "false": False, "none": None}
-_ROOTS = ("params", "results")
-_KINDS = (
-    *(ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Constant, ast.List, ast.Tuple),
-    *(ast.Name, ast.Attribute, ast.Subscript),
-)
-_REFUSED: dict[type[ast.AST], str] = {
-    ast.Call: "a call",
-    ast.Lambda: "a lambda",
-    ast.IfExp: "if … else",
-    ast.Dict: "a mapping",
-    ast.Set: "a set",
-    ast.JoinedStr: "an f-string",
-    ast.Slice: "a slice",
-    ast.Starred: "a *",
-    ast.NamedExpr: "an assignment",
-    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), "a comprehension"),
-}
-_BITWISE: dict[type[ast.AST], str] = {
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
-    ast.Invert: "~",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.MatMult: "@",
+_CONSTANTS = {"true": True, "false": False, "none": None}
+_ROOTS = {
+    "params": "params alone is no value; name a parameter, as in params.full",
+    "results": "results alone is no value; name a group and its result, as in results.clean.rows, or "
+    'results["by-carrier"].rows where a name is no plain word',
 }
 
 
@@ -60,30 +42,17 @@ class Reference:
 
     Attributes:
         group: the group that records it; None for a parameter.
-        place: where it stands in the expression, in words.
+        place: where it is in the expression, in words.
     """
 
     name: str
-    group: str | None = None
-    place: str = ""
-
-    def __str__(self) -> str:
-        parts = ("params", self.name) if self.group is None else ("results", self.group, self.name)
-        return "".join(f"[{json.dumps(p)}]" if not p.isidentifier() else f".{p}" for p in parts)[1:]
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition that was read: its tree, and every value that it names, each once."""
-
-    text: str
-    tree: ast.expr
-    references: tuple[Reference, ...]
+    group: str | None
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionResult:
-    """What a condition came to.
+    """The result of a condition.
 
     Attributes:
         holds: None where it cannot be evaluated.
@@ -94,30 +63,8 @@ class ConditionResult:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What the condition of one group may name.
-
-    Attributes:
-        group: the group that has the condition.
-        params: the job's parameters and the group's own.
-        groups: every group of the job.
-        before: is a group sure to be done when this one may go, as far as ``needs:`` says?
-        suggest: look for the nearest name; slow among thousands.
-    """
-
-    group: GroupSpec
-    params: Collection[str]
-    groups: Mapping[str, GroupSpec]
-    before: Callable[[str], bool]
-    suggest: bool = True
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
-def parse(text: str) -> Condition:
-    """Read a condition.
+def parse(text: str) -> tuple[ast.expr, dict[str, Reference]]:
+    """The tree of a condition, and every value that it names, by its text (``params.full``).
 
     Raises:
         ConditionError: with the place in the expression, and what was expected.
@@ -126,180 +73,122 @@ def parse(text: str) -> Condition:
         raise ConditionError(f"{len(text):,} characters; a condition has at most {MAX_WHEN:,}")
     if "\\" in text:
         raise ConditionError(f"at character {text.index(chr(92)) + 1}: a backslash has no meaning in a condition")
-    lines = text.strip().split("\n")
+    text = text.strip()
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         # Python gives no place to an expression that breaks off.
-        place = _place(lines, error.lineno or 1, (error.offset or len(text.strip()) + 1) - 1)
+        place = _place(text, error.lineno or 1, (error.offset or len(text) + 1) - 1)
         raise ConditionError(f"{place}: {error.msg}; expected a condition, {EXAMPLE}") from None
     except (ValueError, MemoryError, RecursionError):  # what Python's parser has for a NUL, and for deep nesting
         raise ConditionError(f"this cannot be read; expected a condition, {EXAMPLE}") from None
-    found: dict[str, Reference] = {}
-    todo: list[tuple[ast.expr, int]] = [(tree, 1)]
-    while todo:
-        node, depth = todo.pop()
-        place = _place_of(lines, node)
-        if depth > MAX_DEPTH:
-            raise ConditionError(f"{place}: nested more than {MAX_DEPTH} levels deep")
-        reference = _reference(node)
-        if reference is not None:
-            found.setdefault(str(reference), Reference(reference.name, reference.group, place))
-            continue
-        wrong = _refusal(node)
-        if wrong:
-            raise ConditionError(f"{place}: {wrong}")
-        children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
-        todo.extend((child, depth + 1) for child in reversed(children))
-    return Condition(text, tree, tuple(found.values()))
+    references: dict[str, Reference] = {}
+    _check(tree, text, references)
+    return tree, references
 
 
-def _step(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """``x.key`` or ``x["key"]`` as x and the key."""
-    if isinstance(node, ast.Attribute):
-        return node.value, node.attr
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-        return node.value, node.slice.value
-    return None
-
-
-def _reference(node: ast.AST) -> Reference | None:
-    """The value that ``node`` names, if it is just ``params.x`` or ``results.group.x``."""
-    outer = _step(node)
-    if outer is None:
-        return None
-    if isinstance(outer[0], ast.Name):
-        return Reference(outer[1]) if outer[0].id == "params" else None
-    inner = _step(outer[0])
-    if inner is not None and isinstance(inner[0], ast.Name) and inner[0].id == "results":
-        return Reference(outer[1], inner[1])
-    return None
-
-
-def _refusal(node: ast.AST) -> str:
-    """Why a node may not stand in a condition; empty if it may."""
-    if not isinstance(node, _KINDS):
-        return f"{_REFUSED.get(type(node), 'this')} is not allowed; {ALLOWED}"
-    if isinstance(node, ast.BinOp | ast.UnaryOp) and type(node.op) in _BITWISE:
-        return f"the operator {_BITWISE[type(node.op)]} is not allowed; {ALLOWED}"
-    if isinstance(node, ast.Constant) and not isinstance(node.value, str | int | float | None):
-        return f"{shorten(repr(node.value), quote='')} is not allowed; {ALLOWED}"
-    if isinstance(node, ast.Name) and node.id not in _WORDS:
-        if node.id == "params":
-            return "params alone is no value; name a parameter, as in params.full"
-        if node.id == "results":
-            return (
-                "results alone is no value; name a group and its result, as in results.clean.rows, or "
-                'results["by-carrier"].rows where a name is no plain word'
-            )
-        return f"unknown name {shorten(node.id)}{suggestion(node.id, _ROOTS)}; expected params or results; quote text"
-    if isinstance(node, ast.Attribute) and node.attr.startswith("__"):
-        return f"{shorten(node.attr)} is not allowed: a condition sees values, not what Python keeps beside them"
-    if isinstance(node, ast.Compare):
-        for op, right in zip(node.ops, node.comparators, strict=True):
-            word = isinstance(right, ast.Constant) and (right.value is None or isinstance(right.value, bool))
-            if isinstance(op, ast.Is | ast.IsNot) and not word and not isinstance(right, ast.Name):
-                return "is wants none, true or false on its right; use == here"
-    return ""
-
-
-def _place_of(lines: list[str], node: ast.expr) -> str:
-    before = lines[node.lineno - 1].encode()[: node.col_offset]  # Python counts bytes here
-    return _place(lines, node.lineno, len(before.decode(errors="replace")))
-
-
-def _place(lines: list[str], line: int, column: int) -> str:
-    return f"at character {column + 1}" if len(lines) == 1 else f"at line {line}, character {column + 1} of the text"
-
-
-# ---- checking --------------------------------------------------------------------------------------------------------
-
-
-def check(text: str, scope: Scope) -> Iterator[str]:
-    """What is wrong with a condition in its place, as sentences; nothing if it can be evaluated."""
-    try:
-        condition = parse(text)
-    except ConditionError as error:
-        yield str(error)
+def _check(node: ast.expr, text: str, references: dict[str, Reference], depth: int = 1) -> None:
+    """Refuse what a condition may not contain, and collect its references. Raises: ConditionError."""
+    before = text.split("\n")[node.lineno - 1].encode()[: node.col_offset]  # Python counts bytes here
+    place = _place(text, node.lineno, len(before.decode(errors="replace")))
+    if depth > MAX_DEPTH:
+        raise ConditionError(f"{place}: nested more than {MAX_DEPTH} levels deep")
+    if path := _path(node):
+        references.setdefault(_label(path), Reference(path[-1], path[1] if len(path) == 3 else None, place))
         return
-    for reference in condition.references:
-        wrong = _wrong_param(reference, scope) if reference.group is None else _wrong_group(reference.group, scope)
-        if wrong:
-            yield f"{reference.place}: {wrong}"
+    if wrong := _refusal(node, text):
+        raise ConditionError(f"{place}: {wrong}")
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            _check(child, text, references, depth + 1)
 
 
-def _wrong_param(reference: Reference, scope: Scope) -> str:
-    if reference.name == scope.group.fork_param:
-        return f"{reference.name!r} is the fork's parameter; a condition is on the group, before it has members"
-    if reference.name in scope.params:
-        return ""
-    near = suggestion(reference.name, scope.params) if scope.suggest else ""
-    hint = near or f"; there are: {listed(scope.params) or 'none'}"
-    return f"unknown parameter {shorten(reference.name)}{hint}"
+def _path(node: ast.expr) -> list[str]:
+    """``params.x`` or ``results.group.x`` as a list of words; empty for any other expression."""
+    keys: list[str] = []
+    while True:
+        match node:
+            case (
+                ast.Attribute(value=node, attr=str(key)) | ast.Subscript(value=node, slice=ast.Constant(value=str(key)))
+            ):
+                keys.insert(0, key)
+            case ast.Name(id="params" | "results" as root) if len(keys) == (1 if root == "params" else 2):
+                return [root, *keys]
+            case _:
+                return []
 
 
-def _wrong_group(name: str, scope: Scope) -> str:
-    spec = scope.groups.get(name)
-    if spec is None:
-        near = suggestion(name, scope.groups) if scope.suggest else ""
-        hint = near or f"; groups: {listed(scope.groups)}"
-        return f"unknown group {shorten(name)}{hint}"
-    if name == scope.group.name:
-        return f"{name!r} is this group itself, which has no results before it has run"
-    if not scope.before(name):
-        return f"group {name!r} does not come before this one; add it to needs:"
-    if spec.for_each is not None:
-        return f"group {name!r} is a fork; its members have results of their own, and none speaks for all"
-    if not any(step.python for step in spec.steps):
-        return f"group {name!r} has no Python step, so it records no results"
-    return ""
+def _label(path: list[str]) -> str:
+    return "".join(f".{key}" if key.isidentifier() else f"[{json.dumps(key)}]" for key in path)[1:]
 
 
-# ---- evaluating ------------------------------------------------------------------------------------------------------
+def _refusal(node: ast.expr, text: str) -> str:
+    """Why a condition may not contain a node; empty if it may."""
+    match node:
+        case ast.Name(id=word) if word in _ROOTS:
+            return _ROOTS[word]
+        case ast.Name(id=word) if word not in _CONSTANTS:
+            return f"unknown name {shorten(word)}{suggestion(word, _ROOTS)}; expected params or results; quote text"
+        case ast.Attribute(attr=word) if word.startswith("__"):
+            return f"{shorten(word)} is not allowed: a condition sees values, not the attributes of Python objects"
+        case ast.Compare(ops=ops, comparators=others) if any(
+            isinstance(op, ast.Is | ast.IsNot) and not _is_constant(other)
+            for op, other in zip(ops, others, strict=True)
+        ):
+            return "is wants none, true or false on its right; use == here"
+        case ast.BinOp(op=op) | ast.UnaryOp(op=op) if type(op) in OPERATORS:
+            return ""
+        case ast.Constant(value=str() | int() | float() | None) | ast.Name() | ast.Attribute() | ast.Subscript():
+            return ""
+        case ast.BoolOp() | ast.Compare() | ast.List() | ast.Tuple():
+            return ""
+    return f"{quoted(ast.get_source_segment(text, node) or text)} is not allowed; {ALLOWED}"
+
+
+def _is_constant(node: ast.expr) -> bool:
+    match node:
+        case ast.Name() | ast.Constant(value=None | True | False):
+            return True
+    return False
+
+
+def _place(text: str, line: int, column: int) -> str:
+    return f"at line {line}, character {column + 1} of the text" if "\n" in text else f"at character {column + 1}"
 
 
 def evaluate(
     text: str, params: Mapping[str, Any], results: Callable[[str], Mapping[str, Any] | None]
 ) -> ConditionResult:
-    """What a condition comes to.
+    """Whether a condition holds.
 
     Args:
         params: the job's parameters, overlaid by the group's own.
         results: what a group recorded; None for one that did not succeed. What is absent reads as none.
     """
-    seen: dict[str, str] = {}
+    shown: list[str] = []
     try:
-        condition = parse(text)
+        tree, references = parse(text)
         values = {}
-        for reference in condition.references:
-            label = str(reference)
-            values[label], seen[label] = _value(reference, params, results)
-        if truth(_walk(condition.tree, values)):
+        for label, reference in references.items():
+            group, name = reference.group, reference.name
+            recorded = params if group is None else results(group)
+            values[label] = None if recorded is None else recorded.get(name)
+            if recorded is None:
+                shown.append(f"{label} = none (group {group} did not succeed)")
+            elif group is not None and name not in recorded:
+                shown.append(f"{label} = none (group {group} did not record it)")
+            else:
+                value = "none" if values[label] is None else json.dumps(values[label], ensure_ascii=False)
+                shown.append(f"{label} = {shorten(value, quote='')}")
+        if _truth(_walk(tree, values)):
             return ConditionResult(True)
-        return ConditionResult(False, f"its condition is false: {_told(text, seen)}")
-    except (ConditionError, Impossible) as error:
+        return ConditionResult(False, f"its condition is false: {_with_values(text, shown)}")
+    except ConditionError as error:
         why = str(error)
     except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
         why = f"{type(error).__name__}: {shorten(str(error), 100, quote='')}"
-    return ConditionResult(
-        None, f"its condition cannot be evaluated, and is not tried again: {why}; {_told(text, seen)}"
-    )
-
-
-def _value(
-    reference: Reference, params: Mapping[str, Any], results: Callable[[str], Mapping[str, Any] | None]
-) -> tuple[Any, str]:
-    """What a reference stands for, and that in words."""
-    if reference.group is None:
-        value = params.get(reference.name)
-        return value, _words(value)
-    recorded = results(reference.group)
-    if recorded is None:
-        return None, f"none (group {reference.group} did not succeed)"
-    if reference.name not in recorded:
-        return None, f"none (group {reference.group} did not record it)"
-    value = recorded[reference.name]
-    return value, _words(value)
+    why = f"its condition cannot be evaluated, and is not tried again: {why}; {_with_values(text, shown)}"
+    return ConditionResult(None, why)
 
 
 def quoted(text: str) -> str:
@@ -307,48 +196,36 @@ def quoted(text: str) -> str:
     return shorten(" ".join(text.split()), SHOWN_TEXT, quote="`")
 
 
-def _told(text: str, seen: Mapping[str, str]) -> str:
-    """The expression and what it saw, both shortened."""
-    if not seen:
+def _with_values(text: str, shown: list[str]) -> str:
+    """The expression and the values that it saw, both shortened."""
+    if not shown:
         return quoted(text)
-    values = [f"{label} = {words}" for label, words in list(seen.items())[:SHOWN_VALUES]]
-    more = f" and {len(seen) - SHOWN_VALUES} more" if len(seen) > SHOWN_VALUES else ""
-    return f"{quoted(text)}, with {', '.join(values)}{more}"
+    more = f" and {len(shown) - SHOWN_VALUES} more" if len(shown) > SHOWN_VALUES else ""
+    return f"{quoted(text)}, with {', '.join(shown[:SHOWN_VALUES])}{more}"
 
 
-def _words(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    try:
-        return shorten(json.dumps(value, ensure_ascii=False), quote="")
-    except (TypeError, ValueError, RecursionError):
-        return describe(value)
-
-
-def _walk(node: ast.AST, values: Mapping[str, Any]) -> Any:
-    """The value of a node that `parse` has allowed; ``values`` holds what each reference stands for."""
-    reference = _reference(node)
-    if reference is not None:
-        return values[str(reference)]
+def _walk(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    """The value of a node that `parse` has allowed; ``values`` holds the value of each reference."""
+    if path := _path(node):
+        return values[_label(path)]
     match node:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=word):
-            return _WORDS[word]
+            return _CONSTANTS[word]
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_walk(item, values) for item in items]
         case ast.Attribute(value=inner, attr=key):
-            return pick(_walk(inner, values), key)
+            return _pick(_walk(inner, values), key)
         case ast.Subscript(value=inner, slice=place):
-            return pick(_walk(inner, values), _walk(place, values))
+            return _pick(_walk(inner, values), _walk(place, values))
         case ast.UnaryOp(op=op, operand=operand):
             return OPERATORS[type(op)](_walk(operand, values))
         case ast.BinOp(left=left, op=op, right=right):
             return OPERATORS[type(op)](_walk(left, values), _walk(right, values))
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(truth(_walk(part, values)) for part in parts)
-        case ast.BoolOp(op=ast.Or(), values=parts):
-            return any(truth(_walk(part, values)) for part in parts)
+        case ast.BoolOp(op=op, values=parts):
+            combined = all if isinstance(op, ast.And) else any
+            return combined(_truth(_walk(part, values)) for part in parts)
         case ast.Compare(left=first, ops=ops, comparators=others):
             left = _walk(first, values)
             for compare, other in zip(ops, others, strict=True):
@@ -358,3 +235,101 @@ def _walk(node: ast.AST, values: Mapping[str, Any]) -> Any:
                 left = right
             return True
     raise ConditionError(f"{type(node).__name__} is not allowed")
+
+
+# ---- operators -------------------------------------------------------------------------------------------------------
+# Each answers at once with a value within the bounds, or raises `ConditionError` with a sentence that names the values.
+# Python itself would compute `9 ** 4000000` for seconds, and would format with `"%9d" % x`.
+
+
+def _truth(value: Any) -> bool:
+    """Only true, false and none are accepted, as the text "false" would count as true. None counts as false."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise ConditionError(f"{_named(value)} stands where true or false is wanted; compare it with something")
+
+
+def _named(value: Any) -> str:
+    """A value in a sentence: ``none``, ``3``, ``'text'``, ``a list``."""
+    return "none" if value is None else describe(value).removeprefix("the number ")
+
+
+def _all(kind: Any, *values: Any) -> bool:
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+
+
+def _calculated(sign: str, compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    sides = f"{_named(a)} {sign} {_named(b)}"
+    if sign == "+" and (_all(str, a, b) or _all(list, a, b)):
+        if len(a) + len(b) > MAX_JOINED:
+            raise ConditionError(f"+ of two {'texts' if isinstance(a, str) else 'lists'} is longer than {MAX_JOINED:,}")
+        return a + b
+    if not _all(int | float, a, b):
+        raise ConditionError(f"{sides}: expected two numbers{', two texts or two lists' if sign == '+' else ''}")
+    if any(isinstance(value, int) and value.bit_length() > MAX_BITS for value in (a, b)):
+        raise ConditionError(f"{sign} of a whole number of more than {MAX_BITS:,} bits")
+    if sign == "**" and _all(int, a, b) and a.bit_length() * abs(b) > MAX_BITS:
+        raise ConditionError(f"{sides} has more than {MAX_BITS:,} bits")
+    try:
+        value = compute(a, b)
+    except ArithmeticError as error:
+        raise ConditionError(f"{sides}: {error.args[-1]}") from None
+    if isinstance(value, complex):
+        raise ConditionError(f"{sides} is no real number")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if not _all(int | float, value):
+        raise ConditionError(f"a sign before {_named(value)}: expected a number")
+    return value
+
+
+def _ordered(sign: str, compare: Callable[[Any, Any], bool], a: Any, b: Any) -> bool:
+    if not any(_all(kind, a, b) for kind in (int | float, str, list)):
+        hint = "; ask whether it is none first" if a is None or b is None else ""
+        raise ConditionError(f"{_named(a)} {sign} {_named(b)} cannot be compared{hint}")
+    return compare(a, b)
+
+
+def _within(a: Any, b: Any) -> bool:
+    if isinstance(b, list) or (isinstance(b, str | dict) and isinstance(a, str)):
+        return a in b
+    raise ConditionError(f"{_named(a)} in {_named(b)}: expected a list, or text in text")
+
+
+def _pick(value: Any, key: Any) -> Any:
+    """``value.key`` or ``value[key]``, of what JSON can hold. Never an attribute of an object."""
+    if isinstance(value, dict) and isinstance(key, str):
+        if key in value:
+            return value[key]
+        raise ConditionError(f"there is no {shorten(key)} in a mapping of {listed(value, 5) or 'nothing'}")
+    if isinstance(value, list | str) and _all(int, key):
+        if -len(value) <= key < len(value):
+            return value[key]
+        raise ConditionError(f"{_named(value)} of {len(value)} has no place {_named(key)}")
+    raise ConditionError(f"{_named(value)} has no {shorten(key) if isinstance(key, str) else _named(key)}")
+
+
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Not: lambda value: not _truth(value),
+    ast.USub: lambda value: -_number(value),
+    ast.UAdd: _number,
+    ast.Add: partial(_calculated, "+", operator.add),
+    ast.Sub: partial(_calculated, "-", operator.sub),
+    ast.Mult: partial(_calculated, "*", operator.mul),
+    ast.Div: partial(_calculated, "/", operator.truediv),
+    ast.FloorDiv: partial(_calculated, "//", operator.floordiv),
+    ast.Mod: partial(_calculated, "%", operator.mod),
+    ast.Pow: partial(_calculated, "**", operator.pow),
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: partial(_ordered, "<", operator.lt),
+    ast.LtE: partial(_ordered, "<=", operator.le),
+    ast.Gt: partial(_ordered, ">", operator.gt),
+    ast.GtE: partial(_ordered, ">=", operator.ge),
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: _within,
+    ast.NotIn: lambda a, b: not _within(a, b),
+}

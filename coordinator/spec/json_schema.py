@@ -39,14 +39,14 @@ def json_schema() -> dict[str, Any]:
     }
     for part in (schema, *schema["$defs"].values()):
         for field in part.get("properties", {}).values():
-            # Pydantic names the keys that fit, and leaves it open whether others may stand there; they may not.
+            # Pydantic names the keys that fit, but does not forbid the others.
             if "patternProperties" in field:
                 field["additionalProperties"] = False
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": ID, **schema}
 
 
 def schema_text() -> str:
-    """The schema as it stands in ``spec.schema.json``."""
+    """The text of ``spec.schema.json``."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 

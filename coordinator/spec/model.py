@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, ValidationError, model_validator
 
 from unstuck.coordinator.spec.checks import ONE_STATEMENT, problems_in, problems_of_graph, several_statements
 from unstuck.coordinator.spec.messages import problems_of
-from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, listed, shorten, suggestion
+from unstuck.coordinator.spec.problems import Problem, SpecError, listed, shorten, suggestion
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.group import (
     MAX_COUNT,
@@ -35,9 +35,6 @@ from unstuck.tasks.protocol.group import (
 )
 from unstuck.tasks.protocol.texts import Packer
 
-if TYPE_CHECKING:
-    from unstuck.coordinator.spec.text import Reading
-
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 
 JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
@@ -45,7 +42,7 @@ MAX_SQL_FILE = 1024 * 1024  # bytes
 
 
 class Defaults(Strict):
-    """What holds for every group that says nothing itself. ``conf`` is joined key by key, the group's wins."""
+    """What holds for every group that says nothing itself. ``conf`` is merged key by key, the group's wins."""
 
     retry: RetryPolicy | None = Field(default=None, description="For groups without a retry of their own.")
     timeout: Timeout | None = Field(default=None, description="For groups without a timeout of their own.")
@@ -85,9 +82,9 @@ class JobSpec(Strict):
             spec = handler(data)
         except ValidationError as error:
             problems = problems_of(error, data, _MODELS)
-            told = {problem.loc for problem in problems}
-            raise SpecError([*problems, *(p for p in problems_of_graph(data) if p.loc not in told)]) from None
-        if problems := problems_in(spec):
+            named = {problem.loc for problem in problems}
+            raise SpecError([*problems, *(p for p in problems_of_graph(data) if p.loc not in named)]) from None
+        if problems := problems_in(spec.groups, spec.params, spec.publish or (), spec.defaults.conf):
             raise SpecError(problems)
         return spec
 
@@ -105,7 +102,8 @@ class JobSpec(Strict):
             with open(source, "rb") as file:
                 data = file.read(MAX_BYTES + 1)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            raise SpecError([Problem(f"cannot be read: {_why(error)}", source=source)]) from None
+            why = getattr(error, "strerror", None) or error
+            raise SpecError([Problem(f"cannot be read: {why}", source=source)]) from None
         spec = cls.from_text(read_bytes(data, source), source, Path(source).parent)
         return spec.with_params(params) if params else spec
 
@@ -124,10 +122,11 @@ class JobSpec(Strict):
 
         reading = read_text(text, source)
         try:
-            spec = cls.model_validate(reading.data())
-            spec = spec.with_sql_files(folder)
+            spec = cls.model_validate(reading.root.value).with_sql_files(folder)
         except SpecError as error:
-            raise SpecError([*reading.problems, *_unmarked(error.problems, reading)]) from None
+            named = {problem.loc for problem in reading.problems}
+            located = [reading.located(problem) for problem in error.problems if problem.loc not in named]
+            raise SpecError([*reading.problems, *located]) from None
         if reading.problems:
             raise SpecError(reading.problems)
         return spec
@@ -155,7 +154,8 @@ class JobSpec(Strict):
                 problems.append(Problem(str(error), ("params", name)))
         if problems:
             raise SpecError(problems)
-        return JobSpec.model_validate({**self._written(), "params": values})
+        written = {name: getattr(self, name) for name in self.model_fields_set}
+        return JobSpec.model_validate({**written, "params": values})
 
     def with_sql_files(self, folder: Path | None) -> JobSpec:
         """This spec with the text of every ``sql_file:`` in place of its name.
@@ -164,29 +164,30 @@ class JobSpec(Strict):
             SpecError: a file is missing, empty, above 1 MB, outside ``folder``, or ``folder`` is None.
         """
         problems: list[Problem] = []
+        groups: list[GroupSpec] = []
         read = cache(lambda name: _read_sql(name, folder))  # a file that many steps name is one text
-        groups = tuple(
-            group.model_copy(
-                update={
-                    "steps": tuple(
-                        _inlined(step, ("groups", i, "steps", j, "sql_file"), read, problems)
-                        for j, step in enumerate(group.steps)
-                    )
-                }
-            )
-            if any(step.sql_file is not None for step in group.steps)
-            else group
-            for i, group in enumerate(self.groups)
-        )
+        for i, group in enumerate(self.groups):
+            steps = list(group.steps)
+            for j, step in enumerate(steps):
+                if step.sql_file is not None:
+                    try:
+                        sql = read(step.sql_file)
+                    except ValueError as error:
+                        problems.append(Problem(str(error), ("groups", i, "steps", j, "sql_file")))
+                        continue
+                    written = {name: getattr(step, name) for name in step.model_fields_set - {"sql_file"}}
+                    steps[j] = Step.model_validate({**written, "sql": sql})
+            inlined = tuple(steps)
+            groups.append(group if inlined == group.steps else group.model_copy(update={"steps": inlined}))
         if problems:
             raise SpecError(problems)
-        return self if groups == self.groups else self.model_copy(update={"groups": groups})
+        return self if tuple(groups) == self.groups else self.model_copy(update={"groups": tuple(groups)})
 
     def to_json(self) -> str:
         """The spec as canonical JSON: what `model_validate` reads back.
 
         Holds what was written and no defaults, so that a release which knows more fields stores the same text, and
-        ``worker_losses: 3`` in a group still stands against another number under ``defaults:``.
+        ``worker_losses: 3`` in a group still wins over another number under ``defaults:``.
 
         Raises:
             SpecError: a ``sql_file:`` was not read yet; see `with_sql_files`.
@@ -208,11 +209,8 @@ class JobSpec(Strict):
         return fingerprint_of(self.packed()[0])
 
     def dumped(self) -> dict[str, Any]:
-        """What `to_json` says, as values; a text that stands in several places is one value."""
+        """The values of `to_json`; a text that several places have is one value."""
         return self.with_sql_files(None).model_dump(mode="json", by_alias=True, exclude_unset=True)
-
-    def _written(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 # The model at each path of a spec, list indexes left out; "*" is any key.
@@ -237,14 +235,8 @@ def _canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def _unmarked(problems: tuple[Problem, ...], reading: Reading) -> list[Problem]:
-    """``problems`` with their places, without those whose cause the reader named already."""
-    named = {problem.loc for problem in reading.problems}
-    return [reading.located(problem) for problem in problems if problem.loc not in named]
-
-
-def override(text: str, standing: Any) -> Any:
-    """What ``text`` says in place of ``standing``: read as a spec would read it, except that text stays text.
+def override(text: str, current: Any) -> Any:
+    """What ``text`` says in place of ``current``: read as a spec would read it, except that text stays text.
 
     Raises: ValueError.
     """
@@ -257,53 +249,36 @@ def override(text: str, standing: Any) -> Any:
             raise ValueError(f"cannot be read: {error.problems[0].message}") from None
         if reading.problems:
             raise ValueError(reading.problems[0].message)
-        value = reading.data()
-        return text if isinstance(standing, str) and not isinstance(value, str) else value
-    return text if isinstance(standing, str) else plain_scalar(text)
-
-
-def _inlined(step: Step, loc: Loc, read: Callable[[str], str], problems: list[Problem]) -> Step:
-    """``step`` with its SQL file read. What goes wrong is added to ``problems``."""
-    name = step.sql_file
-    if name is None:
-        return step
-    try:
-        sql = read(name)
-    except ValueError as error:
-        problems.append(Problem(str(error), loc))
-        return step
-    written = {field: getattr(step, field) for field in step.model_fields_set if field != "sql_file"}
-    return Step.model_validate({**written, "sql": sql})
+        value = reading.root.value
+        return text if isinstance(current, str) and not isinstance(value, str) else value
+    return text if isinstance(current, str) else plain_scalar(text)
 
 
 def _read_sql(name: str, folder: Path | None) -> str:
     """The text of an SQL file. Raises: ValueError."""
     if folder is None:
         raise ValueError(f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: instead")
-    # The spelling of the name counts, not where links lead: a spec may come from somebody who may not read our files,
+    # The name itself is checked, and links are followed: the author of a spec may not be allowed to read other files,
     # while the owner of the folder made its links.
     inside = os.path.normpath(name)
     if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir or "\0" in name:
         raise ValueError(f"{shorten(name)} is outside the folder of the spec; put the file beside the spec")
     path = folder / inside
+    shown = shorten(str(path), 200)
     try:
         if not path.is_file():
-            raise ValueError(f"no such file: {shorten(str(path), 200)}")
+            raise ValueError(f"no such file: {shown}")
         with path.open("rb") as file:
             data = file.read(MAX_SQL_FILE + 1)
         text = data.decode()
     except OSError as error:
-        raise ValueError(f"{shorten(str(path), 200)} cannot be read: {_why(error)}") from None
+        raise ValueError(f"{shown} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{shorten(str(path), 200)} is not UTF-8 text") from None
+        raise ValueError(f"{shown} is not UTF-8 text") from None
     if len(data) > MAX_SQL_FILE:
-        raise ValueError(f"{shorten(str(path), 200)} is larger than 1 MB")
+        raise ValueError(f"{shown} is larger than 1 MB")
     if not text.strip():
-        raise ValueError(f"{shorten(str(path), 200)} is empty")
+        raise ValueError(f"{shown} is empty")
     if several_statements(text):
-        raise ValueError(f"{shorten(str(path), 200)}: {ONE_STATEMENT}")
+        raise ValueError(f"{shown}: {ONE_STATEMENT}")
     return text.removeprefix("\ufeff")
-
-
-def _why(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from graphlib import TopologicalSorter
 from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
@@ -25,7 +26,7 @@ class PlannedGroup:
     successors: tuple[str, ...]
     collect: tuple[Collect, ...]
     feeds: tuple[tuple[str, str], ...]  # forks whose values it may make, each with the key it reports them under
-    reads: tuple[str, ...]  # groups whose outputs it sees: what it needs, and what a join among them needs in turn
+    reads: tuple[str, ...]  # groups whose outputs it reads: what it needs, and what a join among them needs in turn
     absorbed: bool  # its failure does not fail the job: it is optional, or every group after it can live with it
 
     @property
@@ -44,8 +45,7 @@ class Plan:
     Attributes:
         groups: by name, in an order in which every group comes after what it needs.
         timeout: seconds the job may take, from its first claimed attempt to publishing; None: no end.
-        default_publish: groups nobody needs (of a last join: what it joins); their outputs are published unless the
-            spec names others.
+        default_publish: groups that no other needs (for a join: what it joins); published unless the spec names others.
     """
 
     name: str
@@ -65,17 +65,13 @@ class Plan:
         spec = self.groups[group].spec
         if spec.for_each is None:
             return 1
-        if spec.fork_from is not None:
-            values = collected.get(group)
-            return None if values is None else len(values)
-        return len(spec.fork_values or ())
+        values = spec.fork_values if spec.fork_from is None else collected.get(group)
+        return None if values is None else len(values)
 
     def member_value(self, group: str, ordinal: int, collected: dict[str, tuple[Scalar, ...]]) -> Scalar:
         """The fork value of one member."""
         spec = self.groups[group].spec
-        if spec.fork_from is not None:
-            return collected[group][ordinal]
-        return (spec.fork_values or ())[ordinal]
+        return (spec.fork_values or collected[group])[ordinal]
 
     def group_plans(
         self,
@@ -133,13 +129,6 @@ def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
     return group.model_copy(update=update) if update else group
 
 
-def _topological(groups: dict[str, GroupSpec]) -> list[str]:
-    """Names in an order in which needs come first. The spec has been checked for cycles."""
-    from graphlib import TopologicalSorter
-
-    return list(TopologicalSorter({name: group.needs for name, group in groups.items()}).static_order())
-
-
 def compile_plan(spec: JobSpec) -> Plan:
     """Compile ``spec``, which has been validated."""
     merged = {group.name: _merged(group, spec) for group in spec.groups}
@@ -151,19 +140,18 @@ def compile_plan(spec: JobSpec) -> Plan:
             successors[need].append(group.name)
         source = group.fork_from
         if source is not None:
-            # `from: clean.month` names a needed group, or an output that one of the needed groups makes.
-            # A fork is no maker: its members would each bring values of their own. `problems_in` tells that.
+            # `from: clean.month` names a needed group, or an output that one of the needed groups makes; not one
+            # that is a fork, which `problems_in` refuses.
             makers = [source.output] if source.output in group.needs else list(group.needs)
+            wanted = Collect(output=source.output, column=source.column, distinct=source.distinct)
             for maker in makers:
-                if merged[maker].for_each is not None:
-                    continue
-                wanted = Collect(output=source.output, column=source.column, distinct=source.distinct)
-                standing = collect[maker].get(wanted.key)
-                if standing is None or (standing.distinct and not wanted.distinct):
-                    collect[maker][wanted.key] = wanted
-                feeds[maker].append((group.name, wanted.key))
+                if merged[maker].for_each is None:
+                    other = collect[maker].setdefault(wanted.key, wanted)
+                    if other.distinct and not wanted.distinct:
+                        collect[maker][wanted.key] = wanted
+                    feeds[maker].append((group.name, wanted.key))
     reads: dict[str, tuple[str, ...]] = {}
-    order = _topological(merged)
+    order = list(TopologicalSorter({name: group.needs for name, group in merged.items()}).static_order())
     for name in order:
         seen: dict[str, None] = {}
         for need in merged[name].needs:

@@ -1,7 +1,4 @@
-"""A problem of a job spec: its place, and what was expected there, in words that a person can act on.
-
-All problems of a spec are told at once, as one `SpecError`.
-"""
+"""A problem of a job spec: its place, and what was expected there. One `SpecError` reports all of them."""
 
 from __future__ import annotations
 
@@ -94,6 +91,11 @@ class Problem:
     @property
     def path(self) -> str:
         return path_text(self.loc)
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``unstuck validate --json`` shows it."""
+        place = {"file": self.source or None, "line": self.line, "column": self.column}
+        return {**place, "path": self.path, "message": self.message}
 
     def __str__(self) -> str:
         place = self.source

@@ -95,16 +95,16 @@ def test_a_condition_is_true_or_false(text: str, holds: bool) -> None:
         ("params.limits.high == 1", "there is no 'high' in a mapping of low"),
         ("params.n.real == 3", "3 has no 'real'"),
         ("results.failed.rows.x == 1", "none has no 'x'"),
-        ("1.5 ** 99999 > 1", "OverflowError"),
+        ("1.5 ** 99999 > 1", "1.5 ** 99999: Numerical result out of range"),
         ("params.n +", "at character 11: invalid syntax"),  # stored by a release that took it
     ],
 )
 def test_what_cannot_be_evaluated_says_why(text: str, why: str) -> None:
-    verdict = judged(text)
-    assert verdict.holds is None
-    assert verdict.text.startswith("its condition cannot be evaluated, and is not tried again: ")
-    assert why in verdict.text
-    assert f"`{text}`" in verdict.text
+    result = judged(text)
+    assert result.holds is None
+    assert result.text.startswith("its condition cannot be evaluated, and is not tried again: ")
+    assert why in result.text
+    assert f"`{text}`" in result.text
 
 
 def test_a_condition_that_is_false_shows_what_it_saw_shortened() -> None:
@@ -177,11 +177,11 @@ ESCAPES = [
 
 @pytest.mark.parametrize("text", ESCAPES)
 def test_known_escapes_reach_nothing(text: str) -> None:
-    verdict = judged(text)
-    assert verdict.holds is None, verdict
-    assert "<class" not in verdict.text
-    assert "<built-in" not in verdict.text
-    assert len(verdict.text) < 1500
+    result = judged(text)
+    assert result.holds is None, result
+    assert "<class" not in result.text
+    assert "<built-in" not in result.text
+    assert len(result.text) < 1500
 
 
 def test_values_are_looked_into_by_key_and_never_by_attribute() -> None:
@@ -216,9 +216,9 @@ def test_no_text_makes_it_raise_anything_else(text: str) -> None:
         read = True
     except ConditionError:
         read = False
-    verdict = judged(text)
-    assert read or verdict.holds is None
-    assert verdict == judged(text), "the same values, the same verdict"
+    result = judged(text)
+    assert read or result.holds is None
+    assert result == judged(text), "the same values, the same result"
     assert time.process_time() - began < 2
 
 
@@ -233,9 +233,9 @@ OPERATORS = st.sampled_from(["not in", *"+-*/%<>", "//", "**", "<=", ">=", "==",
 @given(JSON, JSON, OPERATORS)
 def test_no_two_values_make_an_operator_raise(a: Any, b: Any, op: str) -> None:
     right = "none" if op == "is" else "params.b"
-    verdict = evaluate(f"(params.a {op} {right}) == params.a[params.b]", {"a": a, "b": b}, RESULTS.get)
-    assert verdict.holds in (True, False, None)
-    assert verdict.holds or verdict.text
+    result = evaluate(f"(params.a {op} {right}) == params.a[params.b]", {"a": a, "b": b}, RESULTS.get)
+    assert result.holds in (True, False, None)
+    assert result.holds or result.text
 
 
 # ---- checked at submit -----------------------------------------------------------------------------------------------
@@ -263,12 +263,15 @@ SQL = "  - {name: b, steps: [{sql: x, output: o}]}\n"
         ("results.g.x > 1", "at character 1: 'g' is this group itself, which has no results before it has run"),
         ("rows > 0", "at character 1: unknown name 'rows'; expected params or results; quote text"),
         ("result.a.rows > 0", "at character 1: unknown name 'result'; did you mean 'results'?"),
-        ("params.full and len(results.a.rows)", "at character 17: a call is not allowed; a condition has and, or,"),
+        (
+            "params.full and len(results.a.rows)",
+            "at character 17: `len(results.a.rows)` is not allowed; a condition has and",
+        ),
         ("results.a", "at character 1: results alone is no value; name a group and its result"),
         ("results[params.full].rows", "at character 1: results alone is no value"),
         ("params", "at character 1: params alone is no value; name a parameter, as in params.full"),
         ("'é' == params.full.__class__", "at character 8: '__class__' is not allowed"),
-        ("params.full & true", "at character 1: the operator & is not allowed"),
+        ("params.full & true", "at character 1: `params.full & true` is not allowed"),
         ("params.full is 1", "at character 1: is wants none, true or false on its right; use == here"),
         ("params.full  == '" + "x" * 1000 + "'", "expected at most 1,000 characters, not 1,018"),
     ],
