@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import redis
 
-from unstuck.tasks.failpoints import Point, arm_this_process, reach
+from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
@@ -369,7 +369,6 @@ def main() -> None:
         hello = runner.readline()  # unbuffered: what follows is for the loop to read
     if not hello:
         return
-    arm_this_process(os.environ)
     set_name(WATCHDOG)
     told = json.loads(hello)
     try:
