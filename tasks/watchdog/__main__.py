@@ -23,7 +23,7 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
-from unstuck.tasks.process.tree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
+from unstuck.tasks.process.tree import Seen, Tree, describe_status, exit_status, look
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease, RenewAnswer
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
@@ -369,7 +369,6 @@ def main() -> None:
         hello = runner.readline()  # unbuffered: what follows is for the loop to read
     if not hello:
         return
-    set_name(WATCHDOG)
     told = json.loads(hello)
     try:
         watchdog = Watchdog(told, settings())
