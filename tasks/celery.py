@@ -45,7 +45,7 @@ def run(hint: str) -> str:
 class WorkerStallDetector(StallDetector):
     """The stall detector of a worker."""
 
-    parting = (
+    consequence = (
         "though messages wait there and it has an idle runner (UNSTUCK_STALLED_AFTER). It hands back what it runs and "
         "ends, so that its supervisor restarts it; no job is lost by that"
     )
