@@ -105,7 +105,7 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def _waiting(client: redis.Redis, keys: Keys, queues: Iterable[str]) -> bool:
-    """Does a message lie on one of these queues? False if Redis is away or refuses writes, as taking a message is one."""
+    """Does a message lie on one of these queues? False if Redis is away, or refuses writes: taking one is a write."""
     try:
         with client.pipeline(transaction=False) as pipe:
             takes_writes(pipe, keys)
