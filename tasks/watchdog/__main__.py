@@ -1,7 +1,6 @@
 """The watchdog: a process beside each runner that renews its lease, passes orders on, counts its time, and kills it.
 
-It is a process of its own because one C call that holds the GIL silences every thread of the runner (measured: 2.7 s of
-2.7 s). It looks and acts; the policy stands in ``tasks.watchdog.policy``.
+It is a process because a C call that holds the GIL stops every thread of the runner (measured: 2.7 s of 2.7 s).
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ import json
 import logging
 import os
 import select
-import signal
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,7 +30,7 @@ from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.redis_client import connect, persistently
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import CancelChannel
-from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState, decide, may_renew, timeout_failure
+from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState, decide, timeout_failure
 
 log = logging.getLogger("unstuck.tasks.watchdog")
 
@@ -244,14 +241,14 @@ class Watchdog:
 
         Every question to a Redis that hangs takes seconds, in which no clock is looked at.
         """
-        if self._token is None or not may_renew(runner):
+        if self._token is None or runner is not Seen.ALIVE:
             return True
         try:
             self._answer = self._lease.renew(self._token, self._worker, self._progress)
         except redis.RedisError as error:
-            # The lease runs on; the next tick tries again. Nobody takes over in an outage (docs/protocol.md, rule 7).
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
-            # Soon, for a store that comes back may have forgotten the claim, and the hint lies before idle runners.
+            # Nobody takes over in an outage (docs/protocol.md, rule 7). But a store that comes back may have forgotten
+            # the claim, and offer the attempt to others.
             self._next_tick = min(self._next_tick, time.monotonic() + RENEW_AGAIN)
             return False
         return True
@@ -335,27 +332,18 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _report_gone(hello: dict[str, Any], settings: Settings) -> None:
-    """The runner died while this watchdog started: what it held stands in the pipe. A fresh runner holds at once."""
+    """Report a runner that died while this watchdog started. A fresh runner holds its attempt from its start."""
     os.set_blocking(0, False)
-    data = b""
-    with suppress(BlockingIOError):  # a process that a step has forked may have the other end
-        while part := os.read(0, 1 << 16):
-            data += part
-    lines = [json.loads(line) for line in data.split(b"\n")[:-1]]
-    said = [line for line in lines if line["op"] in ("hold", "release")]
+    try:
+        lines = os.read(0, 1 << 16).split(b"\n")[:-1]
+    except BlockingIOError:  # it said nothing, and a process that it forked has the other end of the pipe
+        return
+    said = [line for line in map(json.loads, lines) if line["op"] in ("hold", "release")]
     if not said or said[-1]["op"] == "release":
         return
-    if not psutil.pid_exists(hello["pid"]):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(hello["pid"], signal.SIGKILL)  # what it left in its group
     why = f"the runner {hello['worker']} died right after it had begun; how is not known"
-    token = Token.parse(said[-1]["token"])
-    client = connect(settings.redis_url)
-    _report(
-        Lease(client, Keys(settings.prefix), settings.lease_ttl),
-        token,
-        Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)),
-    )
+    lease = Lease(connect(settings.redis_url), Keys(settings.prefix), settings.lease_ttl)
+    _report(lease, Token.parse(said[-1]["token"]), Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)))
 
 
 def main() -> None:

@@ -103,11 +103,6 @@ class Action:
     finish: Outcome | None = None
 
 
-def may_renew(runner: Seen) -> bool:
-    """A lease says that somebody works: a runner that is gone or stopped does not."""
-    return runner is Seen.ALIVE
-
-
 def decide(
     state: WatchState, observation: Observation, *, grace: float, death: str = "died", who: str = "the runner"
 ) -> Action:
