@@ -21,25 +21,25 @@ import psutil
 _PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 
 
-class Seen(StrEnum):
+class ProcessState(StrEnum):
     ALIVE = "alive"
     STOPPED = "stopped"  # SIGSTOP, or a debugger: it makes no progress and must not count as alive
     GONE = "gone"
 
 
-def look(process: psutil.Process) -> Seen:
+def process_state(process: psutil.Process) -> ProcessState:
     """The state of ``process``. A zombie is gone, and so is a process whose pid another process has now."""
     try:
         if not process.is_running():
-            return Seen.GONE
+            return ProcessState.GONE
         status = process.status()
     except psutil.NoSuchProcess:
-        return Seen.GONE
+        return ProcessState.GONE
     if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-        return Seen.GONE
+        return ProcessState.GONE
     if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-        return Seen.STOPPED
-    return Seen.ALIVE
+        return ProcessState.STOPPED
+    return ProcessState.ALIVE
 
 
 class Tree:
@@ -51,7 +51,7 @@ class Tree:
 
     def remember(self) -> None:
         """Note every descendant that can be seen now; forget those that are gone."""
-        known = {process for process in self._known if look(process) is not Seen.GONE}
+        known = {process for process in self._known if process_state(process) is not ProcessState.GONE}
         for process in (self.root, *known):
             with contextlib.suppress(psutil.NoSuchProcess):
                 known.update(process.children(recursive=True))
@@ -59,7 +59,7 @@ class Tree:
 
     def living(self) -> list[psutil.Process]:
         """All processes of the tree that still live, the root first. Call ``remember`` before."""
-        return [p for p in (self.root, *self._known) if look(p) is not Seen.GONE]
+        return [p for p in (self.root, *self._known) if process_state(p) is not ProcessState.GONE]
 
     def kill(self, wait: float = 5.0) -> list[psutil.Process]:
         """SIGKILL the tree and the process groups it made, until nothing is left or ``wait`` seconds are over.

@@ -27,7 +27,7 @@ import psutil
 
 from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag
-from unstuck.tasks.process.tree import Seen, end_strays, look
+from unstuck.tasks.process.tree import ProcessState, end_strays, process_state
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.watchdog.policy import Clock, Order
@@ -220,12 +220,12 @@ class WatchdogClient:
         stopped = 0
         while not ended.wait(self._patience / _LOOKS):
             try:
-                state = look(seen)
+                state = process_state(seen)
             except OSError as error:  # the step has every descriptor; it may give some back
                 said = "the watchdog %d cannot be looked at: %s"
                 run_with_deadline(log.warning, said, process.pid, error, seconds=0)
-                state = Seen.ALIVE
-            stopped = stopped + 1 if state is Seen.STOPPED else 0
+                state = ProcessState.ALIVE
+            stopped = stopped + 1 if state is ProcessState.STOPPED else 0
             if stopped > _LOOKS:
                 process.kill()
                 log.warning("the watchdog %d was stopped for %.1fs and was killed", process.pid, self._patience)

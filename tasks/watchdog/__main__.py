@@ -20,7 +20,7 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
-from unstuck.tasks.process.tree import Seen, Tree, describe_status, exit_status, look
+from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, process_state
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease, RenewAnswer
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
@@ -171,18 +171,18 @@ class Watchdog:
     def _step(self) -> bool:
         """Look, renew when it is time, and do what is decided. False: there is nothing left to watch."""
         self._look_at_flag()  # before the runner is looked at: what ended it may be the stop
-        runner = look(self._runner)
+        runner = process_state(self._runner)
         # Read before the parent reaps the zombie; afterwards nobody can tell.
-        death = describe_status(exit_status(self._runner.pid)) + self._remark if runner is Seen.GONE else ""
+        death = describe_status(exit_status(self._runner.pid)) + self._remark if runner is ProcessState.GONE else ""
         if time.monotonic() >= self._next_tick:
             self._next_tick = time.monotonic() + self._settings.lease_renew
-            if runner is not Seen.GONE:
+            if runner is not ProcessState.GONE:
                 self._tree.remember()
             if self._renew(runner) and self._counts_as_living(runner):
                 self._registry.note(self._status)
         orphaned = self._orphaned(runner)
         if self._token is None:
-            if runner is Seen.GONE or orphaned:
+            if runner is ProcessState.GONE or orphaned:
                 self._tree.kill()  # what it left behind
                 return False
             return True
@@ -217,17 +217,17 @@ class Watchdog:
         grace = self._settings.drain_grace if level is ShutdownLevel.STOP else 0.0
         self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
 
-    def _counts_as_living(self, runner: Seen) -> bool:
+    def _counts_as_living(self, runner: ProcessState) -> bool:
         """Is it to be shown as living? Not while it is stopped, nor while it is idle below a worker that is.
 
         Nobody could give it work then, and a runner that seems to listen would make `why` and the doctor wait for ever.
         """
-        if runner is Seen.STOPPED:
-            return False
-        return self._token is not None or self._parent is None or look(self._parent) is not Seen.STOPPED
+        if runner is ProcessState.STOPPED or self._token is not None or self._parent is None:
+            return runner is not ProcessState.STOPPED
+        return process_state(self._parent) is not ProcessState.STOPPED
 
-    def _orphaned(self, runner: Seen) -> bool:
-        if runner is Seen.GONE:
+    def _orphaned(self, runner: ProcessState) -> bool:
+        if runner is ProcessState.GONE:
             return False
         try:
             return self._runner.ppid() != self._worker_pid
@@ -236,12 +236,12 @@ class Watchdog:
 
     # -- Redis ---------------------------------------------------------------------------------------------
 
-    def _renew(self, runner: Seen) -> bool:
+    def _renew(self, runner: ProcessState) -> bool:
         """Keep the lease, if there is one to keep. False: Redis is away, and is not to be asked for more just now.
 
         Every question to a Redis that hangs takes seconds, in which no clock is looked at.
         """
-        if self._token is None or runner is not Seen.ALIVE:
+        if self._token is None or runner is not ProcessState.ALIVE:
             return True
         try:
             self._answer = self._lease.renew(self._token, self._worker, self._progress)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from unstuck.tasks.process.tree import Seen
+from unstuck.tasks.process.tree import ProcessState
 from unstuck.tasks.protocol.lease import RenewAnswer
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
@@ -87,7 +87,7 @@ class Observation:
     """What is seen at one moment. ``answer`` is that of a renewal made since the last moment, if one was."""
 
     now: float
-    runner: Seen
+    runner: ProcessState
     orphaned: bool = False  # the worker above the runner has died: nobody listens to it, and it hears of no work
     answer: RenewAnswer | None = None
     drain_at: float | None = None  # when the attempt is to be handed back, since the worker was told to stop
@@ -114,7 +114,7 @@ def decide(
         who: the runner as people know it.
     """
     state, tell = _with_orders(state, observation)
-    if observation.runner is Seen.GONE:
+    if observation.runner is ProcessState.GONE:
         # Kill all the same: what the runner started outlives it (a JVM that writes, Python workers).
         why = f"{who} {death}"
     elif observation.orphaned:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import psutil
 
-from unstuck.tasks.process.tree import Seen, look
+from unstuck.tasks.process.tree import ProcessState, process_state
 
 _MAX_CHILDREN = 4096  # of one worker
 
@@ -37,6 +37,6 @@ class IdleSlots:
 
         A child that waits and is stopped is not available: the job that it does not read is in its pipe.
         """
-        seen = {child.pid: look(child) for child in self._children()}
-        waiting = any(seen.get(pid) is Seen.ALIVE for pid in self._pids if pid)
-        return waiting or all(state is Seen.GONE for state in seen.values())
+        seen = {child.pid: process_state(child) for child in self._children()}
+        waiting = any(seen.get(pid) is ProcessState.ALIVE for pid in self._pids if pid)
+        return waiting or all(state is ProcessState.GONE for state in seen.values())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.tasks.process.tree import Seen
+from unstuck.tasks.process.tree import ProcessState
 from unstuck.tasks.protocol.lease import RenewAnswer
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState, decide
@@ -16,7 +16,7 @@ GRACE = 10.0
 
 
 def see(now: float, **what: object) -> Observation:
-    return replace(Observation(now, Seen.ALIVE), **what)  # type: ignore[arg-type]
+    return replace(Observation(now, ProcessState.ALIVE), **what)  # type: ignore[arg-type]
 
 
 def test_a_runner_that_works_is_let_be() -> None:
@@ -66,7 +66,9 @@ def test_a_weaker_order_never_replaces_a_stronger_one() -> None:
 
 
 def test_a_runner_that_died_unordered_is_lost_and_its_tree_is_ended() -> None:
-    action = decide(IDLE, see(0.0, runner=Seen.GONE), grace=GRACE, death="was killed by signal SIGKILL", who="r1")
+    action = decide(
+        IDLE, see(0.0, runner=ProcessState.GONE), grace=GRACE, death="was killed by signal SIGKILL", who="r1"
+    )
     assert action.kill == "r1 was killed by signal SIGKILL"
     assert action.finish is not None
     assert action.finish.kind is OutcomeKind.LOST
@@ -77,7 +79,7 @@ def test_a_runner_that_died_unordered_is_lost_and_its_tree_is_ended() -> None:
 
 def test_a_runner_that_died_after_a_cancel_was_canceled_not_lost() -> None:
     told = decide(IDLE, see(0.0, answer=RenewAnswer.CANCEL), grace=GRACE)
-    action = decide(told.state, see(1.0, runner=Seen.GONE), grace=GRACE)
+    action = decide(told.state, see(1.0, runner=ProcessState.GONE), grace=GRACE)
     assert action.finish is not None
     assert action.finish.kind is OutcomeKind.CANCELED
 
@@ -89,9 +91,9 @@ def test_an_orphan_is_ended_at_once() -> None:
 
 def test_a_stopped_runner_is_still_timed_out_and_killed() -> None:
     state = IDLE.with_clock(Clock("TIMEOUT", 1.0, 0.0))
-    told = decide(state, see(1.0, runner=Seen.STOPPED), grace=GRACE)
+    told = decide(state, see(1.0, runner=ProcessState.STOPPED), grace=GRACE)
     assert told.tell is Order.TIMEOUT
-    assert decide(told.state, see(11.0, runner=Seen.STOPPED), grace=GRACE).kill
+    assert decide(told.state, see(11.0, runner=ProcessState.STOPPED), grace=GRACE).kill
 
 
 def test_a_session_that_does_not_start_says_so() -> None:
@@ -142,7 +144,7 @@ def test_a_worker_that_stops_hands_back_when_the_grace_is_over_and_not_before() 
     assert end.finish.kind is OutcomeKind.RELEASED
 
 
-@pytest.mark.parametrize("how", [{"runner": Seen.GONE}, {"orphaned": True}])
+@pytest.mark.parametrize("how", [{"runner": ProcessState.GONE}, {"orphaned": True}])
 def test_a_runner_that_dies_while_its_worker_stops_was_handed_back_and_says_how(how: dict[str, object]) -> None:
     action = decide(IDLE, see(5.0, drain_at=30.0, **how), grace=GRACE, who="r1")
     assert action.finish is not None
@@ -155,7 +157,7 @@ def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
     told = decide(IDLE, see(1.0, drain_at=0.0), grace=GRACE)
     canceled = decide(told.state, see(2.0, drain_at=0.0, answer=RenewAnswer.CANCEL), grace=GRACE)
     assert canceled.tell is Order.CANCEL
-    end = decide(canceled.state, see(3.0, drain_at=0.0, runner=Seen.GONE), grace=GRACE)
+    end = decide(canceled.state, see(3.0, drain_at=0.0, runner=ProcessState.GONE), grace=GRACE)
     assert end.finish is not None
     assert end.finish.kind is OutcomeKind.CANCELED
 
@@ -168,4 +170,4 @@ def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more
     killed = decide(told.state, see(310.0), grace=GRACE)
     assert killed.kill.startswith("the runner was killed: leaving the Spark session on here:1 took longer than 300s")
     assert killed.finish is None
-    assert decide(leaving, see(1.0, runner=Seen.GONE), grace=GRACE).finish is None
+    assert decide(leaving, see(1.0, runner=ProcessState.GONE), grace=GRACE).finish is None
