@@ -18,9 +18,6 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.redis_client import takes_writes, unavailable
 
-FIRST_WAIT, LONGER_EACH_TIME, LONGEST_WAIT = 1.0, 1.0, 5.0  # seconds between two tries
-
-
 # Waiting for the broker. Celery's own waits go up to 30 s, and a server that answers and refuses writes (a failover, a
 # broken disk, a full memory) counts as one that is back, so Celery connects to it several times a second. Both are
 # meant so upstream: this stays.
@@ -36,10 +33,10 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Wait for the connection; called by Celery's consumer and beat, and by nobody who only sends."""
-        steps = {"interval_start": FIRST_WAIT, "interval_step": LONGER_EACH_TIME, "interval_max": LONGEST_WAIT}
+        waits = {"interval_start": 1.0, "interval_step": 1.0, "interval_max": 5.0}  # seconds between two tries
         self._to_listen = True
         try:
-            return super().ensure_connection(*args, **{**steps, **kwargs})
+            return super().ensure_connection(*args, **{**waits, **kwargs})
         finally:
             self._to_listen = False
 
@@ -61,7 +58,7 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
         except redis.RedisError as error:
             if unavailable(error):
                 raise
-            # Not its trouble but ours, perhaps a user who may not touch this key: the real commands will tell.
+            # Perhaps this user may not touch this key: the real commands will show it.
         finally:
             channel.close()
 

@@ -89,7 +89,7 @@ class Watchdog:
     # -- the loop ----------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Until the runner says goodbye, or is dead and its attempt reported."""
+        """Watch until the runner has ended and its attempt is reported."""
         pidfd = _pidfd(self._runner.pid)
         try:
             while True:
@@ -119,7 +119,7 @@ class Watchdog:
             sources.append(socket)
         ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
         if self._flag in ready and self._flag is not None and self._flag.level is ShutdownLevel.WORK:
-            self._flag = None  # all writers of the pipe are dead; the look at the parent process finds that
+            self._flag = None  # all writers of the pipe are dead, as the check for an orphan finds, too
         if 0 in ready:
             self._read()
         if socket in ready and self._channel.received():
@@ -165,12 +165,12 @@ class Watchdog:
             self._tick_soon()
 
     def _tick_soon(self) -> None:
-        """Show soon what this runner is at; not at once, so that a short attempt costs Redis no more."""
+        """Describe this runner in Redis soon; not at once, so that a short attempt costs no extra call."""
         self._next_tick = min(self._next_tick, time.monotonic() + 0.25)
 
     def _step(self) -> bool:
-        """Look, renew when it is time, and do what is decided. False: there is nothing left to watch."""
-        self._look_at_flag()  # before the runner is looked at: what ended it may be the stop
+        """Observe the runner, renew when it is time, and do what is decided. False: there is nothing left to watch."""
+        self._read_flag()  # first: a worker that was told to stop may have ended the runner
         runner = process_state(self._runner)
         # Read before the parent reaps the zombie; afterwards nobody can tell.
         death = describe_status(exit_status(self._runner.pid)) + self._remark if runner is ProcessState.GONE else ""
@@ -207,8 +207,8 @@ class Watchdog:
             _report(self._lease, self._token, action.finish)
         return not action.kill
 
-    def _look_at_flag(self) -> None:
-        """Look whether the worker was told to stop, and count the grace from when that is first seen."""
+    def _read_flag(self) -> None:
+        """Read whether the worker was told to stop; the grace counts from the first reading that says so."""
         level = ShutdownLevel.WORK if self._flag is None else self._flag.level
         if level <= self._level:
             return
@@ -218,9 +218,9 @@ class Watchdog:
         self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
 
     def _counts_as_living(self, runner: ProcessState) -> bool:
-        """Is it to be shown as living? Not while it is stopped, nor while it is idle below a worker that is.
+        """False for a runner that is stopped, and for an idle one below a worker that is: nobody can give it work.
 
-        Nobody could give it work then, and a runner that seems to listen would make `why` and the doctor wait for ever.
+        If it seemed to listen, `why` and the doctor would promise work for ever.
         """
         if runner is ProcessState.STOPPED or self._token is not None or self._parent is None:
             return runner is not ProcessState.STOPPED
@@ -237,10 +237,7 @@ class Watchdog:
     # -- Redis ---------------------------------------------------------------------------------------------
 
     def _renew(self, runner: ProcessState) -> bool:
-        """Keep the lease, if there is one to keep. False: Redis is away, and is not to be asked for more just now.
-
-        Every question to a Redis that hangs takes seconds, in which no clock is looked at.
-        """
+        """Renew the lease, if there is one. False: Redis is away, and another call now could delay a timeout."""
         if self._token is None or runner is not ProcessState.ALIVE:
             return True
         try:
@@ -275,13 +272,10 @@ class Watchdog:
             group=token.group if token else None,
             attempt=token.epoch if token else None,
             step=json.loads(self._progress).get("label") if token and self._progress else None,
-            idle_since=of_redis(max(self._idle, self._taken)) if self._free else None,
+            idle_since=of_redis(max(self._idle, self._taken))
+            if not token and self._level is ShutdownLevel.WORK
+            else None,
         )
-
-    @property
-    def _free(self) -> bool:
-        """It runs nothing, and its worker was not told to stop: it should take what is offered."""
-        return self._token is None and self._level is ShutdownLevel.WORK
 
     # -- the runner --------------------------------------------------------------------------------------------
 
@@ -289,13 +283,10 @@ class Watchdog:
         try:
             os.write(1, json.dumps(line).encode() + b"\n")
         except BrokenPipeError:
-            log.warning("%s does not listen any more", self._worker)
+            log.warning("%s reads no orders any more", self._worker)
 
     def _log_for_attempt(self, text: str) -> None:
-        """``text`` into the attempt's own log, where its people look.
-
-        Where the warehouse hangs its logs hang too, and the kill must not wait for that.
-        """
+        """Write ``text`` to the attempt's own log, with a deadline: the log hangs if the warehouse does."""
         log.warning("%s: %s", self._token, text)
         if self._log is None:
             return
@@ -305,7 +296,7 @@ class Watchdog:
 
 
 def _report(lease: Lease, token: Token, outcome: Outcome) -> None:
-    """Report in the dead runner's stead. If Redis stays away, the lapsed lease says the same, later."""
+    """Report for the dead runner. If Redis stays away, the lease lapses."""
     event = os.urandom(8).hex()
     reach(Point.BEFORE_LOSS_REPORT, token.job)
     try:
@@ -331,7 +322,7 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
-def _report_gone(hello: dict[str, Any], settings: Settings) -> None:
+def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
     """Report a runner that died while this watchdog started. A fresh runner holds its attempt from its start."""
     os.set_blocking(0, False)
     try:
@@ -347,21 +338,20 @@ def _report_gone(hello: dict[str, Any], settings: Settings) -> None:
 
 
 def main() -> None:
-    # A log that nobody reads any more must not keep it from renewing, counting and killing.
     logging.basicConfig(
         handlers=[NonBlockingHandler(2)],
         level=logging.WARNING,
         format="%(asctime)s %(levelname)s watchdog: %(message)s",
     )
     with open(0, "rb", buffering=0, closefd=False) as runner:
-        hello = runner.readline()  # unbuffered: what follows is for the loop to read
-    if not hello:
+        line = runner.readline()  # unbuffered: what follows is for the loop to read
+    if not line:
         return
-    told = json.loads(hello)
+    hello = json.loads(line)
     try:
-        watchdog = Watchdog(told, settings())
+        watchdog = Watchdog(hello, settings())
     except (psutil.NoSuchProcess, ProcessLookupError):
-        _report_gone(told, settings())
+        _report_dead_runner(hello, settings())
         return
     try:
         watchdog.watch()

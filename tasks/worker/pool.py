@@ -98,7 +98,7 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     Pool = Pool
 
     def on_start(self) -> None:
-        become_main_process(self.options["initargs"][1]).take_signals()  # Celery has set its own by now
+        become_main_process(self.options["initargs"][1]).set_signal_handlers()  # Celery has set its own by now
         adopt_orphans()
         super().on_start()
 

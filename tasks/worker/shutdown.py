@@ -34,7 +34,7 @@ class MainProcess:
         self._pid = os.getpid()
         self._exit_code = os.EX_OK
 
-    def take_signals(self) -> None:
+    def set_signal_handlers(self) -> None:
         """TERM and INT stop this worker; QUIT, or a second of any, stops it now. For the main thread."""
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         # The alarm of a worker that SIGHUP has just replaced by this one: it passes through exec.
@@ -76,7 +76,7 @@ class MainProcess:
             self.stop(ShutdownLevel.STOP_NOW if again or number == signal.SIGQUIT else ShutdownLevel.STOP)
         finally:
             state.should_stop = self._exit_code  # a warm shutdown, at the next turn of the worker's loop
-        # Celery's own handler sends it; whoever listens should not miss it.
+        # As Celery's own handler does.
         name = signal.Signals(number).name
         signals.worker_shutting_down.send(sender=self._name, sig=name, how="Warm", exitcode=os.EX_OK)
 

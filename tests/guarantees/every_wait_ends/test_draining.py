@@ -240,7 +240,7 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
         "from unstuck.tasks.worker.shutdown import become_main_process\n"
         "from unstuck.tasks.process.shutdown_flag import ShutdownLevel\n"
         "worker = become_main_process('spark@here')\n"
-        "worker.take_signals()\n"
+        "worker.set_signal_handlers()\n"
         "worker.stop(ShutdownLevel.STOP)\n"
         "re.match(r'(a+)+$', 'a' * 60 + 'b')\n"  # for ever, and no other Python code runs meanwhile
     )
