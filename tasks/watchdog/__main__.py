@@ -350,7 +350,7 @@ def main() -> None:
     hello = json.loads(line)
     try:
         watchdog = Watchdog(hello, settings())
-    except (psutil.NoSuchProcess, ProcessLookupError):
+    except psutil.NoSuchProcess:
         _report_dead_runner(hello, settings())
         return
     try:
