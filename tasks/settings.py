@@ -102,7 +102,7 @@ class Settings(BaseSettings):
             raise ValueError(f'expected a JSON object such as {{"spark.driver.memory": "4g"}}: {error}') from None
 
 
-def words_of(error: ValidationError) -> str:
+def describe_invalid(error: ValidationError) -> str:
     """What is wrong with the settings: a line for each variable."""
     lines = []
     for item in error.errors(include_url=False, include_input=False):
@@ -118,7 +118,7 @@ def settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        raise SettingsInvalid(words_of(error)) from None
+        raise SettingsInvalid(describe_invalid(error)) from None
 
 
 def settings_or_leave() -> Settings:

@@ -192,20 +192,20 @@ class Watchdog:
             self._state, observation, grace=self._settings.cancel_grace, death=death, who=f"the runner {self._worker}"
         )
         self._state = action.state
-        if action.tell is not None:
-            log.info("%s: %s", self._token, action.tell)
+        if action.order is not None:
+            log.info("%s: %s", self._token, action.order)
             # With its token: by the time it is read the runner may hold another attempt, which it must not hit.
-            line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(action.tell)}
-            if action.tell is Order.TIMEOUT and action.state.timed_out is not None:
+            line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(action.order)}
+            if action.order is Order.TIMEOUT and action.state.timed_out is not None:
                 line["failure"] = timeout_failure(action.state.timed_out).to_dict()  # which of the clocks it was
             self._send(line)
-        if action.kill:
-            self._log_for_attempt(action.kill)
+        if action.kill_reason:
+            self._log_for_attempt(action.kill_reason)
             if left := self._tree.kill():
                 log.error("%s: these processes do not end: %s", self._token, [p.pid for p in left])
-        if action.finish is not None:
-            _report(self._lease, self._token, action.finish)
-        return not action.kill
+        if action.outcome is not None:
+            _report(self._lease, self._token, action.outcome)
+        return not action.kill_reason
 
     def _read_flag(self) -> None:
         """Read whether the worker was told to stop; the grace counts from the first reading that says so."""

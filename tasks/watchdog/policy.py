@@ -91,12 +91,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What to do, in this order: ``tell`` the runner, ``kill`` its tree, ``finish`` the attempt in its stead."""
+    """What to do: pass ``order`` to the runner; if there is a ``kill_reason``, kill its tree and report ``outcome``."""
 
     state: WatchState
-    tell: Order | None = None
-    kill: str = ""  # why, as a sentence for people; empty: let it live. After a kill there is nothing left to watch
-    finish: Outcome | None = None
+    order: Order | None = None
+    kill_reason: str = ""  # a sentence for people; empty: let it live
+    outcome: Outcome | None = None  # None: there is nothing to report
 
 
 def decide(
@@ -109,14 +109,14 @@ def decide(
         death: how it died, in words, if it is gone.
         who: the runner as people know it.
     """
-    state, tell = _with_orders(state, observation)
+    state, order = _with_orders(state, observation)
     if observation.runner is ProcessState.GONE:
         # Kill all the same: what the runner started outlives it (a JVM that writes, Python workers).
         why = f"{who} {death}"
     elif observation.orphaned:
         why = f"{who} was ended because the Celery worker above it has died"
     elif state.order is None or observation.now - state.ordered_at < grace:
-        return Action(state, tell)
+        return Action(state, order)
     elif state.timed_out is not None and state.timed_out.leaving:
         why = f"{who} was killed: {timeout_failure(state.timed_out).text}"
     else:
