@@ -18,7 +18,7 @@ from unstuck.tasks.settings import leave, settings
 from unstuck.tasks.transport.celery_app import app, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging
 from unstuck.tasks.transport.stall_detector import StallDetector
-from unstuck.tasks.worker.shutdown import shutdown_flag_of_this_worker, this_worker
+from unstuck.tasks.worker.shutdown import this_worker
 
 log = logging.getLogger(__name__)
 
@@ -45,26 +45,20 @@ def run(hint: str) -> str:
 class WorkerStallDetector(StallDetector):
     """The stall detector of a worker."""
 
-    parting = (
+    consequence = (
         "though messages wait there and it has an idle runner (UNSTUCK_STALLED_AFTER). It hands back what it runs and "
         "ends, so that its supervisor restarts it; no job is lost by that"
     )
 
     def at_work(self) -> bool:
-        worker = this_worker()
-        return worker is not None and worker.flag.level is ShutdownLevel.WORK
+        return this_worker().flag.level is ShutdownLevel.WORK
 
     def give_up(self) -> None:
-        worker = this_worker()
-        if worker is not None:
-            worker.give_up()
+        this_worker().give_up()
 
     def free(self, consumer: Any) -> bool:
         """Also true if a runner says so: a main process whose loop hangs believes its runners at work for ever."""
-        if super().free(consumer):
-            return True
-        worker = this_worker()
-        return worker is not None and worker.idle_slots is not None and worker.idle_slots.available
+        return super().free(consumer) or this_worker().idle_slots.available
 
 
 app.steps["consumer"].add(WorkerStallDetector)
@@ -105,9 +99,7 @@ def _start_runner(**_: Any) -> None:
     try:
         from unstuck.tasks.runner.runner import start_runner
 
-        start_runner(
-            queues=sorted(app.amqp.queues.consume_from), slots=_slots, shutdown_flag=shutdown_flag_of_this_worker()
-        )
+        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, shutdown_flag=this_worker().flag)
     except Exception as error:  # noqa: BLE001 - whatever it is, this child must take no hint
         # Celery would log it, and give this child hints, each of which would be lost in it.
         log.critical(

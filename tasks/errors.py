@@ -1,30 +1,4 @@
-"""Every error that Unstuck raises on purpose, one sentence each.
-
-::
-
-    UnstuckError
-    ├── Unrecoverable            a retry of the attempt cannot help
-    │   ├── StepNotFound         the step's code cannot be imported
-    │   ├── BadStepCall          the step's parameters do not fit its signature
-    │   ├── SqlInvalid           the SQL does not parse or does not resolve
-    │   ├── OutputInvalid        an output was written twice, or with a frame nobody can store
-    │   ├── ForkValuesInvalid    the values of a dynamic fork are null, doubled, too many or not scalars
-    │   └── MarkerFailed         the durable marker could not be written
-    ├── SettingsInvalid          a variable of the environment holds what no process can run with
-    ├── OrderUnreadable          what the store has of an attempt cannot be read by this worker
-    ├── NotBegun                 this runner could not begin an attempt that it had claimed
-    │   └── HostUnfit            its host lacks what the attempt needs: Java, or a package
-    ├── WorkerFolderGone         the working directory of this worker is gone, and a step with it
-    ├── InputMissing             what a needed group staged is not there
-    ├── StagingLost              what this attempt staged is not there any more
-    ├── AttemptEnded             raised in the runner to leave an attempt that is no longer its own
-    ├── WarehouseMismatch        this process sees another warehouse than the job was submitted to
-    ├── WarehouseUnsupported     the file system cannot create a file only if it is absent
-    ├── WarehouseNewer           a later release wrote this part of the warehouse
-    ├── LogBroken                the warehouse log has a gap, or an entry that cannot be read
-    ├── DatasetNotFound          no such dataset is published at this version
-    └── Malformed                a token, hint or report that cannot be read
-"""
+"""Every error that Unstuck raises on purpose. A retry cannot help after those below ``Unrecoverable``."""
 
 from __future__ import annotations
 

@@ -30,20 +30,14 @@ def may_run_spark(settings: Settings, queues: Collection[str]) -> bool:
 def lacking(settings: Settings, queues: Collection[str], without_java: str = "") -> str:
     """What a worker that listens to ``queues`` needs and this host lacks, a line each with the cure; empty if nothing.
 
-    ``without_java``: how to start one that needs no Java, for whoever lacks it.
+    ``without_java``: how to start one that needs no Java.
     """
-    found = [_lacking_packages()]
+    found = []
+    if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
+        found.append(f"{' and '.join(missing)} cannot be imported by {sys.executable}. {how_to_install('worker')}")
     if _needs_java(settings, queues) and (java := lacking_java()):
         found += [java, without_java]
     return "\n".join(filter(None, found))
-
-
-def _lacking_packages() -> str:
-    """Which packages of a worker cannot be imported here, in a sentence; empty if none."""
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if not missing:
-        return ""
-    return f"{' and '.join(missing)} cannot be imported by {sys.executable}. {how_to_install('worker')}"
 
 
 def how_to_install(extra: str) -> str:

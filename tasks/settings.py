@@ -28,7 +28,7 @@ def _absolute(uri: str) -> str:
 
 
 class Settings(BaseSettings):
-    """What a process of Unstuck can be told from outside. ``UNSTUCK_LEASE_TTL=15s`` sets ``lease_ttl``.
+    """The settings of a process: ``UNSTUCK_LEASE_TTL=15s`` sets ``lease_ttl``.
 
     A variable that is there and empty counts as one that is not set: compose files and shells make them by accident.
     """
@@ -76,7 +76,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _fit_the_lease(self) -> Self:
-        """Whoever shortens the lease wants to recover sooner: what is not set shortens with it, and still fits it."""
+        """A shorter lease is set to recover sooner: intervals that are not set shorten with it."""
         for name, part in {"lease_renew": 5, "sweep_every": 5, "lock_ttl": 3, "report_idle": 3}.items():
             if name not in self.model_fields_set:
                 setattr(self, name, min(getattr(self, name), self.lease_ttl / part))
@@ -102,7 +102,7 @@ class Settings(BaseSettings):
             raise ValueError(f'expected a JSON object such as {{"spark.driver.memory": "4g"}}: {error}') from None
 
 
-def words_of(error: ValidationError) -> str:
+def describe_invalid(error: ValidationError) -> str:
     """What is wrong with the settings: a line for each variable."""
     lines = []
     for item in error.errors(include_url=False, include_input=False):
@@ -118,7 +118,7 @@ def settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        raise SettingsInvalid(words_of(error)) from None
+        raise SettingsInvalid(describe_invalid(error)) from None
 
 
 def settings_or_leave() -> Settings:

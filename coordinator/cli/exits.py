@@ -12,7 +12,7 @@ import redis
 from unstuck.coordinator.errors import Unreachable
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.redis_url import without_password
-from unstuck.tasks.settings import words_of
+from unstuck.tasks.settings import describe_invalid
 
 
 class ExitCode(IntEnum):
@@ -68,7 +68,7 @@ def explained(error: Exception) -> tuple[ExitCode, str] | None:
         # FleetFailed is found by its code: its module is slow to import, and an error path need not have it.
         return (ExitCode.NOT_WELL if error.code == "FLEET_FAILED" else ExitCode.USAGE), str(error)
     if isinstance(error, ValidationError) and error.title == "Settings":
-        return ExitCode.USAGE, words_of(error)
+        return ExitCode.USAGE, describe_invalid(error)
     if isinstance(error, OSError):
         return ExitCode.USAGE, f"{error.filename or 'a file'}: {error.strerror or error}"
     return None

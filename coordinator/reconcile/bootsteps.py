@@ -70,7 +70,7 @@ class CoordinatorStallDetector(StallDetector):
     ever.
     """
 
-    parting = (
+    consequence = (
         "though messages wait there and it has threads to spare (UNSTUCK_STALLED_AFTER). It ends, so that its "
         "supervisor restarts it; what waits there is heard by that one, or by another coordinator"
     )

@@ -21,7 +21,6 @@ from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.staging_index import StagingIndex
-from unstuck.tasks.failpoints import arm_this_process
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.celery_app import app as fleet
@@ -52,7 +51,6 @@ class Parts:
 
 def assemble(settings: Settings) -> Parts:
     """All parts of one coordinator process."""
-    arm_this_process(os.environ)
     client = connect(settings.redis_url)
     store = Store.of(settings, client)
     reconciler = Reconciler(store, Dispatcher(fleet), Warehouses(), settings, mint, background=Background(PUBLISHERS))

@@ -12,35 +12,34 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
 import psutil
 
-_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36  # <sys/prctl.h>
-WATCHDOG = "unstuck-watch"  # the name of a watchdog's process
+_PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 
 
-class Seen(StrEnum):
+class ProcessState(StrEnum):
     ALIVE = "alive"
     STOPPED = "stopped"  # SIGSTOP, or a debugger: it makes no progress and must not count as alive
     GONE = "gone"
 
 
-def look(process: psutil.Process) -> Seen:
+def process_state(process: psutil.Process) -> ProcessState:
     """The state of ``process``. A zombie is gone, and so is a process whose pid another process has now."""
     try:
         if not process.is_running():
-            return Seen.GONE
+            return ProcessState.GONE
         status = process.status()
     except psutil.NoSuchProcess:
-        return Seen.GONE
+        return ProcessState.GONE
     if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-        return Seen.GONE
+        return ProcessState.GONE
     if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-        return Seen.STOPPED
-    return Seen.ALIVE
+        return ProcessState.STOPPED
+    return ProcessState.ALIVE
 
 
 class Tree:
@@ -48,13 +47,11 @@ class Tree:
 
     def __init__(self, root: psutil.Process) -> None:
         self.root = root
-        # A runner leads its own group. Any other group is that of its parent, and must not be killed.
-        self._leads = os.getpgid(root.pid) == root.pid
         self._known: set[psutil.Process] = set()
 
     def remember(self) -> None:
         """Note every descendant that can be seen now; forget those that are gone."""
-        known = {process for process in self._known if look(process) is not Seen.GONE}
+        known = {process for process in self._known if process_state(process) is not ProcessState.GONE}
         for process in (self.root, *known):
             with contextlib.suppress(psutil.NoSuchProcess):
                 known.update(process.children(recursive=True))
@@ -62,7 +59,7 @@ class Tree:
 
     def living(self) -> list[psutil.Process]:
         """All processes of the tree that still live, the root first. Call ``remember`` before."""
-        return [p for p in (self.root, *self._known) if look(p) is not Seen.GONE]
+        return [p for p in (self.root, *self._known) if process_state(p) is not ProcessState.GONE]
 
     def kill(self, wait: float = 5.0) -> list[psutil.Process]:
         """SIGKILL the tree and the process groups it made, until nothing is left or ``wait`` seconds are over.
@@ -74,64 +71,42 @@ class Tree:
         while True:
             self.remember()
             left = self.living()
-            # The root's group is killed too: a child that was made since the last look is in it.
-            _kill_groups(left, {p.pid for p in self._known}, self._root_group())
+            if self.root.is_running() or not psutil.pid_exists(self.root.pid):  # else the pid is somebody else's by now
+                _kill_group(self.root.pid)  # also of a dead root: a child that was made since the last look is in it
             if not left or time.monotonic() > end:
                 return left
             for process in left:
+                _kill_group(process.pid)
                 with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                     process.kill()  # psutil refuses when the pid has been given to somebody else
             psutil.wait_procs(left, timeout=0.1)
 
-    def _root_group(self) -> set[int]:
-        """The group that the root leads or led. The kernel does not reuse its number while it has members."""
-        somebody_else = psutil.pid_exists(self.root.pid) and not self.root.is_running()
-        return {self.root.pid} if self._leads and not somebody_else else set()
+
+def _kill_group(leader: int) -> None:
+    """SIGKILL the process group that ``leader`` made, if it made one; never the group of this process."""
+    if leader != os.getpgrp():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Make each descendant a child of this process when its own parent dies. Children do not inherit this.
-
-    Only Linux can do it.
+    """Make each descendant a child of this process when its own parent dies (Linux). Children do not inherit this.
 
     Raises:
         OSError: the kernel refuses.
     """
-    _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
-
-
-def set_name(name: str) -> None:
-    """Name this process, for ``is_watchdog`` and for people. Up to 15 characters count.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
+    if sys.platform != "linux":
+        return
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl: {os.strerror(ctypes.get_errno())}")
 
 
 def is_watchdog(pid: int) -> bool:
-    """True for a living watchdog, also for one that starts and has not set its name yet.
-
-    The command line is read only then, because the read may hang where the process hangs.
-    """
-    place = Path(f"/proc/{pid}")
+    """True for a living watchdog. A zombie has no command line."""
     try:
-        name = (place / "comm").read_text().rstrip("\n")
-        if name != WATCHDOG and (
-            not name.startswith("python") or b"unstuck.tasks.watchdog" not in (place / "cmdline").read_bytes()
-        ):
-            return False
+        return b"unstuck.tasks.watchdog" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return exit_status(pid) is None
-
-
-def _prctl(option: int, value: ctypes.c_ulong | ctypes.c_char_p) -> None:
-    if sys.platform != "linux":
-        return
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, *[ctypes.c_ulong(0)] * 3) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
 def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
@@ -151,9 +126,8 @@ def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
     while True:
         living = {pid for pid in children() if not own(pid) and not _reaped(pid)}
         for pid in living:
+            _kill_group(pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                if os.getpgid(pid) == pid:
-                    os.killpg(pid, signal.SIGKILL)
                 os.kill(pid, signal.SIGKILL)
         lived |= living
         if not living or time.monotonic() >= end:
@@ -178,17 +152,6 @@ def _reaped(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG) != (0, 0)
     except ChildProcessError:
         return True
-
-
-def _kill_groups(processes: Iterable[psutil.Process], leaders: set[int], always: set[int]) -> None:
-    """Kill the process groups that members of the tree lead; never the group of this process."""
-    groups: set[int] = set()
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            groups.add(os.getpgid(process.pid))
-    for group in ((groups & leaders) | always) - {os.getpgrp()}:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
 
 
 def exit_status(pid: int) -> int | None:

@@ -20,7 +20,6 @@ from typing import Any
 import redis
 
 from unstuck.tasks.errors import HostUnfit, NotBegun
-from unstuck.tasks.failpoints import arm_this_process
 from unstuck.tasks.host import java_is_gone, lacking, may_run_spark
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.deadlines import run_with_deadline
@@ -257,7 +256,6 @@ def start_runner(*, queues: Sequence[str], slots: int, shutdown_flag: ShutdownFl
     if os.getpgrp() != os.getpid():
         # In a group of its own, the runner and its JVM are killed together, without the worker.
         os.setpgid(0, 0)
-    arm_this_process(os.environ)
     _runner = Runner(settings(), queues=queues, slots=slots, shutdown_flag=shutdown_flag)
     return _runner
 

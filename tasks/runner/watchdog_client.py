@@ -27,14 +27,14 @@ import psutil
 
 from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag
-from unstuck.tasks.process.standstill import LOOKS, Standstill
-from unstuck.tasks.process.tree import Seen, end_strays, look
+from unstuck.tasks.process.tree import ProcessState, end_strays, process_state
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.watchdog.policy import Clock, Order
 
 log = logging.getLogger(__name__)
 
+_LOOKS = 10  # that see a watchdog stopped before it is killed
 _MAX_RESTARTS = 5  # within a minute
 _PROGRESS_EVERY = 0.5  # seconds
 _UNWATCHED = "and a runner without a watchdog keeps no lease and hears of no cancel, so "
@@ -216,18 +216,19 @@ class WatchdogClient:
 
         This takes no lock, because whoever holds it may wait for the stopped watchdog to read its pipe.
         """
-        every, standstill = self._patience / LOOKS, Standstill()
-        while not ended.wait(every):
+        # Looks are counted, not seconds: while the host slept, this process did not look either.
+        stopped = 0
+        while not ended.wait(self._patience / _LOOKS):
             try:
-                state = look(seen)
+                state = process_state(seen)
             except OSError as error:  # the step has every descriptor; it may give some back
                 said = "the watchdog %d cannot be looked at: %s"
                 run_with_deadline(log.warning, said, process.pid, error, seconds=0)
-                state = Seen.ALIVE
-            standstill = standstill.after(state, time.monotonic(), within=2 * every)
-            if standstill.seconds >= self._patience:
+                state = ProcessState.ALIVE
+            stopped = stopped + 1 if state is ProcessState.STOPPED else 0
+            if stopped > _LOOKS:
                 process.kill()
-                log.warning("the watchdog %d was stopped for %.1fs and was killed", process.pid, standstill.seconds)
+                log.warning("the watchdog %d was stopped for %.1fs and was killed", process.pid, self._patience)
                 return
 
     def _read_orders(self, process: subprocess.Popen[bytes], ended: threading.Event) -> None:

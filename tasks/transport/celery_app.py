@@ -64,9 +64,8 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
         broker_channel_error_retry=True,
         # No retry option here: it would silently switch Producer.batch off (measured).
         broker_transport_options={
-            # A connection whose other end went away without a word (a failover, a firewall) is found by these alone.
-            # A process has several, and finds them one after the other. The
-            # BRPOP of a listening worker waits for one second, so five are enough for any reply.
+            # These alone find a connection whose other end is gone without notice (a failover, a firewall). A process
+            # has several, and finds them one after the other. BRPOP waits for one second, so five suffice for a reply.
             "socket_timeout": 5.0,
             "socket_connect_timeout": 5.0,
             "socket_keepalive": True,

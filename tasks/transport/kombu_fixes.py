@@ -6,7 +6,7 @@ Hints are sent without these waits: a hint that is lost is sent again.
 from __future__ import annotations
 
 import os
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import kombu
@@ -17,9 +17,6 @@ from kombu.transport import virtual
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.redis_client import takes_writes, unavailable
-
-FIRST_WAIT, LONGER_EACH_TIME, LONGEST_WAIT = 1.0, 1.0, 5.0  # seconds between two tries
-
 
 # Waiting for the broker. Celery's own waits go up to 30 s, and a server that answers and refuses writes (a failover, a
 # broken disk, a full memory) counts as one that is back, so Celery connects to it several times a second. Both are
@@ -36,10 +33,10 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Wait for the connection; called by Celery's consumer and beat, and by nobody who only sends."""
-        steps = {"interval_start": FIRST_WAIT, "interval_step": LONGER_EACH_TIME, "interval_max": LONGEST_WAIT}
+        waits = {"interval_start": 1.0, "interval_step": 1.0, "interval_max": 5.0}  # seconds between two tries
         self._to_listen = True
         try:
-            return super().ensure_connection(*args, **{**steps, **kwargs})
+            return super().ensure_connection(*args, **{**waits, **kwargs})
         finally:
             self._to_listen = False
 
@@ -61,17 +58,15 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
         except redis.RedisError as error:
             if unavailable(error):
                 raise
-            # Not its trouble but ours, perhaps a user who may not touch this key: the real commands will tell.
+            # Perhaps this user may not touch this key: the real commands will show it.
         finally:
             channel.close()
 
 
 # A main process that forks. kombu takes a socket out of epoll only after it has closed it. A child that was forked
-# meanwhile holds the socket too, so epoll goes on reporting it, under a number that by then is another's. And news of
-# the pub/sub connection (``celery inspect``), even if they are false, make kombu read there without an end. Together
-# the two hung a worker for ever. Upstream: celery/celery#10502 tells of the second, celery/kombu#954 of a fault like
-# the first. Seen with kombu 5.7.0; this may go once kombu unregisters a socket before it closes it, and reads pub/sub
-# with a timeout.
+# meanwhile holds the socket too, so epoll goes on reporting it, under a number that by then is another's: the worker
+# spins, or reads without an end from a connection that has nothing to say. Upstream: celery/kombu#954 tells of a fault
+# like this. Seen with kombu 5.7.0; this may go once kombu unregisters a socket before it closes it.
 
 
 @cache
@@ -84,10 +79,6 @@ def _fit_to_fork(base: Any) -> Any:
             if asynchronous:
                 found["connection_class"] = _unregistered_first(found["connection_class"], self)
             return found
-
-        @cached_property
-        def subclient(self) -> Any:
-            return _read_within(self.socket_timeout, super().subclient)
 
     return type("Transport", (base,), {"Channel": Channel})
 
@@ -107,19 +98,6 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
     return Connection
 
 
-def _read_within(seconds: float | None, pubsub: Any) -> Any:
-    """``pubsub``, which is read only where there is something to read, and for ``seconds`` at most (None: no end)."""
-    read = pubsub.parse_response
-
-    def parse_response() -> Any:
-        if pubsub.connection is None or not pubsub.connection.can_read(timeout=0):
-            return None
-        return read(block=False, timeout=seconds)
-
-    pubsub.parse_response = parse_response
-    return pubsub
-
-
 # A slot that an acknowledgement takes for ever. kombu frees the slot of a message only once Redis has taken the
 # acknowledgement, and Celery notes the error and goes on: a worker with one slot listens no more and looks alive. What
 # stays behind in Redis comes back as a second copy of the hint, much later, and is STALE then. Upstream: no report is
@@ -133,18 +111,13 @@ class Acknowledging(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, parent: Any) -> None:
         channel = parent.task_consumer.channel
-        free_slot_too(channel.qos, channel.connection_errors)
+        qos, acknowledge = channel.qos, channel.qos.ack
 
+        def ack(delivery_tag: str) -> None:
+            try:
+                acknowledge(delivery_tag)
+            except channel.connection_errors:
+                virtual.QoS.ack(qos, delivery_tag)
+                raise
 
-def free_slot_too(qos: Any, errors: tuple[type[BaseException], ...]) -> None:
-    """Let ``qos.ack`` free the slot of the message also where one of ``errors`` stops it. The error is raised on."""
-    acknowledge = qos.ack
-
-    def ack(delivery_tag: str) -> None:
-        try:
-            acknowledge(delivery_tag)
-        except errors:
-            virtual.QoS.ack(qos, delivery_tag)
-            raise
-
-    qos.ack = ack
+        qos.ack = ack

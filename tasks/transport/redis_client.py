@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import redis
 from redis.backoff import ExponentialBackoff
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
 from redis.retry import Retry
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -26,7 +27,7 @@ def connect(url: str, *, timeout: float = 5.0, repeats: int = 2) -> redis.Redis:
     return redis.Redis.from_url(
         url,
         decode_responses=True,
-        # Bytes that are no text must be shown and parked, not raised out of the read.
+        # Bytes that are no text are shown, and become a dead letter; they must not fail the read.
         encoding_errors="backslashreplace",
         socket_timeout=timeout,
         socket_connect_timeout=timeout,
@@ -56,12 +57,10 @@ _AWAY = ("READONLY", "MISCONF", "NOREPLICAS", "LOADING", "MASTERDOWN", "TRYAGAIN
 
 
 def unavailable(error: BaseException) -> bool:
-    """The store cannot serve at this moment (away, full, failing over): wait and try again; nobody did wrong."""
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError | redis.exceptions.OutOfMemoryError):
+    """True if the store cannot serve at this moment (away, full, failing over): wait and try again."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OutOfMemoryError | ReadOnlyError):
         return True
-    if isinstance(error, redis.exceptions.ReadOnlyError):
-        return True
-    # A script passes such an answer on with its own words around it.
+    # A script adds text of its own around such an answer.
     return isinstance(error, redis.ResponseError) and any(word in str(error)[:200] for word in _AWAY)
 
 

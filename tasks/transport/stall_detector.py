@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import redis
@@ -25,66 +24,23 @@ log = logging.getLogger(__name__)
 
 STORE_WITHIN = 10.0  # seconds for a note in Redis, before this process ends
 SHOWN_FOR = 86400.0  # seconds for which people see in the fleet that a process stalled
-LOOKS = 10  # in the time after which a process counts as stalled; so many do not miss messages by chance
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What the main process of a worker or a coordinator sees at one moment.
-
-    Attributes:
-        at: monotonic seconds.
-        received: messages that it has received so far.
-        free: it would take another one: it has an idle slot and was not told to stop.
-        waiting: something lies on a queue that it listens to; False also when Redis could not be asked.
-    """
-
-    at: float
-    received: int
-    free: bool
-    waiting: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """What is known so far. ``since``: from when on it has received nothing although it should; None: all is well."""
-
-    last: Look | None = None
-    since: float | None = None
-
-    def after(self, look: Look, *, within: float) -> Silence:
-        """What is known after another look.
-
-        Args:
-            within: the longest normal time between two looks, in seconds. After a longer gap this process itself did
-                not run (it was frozen, or its host slept), so the count starts again.
-        """
-        last = self.last
-        if last is None or look.received != last.received or look.at - last.at > within:
-            return Silence(look)
-        if not (look.free and look.waiting):
-            return Silence(look)
-        return Silence(look, look.at if self.since is None else self.since)
-
-    @property
-    def stalled_for(self) -> float:
-        """Seconds for which it has stalled as far as anybody can tell; 0 if it has not."""
-        return 0.0 if self.since is None or self.last is None else self.last.at - self.since
+LOOKS = 10  # in UNSTUCK_STALLED_AFTER; they are counted, not seconds, because a frozen process receives nothing
 
 
 class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
     """Begins to watch when Celery has its first consumer, and goes on through every reconnect.
 
-    A thread, and not a timer of Celery's own loop: that loop is what may be broken. It reads nothing but the lengths of
-    the queues, over a connection of its own. Workers and coordinators end in ways of their own.
+    It is a thread with a connection of its own, because Celery's loop is what may be broken.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
-    parting: str  # what becomes of this process, to end a sentence
+    consequence: str  # what becomes of this process, to end a sentence
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
-        self._received = 0
+        self._received = 0  # messages
+        self._received_before = 0  # at the last look
+        self._silent_looks = 0  # in a row, at which it had received nothing although it should
         self._thread: threading.Thread | None = None
 
     def start(self, consumer: Any) -> None:
@@ -109,10 +65,7 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         return len(state.reserved_requests) < int(consumer.pool.num_processes or 0)
 
     def _count(self, qos: Any) -> None:
-        """Count what arrives on this connection: every message, also those of which Celery makes no task.
-
-        A coordinator throws sweeps away that came too late for it. That is no silence.
-        """
+        """Count every message, also those of which Celery makes no task, such as sweeps that came too late."""
         append = qos.append
 
         def counted(*args: Any) -> None:
@@ -122,7 +75,6 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         qos.append = counted
 
     def _watch_or_give_up(self, consumer: Any, settings: Settings) -> None:
-        """Until this process is told to stop, by us or by anybody. No end of it may go unnoticed."""
         try:
             self._watch(consumer, settings)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody else would notice a stall
@@ -131,29 +83,29 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
             self.give_up()
 
     def _watch(self, consumer: Any, settings: Settings) -> None:
-        every = settings.stalled_after / LOOKS
+        every, keys = settings.stalled_after / LOOKS, Keys(settings.prefix)
         client = connect(settings.redis_url, timeout=max(0.2, min(5.0, every)), repeats=0)
-        silence = Silence()
         while self.at_work():
             time.sleep(every)
             queues = list(consumer.app.amqp.queues.consume_from)  # may change: ``celery control cancel_consumer``
-            waiting = _waiting(client, Keys(settings.prefix), queues)
-            look = Look(time.monotonic(), self._received, self.at_work() and self.free(consumer), waiting)
-            silence = silence.after(look, within=3 * every + 1.0)
-            if silence.stalled_for >= settings.stalled_after:
+            if self._has_stalled(_waiting(client, keys, queues) and self.at_work() and self.free(consumer)):
                 # With a deadline: what hangs may be the log, with the main thread in it.
                 said = "%s has stalled: for %.0fs it has received nothing from %s, %s"
-                run_with_deadline(log.critical, said, whoami(), silence.stalled_for, ", ".join(queues), self.parting)
-                run_with_deadline(_note_stall, client, Keys(settings.prefix), seconds=STORE_WITHIN)
+                what = (whoami(), settings.stalled_after, ", ".join(queues), self.consequence)
+                run_with_deadline(log.critical, said, *what)
+                run_with_deadline(_note_stall, client, keys, seconds=STORE_WITHIN)
                 self.give_up()
         client.close()
 
+    def _has_stalled(self, should_receive: bool) -> bool:
+        """Has this process received nothing at all looks in a row? ``should_receive``: what this look has found."""
+        received, before, self._received_before = self._received, self._received_before, self._received
+        self._silent_looks = self._silent_looks + 1 if should_receive and received == before else 0
+        return self._silent_looks > LOOKS
+
 
 def _waiting(client: redis.Redis, keys: Keys, queues: Iterable[str]) -> bool:
-    """Does anything lie on one of these queues? False where nobody can tell, which is held against nobody.
-
-    Nor can anybody take it from a server that refuses writes: to take a message is one.
-    """
+    """Does a message lie on one of these queues? False if Redis is away, or refuses writes: taking one is a write."""
     try:
         with client.pipeline(transaction=False) as pipe:
             takes_writes(pipe, keys)
@@ -165,7 +117,7 @@ def _waiting(client: redis.Redis, keys: Keys, queues: Iterable[str]) -> bool:
 
 
 def _note_stall(client: redis.Redis, keys: Keys) -> None:
-    """For people: the fleet list shows it for a day. Nothing is decided from it."""
+    """Let the fleet list show it for a day. Nothing is decided from it."""
     try:
         seconds, micros = client.time()
         now = seconds + micros / 1e6

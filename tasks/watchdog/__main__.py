@@ -1,7 +1,6 @@
 """The watchdog: a process beside each runner that renews its lease, passes orders on, counts its time, and kills it.
 
-It is a process of its own because one C call that holds the GIL silences every thread of the runner (measured: 2.7 s of
-2.7 s). It looks and acts; the policy stands in ``tasks.watchdog.policy``.
+It is a process because a C call that holds the GIL stops every thread of the runner (measured: 2.7 s of 2.7 s).
 """
 
 from __future__ import annotations
@@ -10,20 +9,18 @@ import json
 import logging
 import os
 import select
-import signal
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import psutil
 import redis
 
-from unstuck.tasks.failpoints import Point, arm_this_process, reach
+from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
-from unstuck.tasks.process.tree import WATCHDOG, Seen, Tree, describe_status, exit_status, look, set_name
+from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, process_state
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease, RenewAnswer
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
@@ -33,7 +30,7 @@ from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.redis_client import connect, persistently
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import CancelChannel
-from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState, decide, may_renew, timeout_failure
+from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState, decide, timeout_failure
 
 log = logging.getLogger("unstuck.tasks.watchdog")
 
@@ -92,7 +89,7 @@ class Watchdog:
     # -- the loop ----------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Until the runner says goodbye, or is dead and its attempt reported."""
+        """Watch until the runner has ended and its attempt is reported."""
         pidfd = _pidfd(self._runner.pid)
         try:
             while True:
@@ -122,7 +119,7 @@ class Watchdog:
             sources.append(socket)
         ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
         if self._flag in ready and self._flag is not None and self._flag.level is ShutdownLevel.WORK:
-            self._flag = None  # all writers of the pipe are dead; the look at the parent process finds that
+            self._flag = None  # all writers of the pipe are dead, as the check for an orphan finds, too
         if 0 in ready:
             self._read()
         if socket in ready and self._channel.received():
@@ -168,24 +165,24 @@ class Watchdog:
             self._tick_soon()
 
     def _tick_soon(self) -> None:
-        """Show soon what this runner is at; not at once, so that a short attempt costs Redis no more."""
+        """Describe this runner in Redis soon; not at once, so that a short attempt costs no extra call."""
         self._next_tick = min(self._next_tick, time.monotonic() + 0.25)
 
     def _step(self) -> bool:
-        """Look, renew when it is time, and do what is decided. False: there is nothing left to watch."""
-        self._look_at_flag()  # before the runner is looked at: what ended it may be the stop
-        runner = look(self._runner)
+        """Observe the runner, renew when it is time, and do what is decided. False: there is nothing left to watch."""
+        self._read_flag()  # first: a worker that was told to stop may have ended the runner
+        runner = process_state(self._runner)
         # Read before the parent reaps the zombie; afterwards nobody can tell.
-        death = describe_status(exit_status(self._runner.pid)) + self._remark if runner is Seen.GONE else ""
+        death = describe_status(exit_status(self._runner.pid)) + self._remark if runner is ProcessState.GONE else ""
         if time.monotonic() >= self._next_tick:
             self._next_tick = time.monotonic() + self._settings.lease_renew
-            if runner is not Seen.GONE:
+            if runner is not ProcessState.GONE:
                 self._tree.remember()
             if self._renew(runner) and self._counts_as_living(runner):
                 self._registry.note(self._status)
         orphaned = self._orphaned(runner)
         if self._token is None:
-            if runner is Seen.GONE or orphaned:
+            if runner is ProcessState.GONE or orphaned:
                 self._tree.kill()  # what it left behind
                 return False
             return True
@@ -195,23 +192,23 @@ class Watchdog:
             self._state, observation, grace=self._settings.cancel_grace, death=death, who=f"the runner {self._worker}"
         )
         self._state = action.state
-        if action.tell is not None:
-            log.info("%s: %s", self._token, action.tell)
+        if action.order is not None:
+            log.info("%s: %s", self._token, action.order)
             # With its token: by the time it is read the runner may hold another attempt, which it must not hit.
-            line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(action.tell)}
-            if action.tell is Order.TIMEOUT and action.state.timed_out is not None:
+            line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(action.order)}
+            if action.order is Order.TIMEOUT and action.state.timed_out is not None:
                 line["failure"] = timeout_failure(action.state.timed_out).to_dict()  # which of the clocks it was
             self._send(line)
-        if action.kill:
-            self._log_for_attempt(action.kill)
+        if action.kill_reason:
+            self._log_for_attempt(action.kill_reason)
             if left := self._tree.kill():
                 log.error("%s: these processes do not end: %s", self._token, [p.pid for p in left])
-        if action.finish is not None:
-            _report(self._lease, self._token, action.finish)
-        return not action.kill
+        if action.outcome is not None:
+            _report(self._lease, self._token, action.outcome)
+        return not action.kill_reason
 
-    def _look_at_flag(self) -> None:
-        """Look whether the worker was told to stop, and count the grace from when that is first seen."""
+    def _read_flag(self) -> None:
+        """Read whether the worker was told to stop; the grace counts from the first reading that says so."""
         level = ShutdownLevel.WORK if self._flag is None else self._flag.level
         if level <= self._level:
             return
@@ -220,17 +217,17 @@ class Watchdog:
         grace = self._settings.drain_grace if level is ShutdownLevel.STOP else 0.0
         self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
 
-    def _counts_as_living(self, runner: Seen) -> bool:
-        """Is it to be shown as living? Not while it is stopped, nor while it is idle below a worker that is.
+    def _counts_as_living(self, runner: ProcessState) -> bool:
+        """False for a runner that is stopped, and for an idle one below a worker that is: nobody can give it work.
 
-        Nobody could give it work then, and a runner that seems to listen would make `why` and the doctor wait for ever.
+        If it seemed to listen, `why` and the doctor would promise work for ever.
         """
-        if runner is Seen.STOPPED:
-            return False
-        return self._token is not None or self._parent is None or look(self._parent) is not Seen.STOPPED
+        if runner is ProcessState.STOPPED or self._token is not None or self._parent is None:
+            return runner is not ProcessState.STOPPED
+        return process_state(self._parent) is not ProcessState.STOPPED
 
-    def _orphaned(self, runner: Seen) -> bool:
-        if runner is Seen.GONE:
+    def _orphaned(self, runner: ProcessState) -> bool:
+        if runner is ProcessState.GONE:
             return False
         try:
             return self._runner.ppid() != self._worker_pid
@@ -239,19 +236,16 @@ class Watchdog:
 
     # -- Redis ---------------------------------------------------------------------------------------------
 
-    def _renew(self, runner: Seen) -> bool:
-        """Keep the lease, if there is one to keep. False: Redis is away, and is not to be asked for more just now.
-
-        Every question to a Redis that hangs takes seconds, in which no clock is looked at.
-        """
-        if self._token is None or not may_renew(runner):
+    def _renew(self, runner: ProcessState) -> bool:
+        """Renew the lease, if there is one. False: Redis is away, and another call now could delay a timeout."""
+        if self._token is None or runner is not ProcessState.ALIVE:
             return True
         try:
             self._answer = self._lease.renew(self._token, self._worker, self._progress)
         except redis.RedisError as error:
-            # The lease runs on; the next tick tries again. Nobody takes over in an outage (docs/protocol.md, rule 7).
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
-            # Soon, for a store that comes back may have forgotten the claim, and the hint lies before idle runners.
+            # Nobody takes over in an outage (docs/protocol.md, rule 7). But a store that comes back may have forgotten
+            # the claim, and offer the attempt to others.
             self._next_tick = min(self._next_tick, time.monotonic() + RENEW_AGAIN)
             return False
         return True
@@ -278,13 +272,10 @@ class Watchdog:
             group=token.group if token else None,
             attempt=token.epoch if token else None,
             step=json.loads(self._progress).get("label") if token and self._progress else None,
-            idle_since=of_redis(max(self._idle, self._taken)) if self._free else None,
+            idle_since=of_redis(max(self._idle, self._taken))
+            if not token and self._level is ShutdownLevel.WORK
+            else None,
         )
-
-    @property
-    def _free(self) -> bool:
-        """It runs nothing, and its worker was not told to stop: it should take what is offered."""
-        return self._token is None and self._level is ShutdownLevel.WORK
 
     # -- the runner --------------------------------------------------------------------------------------------
 
@@ -292,13 +283,10 @@ class Watchdog:
         try:
             os.write(1, json.dumps(line).encode() + b"\n")
         except BrokenPipeError:
-            log.warning("%s does not listen any more", self._worker)
+            log.warning("%s reads no orders any more", self._worker)
 
     def _log_for_attempt(self, text: str) -> None:
-        """``text`` into the attempt's own log, where its people look.
-
-        Where the warehouse hangs its logs hang too, and the kill must not wait for that.
-        """
+        """Write ``text`` to the attempt's own log, with a deadline: the log hangs if the warehouse does."""
         log.warning("%s: %s", self._token, text)
         if self._log is None:
             return
@@ -308,7 +296,7 @@ class Watchdog:
 
 
 def _report(lease: Lease, token: Token, outcome: Outcome) -> None:
-    """Report in the dead runner's stead. If Redis stays away, the lapsed lease says the same, later."""
+    """Report for the dead runner. If Redis stays away, the lease lapses."""
     event = os.urandom(8).hex()
     reach(Point.BEFORE_LOSS_REPORT, token.job)
     try:
@@ -334,48 +322,36 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
-def _report_gone(hello: dict[str, Any], settings: Settings) -> None:
-    """The runner died while this watchdog started: what it held stands in the pipe. A fresh runner holds at once."""
+def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
+    """Report a runner that died while this watchdog started. A fresh runner holds its attempt from its start."""
     os.set_blocking(0, False)
-    data = b""
-    with suppress(BlockingIOError):  # a process that a step has forked may have the other end
-        while part := os.read(0, 1 << 16):
-            data += part
-    lines = [json.loads(line) for line in data.split(b"\n")[:-1]]
-    said = [line for line in lines if line["op"] in ("hold", "release")]
+    try:
+        lines = os.read(0, 1 << 16).split(b"\n")[:-1]
+    except BlockingIOError:  # it said nothing, and a process that it forked has the other end of the pipe
+        return
+    said = [line for line in map(json.loads, lines) if line["op"] in ("hold", "release")]
     if not said or said[-1]["op"] == "release":
         return
-    if not psutil.pid_exists(hello["pid"]):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(hello["pid"], signal.SIGKILL)  # what it left in its group
     why = f"the runner {hello['worker']} died right after it had begun; how is not known"
-    token = Token.parse(said[-1]["token"])
-    client = connect(settings.redis_url)
-    _report(
-        Lease(client, Keys(settings.prefix), settings.lease_ttl),
-        token,
-        Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)),
-    )
+    lease = Lease(connect(settings.redis_url), Keys(settings.prefix), settings.lease_ttl)
+    _report(lease, Token.parse(said[-1]["token"]), Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)))
 
 
 def main() -> None:
-    # A log that nobody reads any more must not keep it from renewing, counting and killing.
     logging.basicConfig(
         handlers=[NonBlockingHandler(2)],
         level=logging.WARNING,
         format="%(asctime)s %(levelname)s watchdog: %(message)s",
     )
     with open(0, "rb", buffering=0, closefd=False) as runner:
-        hello = runner.readline()  # unbuffered: what follows is for the loop to read
-    if not hello:
+        line = runner.readline()  # unbuffered: what follows is for the loop to read
+    if not line:
         return
-    arm_this_process(os.environ)
-    set_name(WATCHDOG)
-    told = json.loads(hello)
+    hello = json.loads(line)
     try:
-        watchdog = Watchdog(told, settings())
-    except (psutil.NoSuchProcess, ProcessLookupError):
-        _report_gone(told, settings())
+        watchdog = Watchdog(hello, settings())
+    except psutil.NoSuchProcess:
+        _report_dead_runner(hello, settings())
         return
     try:
         watchdog.watch()

@@ -21,28 +21,25 @@ class CancelChannel:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
         self._keys = keys
-        self._listening: Any = None
+        self._pubsub: Any = None
         self._job: str | None = None
 
-    def follow(self, job: str | None) -> None:
-        """Follow ``job``; None: none."""
+    def follow(self, job: str) -> None:
         if job == self._job:
             return
         try:
-            if self._listening is None:
-                self._listening = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
-            if self._job is not None:
-                self._listening.unsubscribe(self._keys.cancel(self._job))
-            if job is not None:
-                self._listening.subscribe(self._keys.cancel(job))
+            if self._pubsub is None:
+                self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+            else:
+                self._pubsub.unsubscribe()
+            self._pubsub.subscribe(self._keys.cancel(job))
             self._job = job
         except redis.RedisError as error:
-            self._lose(error)
+            self._close(error)
 
     def socket(self) -> Any:
         """It becomes readable when there is a message; None while no job is followed."""
-        connection = getattr(self._listening, "connection", None)
-        return getattr(connection, "_sock", None) if self._job is not None else None
+        return getattr(getattr(self._pubsub, "connection", None), "_sock", None)
 
     def received(self) -> bool:
         """Take what has arrived; True if the job wants something, or if the connection was lost.
@@ -51,18 +48,18 @@ class CancelChannel:
         """
         found, held = False, self.socket()
         try:
-            while self._listening is not None and self.socket() is not None:
-                message = self._listening.get_message(timeout=0.0)
+            while self.socket() is not None:
+                message = self._pubsub.get_message(timeout=0.0)
                 if message is None:
                     return found or self.socket() is not held  # redis-py has connected again by itself
                 found |= message["type"] == "message"
         except redis.RedisError as error:
-            self._lose(error)
+            self._close(error)
             return True
         return found
 
-    def _lose(self, error: redis.RedisError) -> None:
+    def _close(self, error: redis.RedisError) -> None:
         log.warning("orders come with renewals only, until the next attempt: %s", error)
-        if self._listening is not None:
-            self._listening.close()
-        self._listening, self._job = None, None
+        if self._pubsub is not None:
+            self._pubsub.close()
+        self._pubsub, self._job = None, None

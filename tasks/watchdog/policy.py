@@ -1,8 +1,4 @@
-"""The policy of a watchdog: from an observation of its runner to an action (pure: no process, no clock, no store).
-
-A runner that is told to stop never goes on for ever. A runner that is killed because the user canceled was canceled,
-not lost.
-"""
+"""The policy of a watchdog: from an observation of its runner to an action. Pure: no process, no clock, no store."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from unstuck.tasks.process.tree import Seen
+from unstuck.tasks.process.tree import ProcessState
 from unstuck.tasks.protocol.lease import RenewAnswer
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
@@ -42,7 +38,7 @@ class Clock:
 
     @property
     def leaving(self) -> bool:
-        """Of leaving the session, after the attempt: whatever its outcome is, its runner has said it."""
+        """True for the clock of leaving the session, when the runner has reported the outcome."""
         return self.code == "SESSION_TIMEOUT" and bool(self.step)
 
     @property
@@ -73,7 +69,7 @@ class WatchState:
 
     @property
     def leaving(self) -> bool:
-        """True while the runner leaves the session: the attempt is over, and nothing more is to be said of it."""
+        """True while the runner leaves the session: the attempt is over, and its outcome is reported."""
         return any(clock.leaving for clock in self.clocks.values())
 
     @property
@@ -84,28 +80,23 @@ class WatchState:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is seen at one moment. ``answer`` is that of a renewal made since the last moment, if one was."""
+    """What is seen at one moment. ``answer``: of a renewal since the last observation, if there was one."""
 
     now: float
-    runner: Seen
-    orphaned: bool = False  # the worker above the runner has died: nobody listens to it, and it hears of no work
+    runner: ProcessState
+    orphaned: bool = False  # the worker above the runner has died, and nobody gives the runner work
     answer: RenewAnswer | None = None
     drain_at: float | None = None  # when the attempt is to be handed back, since the worker was told to stop
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What to do, in this order: ``tell`` the runner, ``kill`` its tree, ``finish`` the attempt in its stead."""
+    """What to do: pass ``order`` to the runner; if there is a ``kill_reason``, kill its tree and report ``outcome``."""
 
     state: WatchState
-    tell: Order | None = None
-    kill: str = ""  # why, as a sentence for people; empty: let it live. After a kill there is nothing left to watch
-    finish: Outcome | None = None
-
-
-def may_renew(runner: Seen) -> bool:
-    """A lease says that somebody works: a runner that is gone or stopped does not."""
-    return runner is Seen.ALIVE
+    order: Order | None = None
+    kill_reason: str = ""  # a sentence for people; empty: let it live
+    outcome: Outcome | None = None  # None: there is nothing to report
 
 
 def decide(
@@ -118,14 +109,14 @@ def decide(
         death: how it died, in words, if it is gone.
         who: the runner as people know it.
     """
-    state, tell = _with_orders(state, observation)
-    if observation.runner is Seen.GONE:
+    state, order = _with_orders(state, observation)
+    if observation.runner is ProcessState.GONE:
         # Kill all the same: what the runner started outlives it (a JVM that writes, Python workers).
         why = f"{who} {death}"
     elif observation.orphaned:
         why = f"{who} was ended because the Celery worker above it has died"
     elif state.order is None or observation.now - state.ordered_at < grace:
-        return Action(state, tell)
+        return Action(state, order)
     elif state.timed_out is not None and state.timed_out.leaving:
         why = f"{who} was killed: {timeout_failure(state.timed_out).text}"
     else:
@@ -135,16 +126,16 @@ def decide(
 
 def _with_orders(state: WatchState, observation: Observation) -> tuple[WatchState, Order | None]:
     """``state`` with a new or stronger order, and that order if there is one. The grace counts from the first."""
-    heard = [_ORDER_OF[observation.answer]] if observation.answer in _ORDER_OF else []
-    if state.leaving and Order.STALE in heard:
-        heard.remove(Order.STALE)  # the outcome is on the record; leaving the session has its own time, not the grace
+    orders = [_ORDER_OF[observation.answer]] if observation.answer in _ORDER_OF else []
+    if state.leaving and Order.STALE in orders:
+        orders.remove(Order.STALE)  # the outcome is on the record; leaving the session has its own time, not the grace
     if observation.drain_at is not None and observation.drain_at <= observation.now:
-        heard.append(Order.DRAIN)
+        orders.append(Order.DRAIN)
     over = [clock for clock in state.clocks.values() if clock.ends <= observation.now]
     if over:
-        heard.append(Order.TIMEOUT)
+        orders.append(Order.TIMEOUT)
         state = replace(state, timed_out=state.timed_out or min(over, key=lambda clock: clock.ends))
-    order = max(heard, key=lambda o: o.strength, default=None)
+    order = max(orders, key=lambda o: o.strength, default=None)
     if order is None or (state.order is not None and order.strength <= state.order.strength):
         return state, None
     since = observation.now if state.order is None else state.ordered_at

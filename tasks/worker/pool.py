@@ -21,20 +21,19 @@ from unstuck.tasks.process.shutdown_flag import ShutdownLevel
 from unstuck.tasks.process.tree import adopt_orphans, end_strays, is_watchdog
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import START_WITHIN
-from unstuck.tasks.worker import shutdown as stopping
-from unstuck.tasks.worker.idle_slots import IdleSlots
+from unstuck.tasks.worker.shutdown import become_main_process, this_worker
 
 log = logging.getLogger(__name__)
 
-_wanted = False
+_recycling = False
 
 
 def recycle_this_process() -> None:
     """Let this child end cleanly before it takes its next job; Celery starts another in its place."""
     # billiard offers no way to ask for that but counting tasks or memory. Where a child is about to wait for its next
     # job, the last result is already sent, and no job has been read that could be lost with the process.
-    global _wanted
-    _wanted = True
+    global _recycling
+    _recycling = True
 
 
 class Worker(asynpool.Worker):  # type: ignore[misc]
@@ -46,38 +45,24 @@ class Worker(asynpool.Worker):  # type: ignore[misc]
         # What comes after the start may be a try to claim.
         hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
         super()._make_child_methods(*args, **kwargs)
-        self.wait_for_job = _or_leave(_noting_idle(self.wait_for_job))
+        self.wait_for_job = _waiting_idle(self.wait_for_job)
 
 
-def _or_leave(wait: Callable[..., Any]) -> Callable[..., Any]:
-    def wait_or_leave(*args: Any, **kwargs: Any) -> Any:
-        if _wanted:
-            sys.exit(EX_RECYCLE)
-        return wait(*args, **kwargs)
-
-    return wait_or_leave
-
-
-def _noting_idle(wait: Callable[..., Any]) -> Callable[..., Any]:
-    worker, slot, pid = stopping.this_worker(), current_process().index, os.getpid()
-    assert worker is not None
-    assert worker.idle_slots is not None, "made before the first child is forked"
-    slots = worker.idle_slots
-
-    def on_the_way() -> None:
-        hang_alarm.start()
-        slots.busy(slot, pid)
+def _waiting_idle(wait: Callable[..., Any]) -> Callable[..., Any]:
+    slots, slot, pid = this_worker().idle_slots, current_process().index, os.getpid()
 
     def wait_idle(*args: Any, **kwargs: Any) -> Any:
+        if _recycling:
+            sys.exit(EX_RECYCLE)
         slots.idle(slot, pid)
         hang_alarm.cancel()
+        job = True  # an exception tells this child to leave
         try:
             job = wait(*args, **kwargs)
-        except BaseException:  # it is told to leave
-            on_the_way()
-            raise
-        if job:
-            on_the_way()
+        finally:
+            if job:
+                hang_alarm.start()
+                slots.busy(slot)
         return job
 
     return wait_idle
@@ -98,10 +83,7 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
             log.warning("the processes %s outlived their runner and were ended", ", ".join(map(str, ended)))
 
     def _owns(self, pid: int) -> bool:
-        """True for a runner, for the watchdog of a dead one, and for whatever else the main process started itself.
-
-        The last is in its process group; a runner leads a group of its own, which its watchdog kills.
-        """
+        """True for a runner, for the watchdog of a dead one, and for what the main process started in its own group."""
         try:
             if pid in {worker.pid for worker in self._pool} or os.getpgid(pid) == os.getpgrp():
                 return True
@@ -116,17 +98,15 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     Pool = Pool
 
     def on_start(self) -> None:
-        self._stopping = stopping.begin(self.options["initargs"][1])
-        self._stopping.take_signals()  # Celery has set its own by now
-        self._stopping.idle_slots = IdleSlots()
+        become_main_process(self.options["initargs"][1]).set_signal_handlers()  # Celery has set its own by now
         adopt_orphans()
         super().on_start()
 
     def on_close(self) -> None:
         # A stop that came without a signal: ``celery control shutdown``, SIGHUP, an error that ends the worker.
-        self._stopping.stop(ShutdownLevel.STOP)
+        this_worker().stop(ShutdownLevel.STOP)
         super().on_close()
 
     def on_terminate(self) -> None:
-        self._stopping.stop(ShutdownLevel.STOP_NOW)
+        this_worker().stop(ShutdownLevel.STOP_NOW)
         super().on_terminate()

@@ -1,11 +1,17 @@
-"""Failpoints of the process of a test. Other processes are armed by a folder of orders (``tasks.failpoints``)."""
+"""What tests do at failpoints: in their own process with ``armed``, in other processes by a folder of orders."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
 
+from tests.support.paths import PYTHONPATH, SUPPORT
 from unstuck.tasks.failpoints import Act, Point, arm
 
 # What one coordinator passes by itself; the rest is passed by workers and users.
@@ -97,3 +103,72 @@ class Hold(Once):
     def _stand(self) -> None:
         self.reached.set()
         assert self._go.wait(60), "nobody released it"
+
+
+class Strike(StrEnum):
+    """What an armed process does to itself at a failpoint."""
+
+    KILL = "kill"  # SIGKILL
+    FREEZE = "freeze"  # SIGSTOP; after SIGCONT the process goes on from here
+    RAISE = "raise"  # an error that nobody expects
+    PASS = "pass"  # nothing, so that a test learns who passed
+    LOSE = "lose"  # the error of redis-py when a reply is lost: what was asked of the store was done all the same
+
+
+class Armed(RuntimeError):
+    """The error that ``raise`` raises."""
+
+
+def arming(folder: Path) -> dict[str, str]:
+    """The environment in which every Python process takes orders from ``folder``."""
+    return {"UNSTUCK_ARM": str(folder), "PYTHONPATH": os.pathsep.join((str(SUPPORT / "arming"), PYTHONPATH))}
+
+
+def arm_this_process(folder: str) -> None:
+    """Obey the orders in ``folder``.
+
+    A file there is an order for one shot: its name is ``POINT@JOB`` or, for any job, ``POINT``; its text is the strike.
+    The first process that reaches the point takes the order by renaming the file to ``NAME.reached-by-PID``.
+    """
+    arm(lambda point, job: _reached(Path(folder), point, job))
+
+
+def order(folder: Path, point: Point, strike: Strike, job: str = "") -> Path:
+    """Order one shot, and return its file."""
+    file = folder / (f"{point}@{job}" if job else str(point))
+    written = folder / f".{file.name}.tmp"  # an armed process may look at any moment
+    written.write_text(strike)
+    return written.rename(file)
+
+
+def reached_by(order: Path) -> list[int]:
+    """The ids of the processes that took this order, each time that it was given."""
+    return [int(file.name.rpartition("-")[2]) for file in order.parent.glob(f"{order.name}.reached-by-*")]
+
+
+def _reached(folder: Path, point: Point, job: str) -> None:
+    for file in (folder / f"{point}@{job}", folder / point):
+        try:
+            strike = Strike(file.read_text())
+            file.rename(folder / f"{file.name}.reached-by-{os.getpid()}")
+        except FileNotFoundError:
+            continue  # there is no such order, or another process was here first
+        print(f"ARMED: at {point}, job {job}: {strike}", file=sys.stderr, flush=True)
+        _do(strike, point)
+        return
+
+
+def _do(strike: Strike, point: Point) -> None:
+    match strike:
+        case Strike.KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case Strike.FREEZE:
+            # To this thread: the kernel may deliver a signal of the process to another thread first, and this one
+            # would go on past the point for a moment.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        case Strike.RAISE:
+            raise Armed(f"this process was armed to fail at {point}")
+        case Strike.LOSE:
+            import redis  # a process that never loses a reply need not have it
+
+            raise redis.ConnectionError(f"this process was armed to lose a reply at {point}")

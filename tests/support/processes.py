@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from unstuck.tasks.process.tree import Seen, look
+from unstuck.tasks.process.tree import ProcessState, process_state
 
 
 def command_line(process: psutil.Process) -> str:
@@ -17,7 +17,7 @@ def command_line(process: psutil.Process) -> str:
 
 def lives(process: psutil.Process) -> bool:
     """True while it runs; a zombie does not."""
-    return look(process) is not Seen.GONE
+    return process_state(process) is not ProcessState.GONE
 
 
 def below(process: psutil.Process) -> list[psutil.Process]:

@@ -237,10 +237,10 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
     code = (
         "import re, sys, unstuck.tasks.settings\n"
         "unstuck.tasks.settings.LAST_STEPS = 0.2\n"
-        "from unstuck.tasks.worker import shutdown as stopping\n"
+        "from unstuck.tasks.worker.shutdown import become_main_process\n"
         "from unstuck.tasks.process.shutdown_flag import ShutdownLevel\n"
-        "worker = stopping.begin('spark@here')\n"
-        "worker.take_signals()\n"
+        "worker = become_main_process('spark@here')\n"
+        "worker.set_signal_handlers()\n"
         "worker.stop(ShutdownLevel.STOP)\n"
         "re.match(r'(a+)+$', 'a' * 60 + 'b')\n"  # for ever, and no other Python code runs meanwhile
     )

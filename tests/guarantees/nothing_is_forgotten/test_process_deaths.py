@@ -22,14 +22,14 @@ import pytest
 from tests.support import fleet
 from tests.support.coordinator import NOOP
 from tests.support.coordinator_processes import CoordinatorProcesses, coordinator_processes
-from tests.support.failpoints import OF_A_COORDINATOR
+from tests.support.failpoints import OF_A_COORDINATOR, Strike, arming, order, reached_by
 from tests.support.servers import RedisServer, wait_until
 from tests.unit.coordinator.publishing.test_package import two_outputs
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.tasks.failpoints import Point, Strike, order, reached_by
+from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.lease import ClaimAnswer, Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint
@@ -173,10 +173,10 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     home = tmp_path_factory.mktemp("deaths")
-    (home / "arms").mkdir(mode=0o700)
+    (home / "arms").mkdir()
     server = RedisServer(home)
     server.start()
-    environ = {**SOON, "UNSTUCK_REDIS_URL": server.url, "UNSTUCK_ARM": str(home / "arms")}
+    environ = {**SOON, "UNSTUCK_REDIS_URL": server.url, **arming(home / "arms")}
     try:
         with (
             fleet.worker(server.url, home, concurrency=SLOTS, environ=environ) as worker,

@@ -18,7 +18,7 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.stage.jobs import SimulatedJob
 from tests.simulation.stage.stage import Actor, Killed, Life, Routine, Stage
 from tests.simulation.stage.trouble import Fault, Trouble
-from unstuck.tasks.process.tree import Seen
+from unstuck.tasks.process.tree import ProcessState
 from unstuck.tasks.protocol.group import FrozenInputs, WorkOrder
 from unstuck.tasks.protocol.lease import ClaimAnswer, RenewAnswer
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
@@ -106,7 +106,9 @@ class Host:
         self._stage.log(self.name, f"DIES {why}" + (f" holding {token}" if token else ""))
         self._watchdog.kill()
         if token is not None and rng.random() < 0.5:
-            last = policy.decide(self._state, Observation(self._stage.now, Seen.GONE), grace=0.0, who=self.name).finish
+            last = policy.decide(
+                self._state, Observation(self._stage.now, ProcessState.GONE), grace=0.0, who=self.name
+            ).outcome
             if last is not None:
                 Routine(self._stage, f"{self.name}/dog", self._obituary(token, last), rng.uniform(0.05, 1.0))
         self._start(rng.uniform(0.5, 5.0))
@@ -170,17 +172,17 @@ class Host:
 
     def _look_at_runner(self, token: Token, answer: RenewAnswer) -> bool:
         """Tell the runner to leave, or kill it; whether the watch is over."""
-        observation = Observation(self._stage.now, Seen.ALIVE, answer=answer)
+        observation = Observation(self._stage.now, ProcessState.ALIVE, answer=answer)
         action = policy.decide(self._state, observation, grace=self._settings.cancel_grace, who=self.name)
         self._state = action.state
-        if action.tell is not None:
-            self._stage.log(f"{self.name}/dog", f"tells {token}: {action.tell}")
-        if not action.kill or self._stage.now < self._out_of_reach:
+        if action.order is not None:
+            self._stage.log(f"{self.name}/dog", f"tells {token}: {action.order}")
+        if not action.kill_reason or self._stage.now < self._out_of_reach:
             return False
         self._stage.log(f"{self.name}/dog", f"KILLS the runner under {token} ({action.state.order})")
         self._runner.kill()
-        if action.finish is not None:
-            Routine(self._stage, f"{self.name}/dog", self._obituary(token, action.finish), 0.01)
+        if action.outcome is not None:
+            Routine(self._stage, f"{self.name}/dog", self._obituary(token, action.outcome), 0.01)
         self._start(self._stage.rng.uniform(0.5, 5.0))
         return True
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tests.support.paths import ROOT
 from unstuck.coordinator.doctor.checks import of_settings
 from unstuck.coordinator.doctor.finding import Level
-from unstuck.tasks.settings import Settings, words_of
+from unstuck.tasks.settings import Settings, describe_invalid
 
 
 def test_a_long_lease_changes_nothing_else() -> None:
@@ -76,7 +76,7 @@ def test_the_address_of_a_redis_stays_as_it_was_given(url: str) -> None:
 def test_what_is_no_address_of_a_redis_is_refused_without_its_password(url: str, why: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Settings(redis_url=url)
-    said = words_of(caught.value)
+    said = describe_invalid(caught.value)
     assert said.startswith("UNSTUCK_REDIS_URL: not the address of a Redis: ")
     assert why in said
     for text in (said, str(caught.value)):  # the second is what an app of somebody's own would log

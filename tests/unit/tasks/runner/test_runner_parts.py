@@ -20,7 +20,7 @@ import redis
 
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound
-from unstuck.tasks.process.tree import Seen, Tree, describe_status, look, working_folder
+from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, process_state, working_folder
 from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
 from unstuck.tasks.protocol.group import Collect
 from unstuck.tasks.protocol.keys import Keys
@@ -49,7 +49,6 @@ def test_a_coordinator_can_import_the_celery_app_without_any_package_of_a_worker
         "pyspark",
         "pyarrow",
         "pandas",
-        "psutil",
         "unstuck.tasks.runner.runner",
     }
 
@@ -240,9 +239,9 @@ def test_a_tree_is_killed_whole_also_what_made_a_group_of_its_own_and_what_has_l
     root.kill()
     root.wait()
     root.stdout.close()
-    assert look(child) is Seen.ALIVE
+    assert process_state(child) is ProcessState.ALIVE
     assert tree.kill() == []
-    wait_until(lambda: look(child) is Seen.GONE, 5, "the orphan to be gone")
+    wait_until(lambda: process_state(child) is ProcessState.GONE, 5, "the orphan to be gone")
 
 
 def test_killing_a_tree_spares_the_killer() -> None:

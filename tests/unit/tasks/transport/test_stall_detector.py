@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 import redis
 from kombu import Connection, Consumer, Producer, Queue
@@ -12,40 +10,29 @@ from tests.support.servers import RedisServer, free_port
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
-from unstuck.tasks.transport.stall_detector import Look, Silence, StallDetector, _waiting
+from unstuck.tasks.transport.stall_detector import LOOKS, StallDetector, _waiting
 
 KEYS = Keys()
 
 
-def stalled_for(seen: Iterable[Look], within: float = 20.0) -> float:
-    silence = Silence()
-    for look in seen:
-        silence = silence.after(look, within=within)
-    return silence.stalled_for
-
-
-def looks(begin: float = 0.0, end: float = 60.0) -> list[Look]:
-    """A look every six seconds: an idle runner, something in the queue, and never a message."""
-    return [Look(begin + 6.0 * n, 3, True, True) for n in range(int((end - begin) / 6.0) + 1)]
-
-
-def test_a_worker_that_takes_nothing_though_it_could_has_stalled_since_it_was_first_seen_so() -> None:
-    assert stalled_for(looks()) == 54.0, "the first look only says how many messages there were"
+def test_a_worker_that_takes_nothing_though_it_could_at_all_looks_has_stalled() -> None:
+    detector = StallDetector(None)
+    assert [detector._has_stalled(True) for _ in range(LOOKS + 1)] == [False] * LOOKS + [True]
 
 
 @pytest.mark.parametrize(
-    ("excuse", "why"),
+    ("should_receive", "received", "why"),
     [
-        (Look(58.0, 4, True, True), "it has received a message"),
-        (Look(58.0, 3, False, True), "it is busy, or was told to stop"),
-        (Look(58.0, 3, True, False), "its queues are empty, or Redis did not answer"),
-        (Look(100.0, 3, True, True), "it did not run itself in between: frozen, or the host slept"),
+        (True, 1, "it has received a message"),
+        (False, 0, "it is busy, or was told to stop, or its queues are empty, or Redis did not answer"),
     ],
 )
-def test_one_excuse_begins_the_count_anew(excuse: Look, why: str) -> None:
-    assert stalled_for([*looks(0, 54), excuse]) == 0.0, why
-    after = [Look(excuse.at + 6.0 * n, excuse.received, True, True) for n in (1, 2, 3)]
-    assert stalled_for([*looks(0, 54), excuse, *after]) == 12.0, why
+def test_one_excuse_begins_the_count_anew(should_receive: bool, received: int, why: str) -> None:
+    detector = StallDetector(None)
+    assert not any(detector._has_stalled(True) for _ in range(LOOKS))
+    detector._received += received
+    assert not detector._has_stalled(should_receive), why
+    assert [detector._has_stalled(True) for _ in range(LOOKS + 1)] == [False] * LOOKS + [True], why
 
 
 def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis, redis_server: RedisServer) -> None:

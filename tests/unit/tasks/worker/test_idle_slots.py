@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import psutil
 import pytest
 
 from tests.support.servers import wait_until
-from unstuck.tasks.worker.idle_slots import MAX_SLOTS, IdleSlots
+from unstuck.tasks.worker.idle_slots import IdleSlots
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def test_a_child_that_starts_up_or_works_is_not_free_and_one_that_waits_is(
     assert not slots.available, "it has not said that it waits"
     slots.idle(0, child.pid)
     assert slots.available
-    slots.busy(0, child.pid)
+    slots.busy(0)
     assert not slots.available
 
 
@@ -44,27 +43,15 @@ def test_a_child_that_waits_and_is_stopped_is_not_free(slots: IdleSlots, child: 
     assert not slots.available
 
 
-def test_a_seat_counts_only_while_its_child_lives(slots: IdleSlots, child: psutil.Process) -> None:
-    slots.busy(0, child.pid)
+def test_a_slot_counts_only_while_its_child_lives(slots: IdleSlots, child: psutil.Process) -> None:
+    slots.busy(0)
     slots.idle(1, psutil.Process().pid)  # one of before, whose pid is no child's any more
     assert not slots.available
 
 
 def test_a_worker_without_a_child_that_lives_is_free(slots: IdleSlots, child: psutil.Process) -> None:
     """It may be one whose main process hangs, and whose runner has died since: no work can be lost with it."""
-    slots.busy(0, child.pid)
+    slots.busy(0)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # nobody takes leave of it: a zombie
     assert slots.available
-
-
-def test_children_beyond_the_last_seat_count_as_at_work(slots: IdleSlots, child: psutil.Process) -> None:
-    slots.idle(MAX_SLOTS, child.pid)
-    assert not slots.available
-
-
-def test_children_that_cannot_be_looked_at_count_as_at_work() -> None:
-    def children() -> list[psutil.Process]:
-        raise OSError(errno.EMFILE, "no descriptor is left")
-
-    assert not IdleSlots(children).available

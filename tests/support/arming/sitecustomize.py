@@ -1,0 +1,8 @@
+"""Arms every Python process that has this folder in its PYTHONPATH, when it starts (docs/failpoints.md)."""
+
+import os
+
+if folder := os.environ.get("UNSTUCK_ARM"):
+    from tests.support.failpoints import arm_this_process
+
+    arm_this_process(folder)
