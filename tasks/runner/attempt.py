@@ -264,10 +264,8 @@ class Attempt:
                     try:
                         with users_code():
                             run_step(step, work, ctx, runner.settings.step_modules, before.imported)
-                    except BaseException:
-                        before.put_back()
-                        raise
-                    before.put_code_back()
+                    finally:
+                        before.put_code_back()
         finally:
             before.put_back()
             if before.changed:

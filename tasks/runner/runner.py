@@ -6,8 +6,10 @@ most, and the parent of the pool has none.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import resource
 import secrets
 import subprocess
 import threading
@@ -30,7 +32,6 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.leaks import LeakCheck
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings, settings, whoami
@@ -122,7 +123,7 @@ class Runner:
         try:
             self.watchdog.hold(token)
             hang_alarm.cancel()
-            leak_check = LeakCheck()
+            threads = threading.enumerate()
             if self._before is None:
                 self._before = frozenset(children())
                 threading.Thread(target=self._look_for_strays, name="strays", daemon=True).start()
@@ -146,7 +147,7 @@ class Runner:
             with self._idle:
                 self.held = None
                 strays = self._end_strays()
-            if left := [*leak_check.found(), *strays]:
+            if left := [*find_leaks(threads), *strays]:
                 what = held.clean(", ".join(left))  # a step may have given a thread any name
                 log.warning("%s left %s; this runner is replaced before it takes more work", token, what)
                 self.replace()
@@ -240,6 +241,23 @@ class Runner:
             self.driver.cancel(str(held.token))
             if held.left.wait(0.25):
                 return
+
+
+def find_leaks(threads: list[threading.Thread]) -> list[str]:
+    """What an attempt left that only a new process is without: threads that were not among ``threads``, open files.
+
+    Daemon threads are ignored, because libraries keep them for good.
+    """
+    left = [f"the thread {one.name!r}" for one in threading.enumerate() if one not in threads and not one.daemon]
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        held = len(os.listdir("/dev/fd"))
+    except OSError as error:
+        held = limit if error.errno in (errno.EMFILE, errno.ENFILE) else 0  # none is left to count them with
+    if limit != resource.RLIM_INFINITY and held > limit / 2:
+        # The next attempt might leave too few descriptors to look for leaks, or to start a watchdog.
+        left.append(f"{held} open files, of {limit} that it may have")
+    return left
 
 
 _runner: Runner | None = None
