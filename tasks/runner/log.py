@@ -25,15 +25,8 @@ from unstuck.tasks.warehouse.files import Files
 MAX_BYTES = 32 * 1024 * 1024
 _QUIET = [logging.getLogger(name) for name in ("py4j", "celery.utils", "kombu", "amqp")]
 _RESTORED = ("level", "disabled", "propagate", "handlers", "filters", "formatter")
-
-
-class _Line(logging.Formatter):
-    converter = staticmethod(time.gmtime)
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+_LINE = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+_LINE.converter = time.gmtime
 
 
 class _LogFile:
@@ -48,7 +41,6 @@ class _LogFile:
         self._secrets = secrets
         self._file = path.open("ab", buffering=0)
         self._left = MAX_BYTES - path.stat().st_size
-        self._line = _Line()
 
     def write(self, record: logging.LogRecord) -> None:
         """Raises nothing: a log that cannot be written fails no attempt."""
@@ -56,7 +48,7 @@ class _LogFile:
             return
         try:
             _clean(record, self._secrets)
-            data = (self._line.format(record) + "\n").encode("utf-8", "replace")
+            data = (_LINE.format(record) + "\n").encode("utf-8", "replace")
             self._left -= len(data)
             if self._left <= 0:
                 data = f"… this log is cut here: it has reached {MAX_BYTES // 2**20} MiB\n".encode()
@@ -69,26 +61,14 @@ class _LogFile:
         self._left = 0
 
     def close(self) -> None:
-        self._left = 0
+        self.stop()
         self._file.close()
 
 
 class _StepLogger(logging.Logger):
     """``ctx.log``. It stays enabled: ``dictConfig`` and ``fileConfig`` disable every logger that they do not name."""
 
-    @property
-    def disabled(self) -> bool:
-        return False
-
-    @disabled.setter
-    def disabled(self, _: bool) -> None:
-        return
-
-
-def _step_logger() -> logging.Logger:
-    logger = logging.getLogger("step")
-    logger.__class__ = _StepLogger
-    return logger
+    disabled = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
 
 
 class AttemptLog:
@@ -105,7 +85,8 @@ class AttemptLog:
         self._secrets = secrets or Secrets()
         self._name = f"{staging}.log"
         self.path = files.local_path(self._name)
-        self.logger = _step_logger()
+        self.logger = logging.getLogger("step")
+        self.logger.__class__ = _StepLogger
         self._file: _LogFile | None = None
 
     def stop(self) -> None:
@@ -186,9 +167,8 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
             trace = logging.Formatter().formatException(record.exc_info)
         except Exception as error:  # noqa: BLE001 - the error is a step's, and may be of any kind
             trace = f"(the traceback cannot be shown: {type(error).__name__})"
-    plain = logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, text, None, None)
-    plain.created, plain.msecs, plain.levelname = record.created, record.msecs, record.levelname
-    plain.exc_text, plain.stack_info = trace, record.stack_info
+    plain = logging.LogRecord("", 0, "", 0, text, None, None)
+    vars(plain).update({**vars(record), "msg": text, "args": None, "exc_info": None, "exc_text": trace})
     return plain
 
 

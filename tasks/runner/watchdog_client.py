@@ -84,7 +84,7 @@ class WatchdogClient:
         """This runner has taken a hint, whatever comes of it. For people, who see by it that it has not stalled."""
         with self._lock:
             self._hello["taken"] = time.time()
-            self._send_if_read({"op": "taken", "at": self._hello["taken"]})
+            self._send({"op": "taken", "at": self._hello["taken"]})
 
     def hold(self, token: Token) -> None:
         """Let the watchdog renew the lease of ``token``, and report the attempt if this runner dies."""
@@ -136,12 +136,12 @@ class WatchdogClient:
             if not now and moment - self._progress_at < _PROGRESS_EVERY:
                 return
             self._progress, self._progress_at = text, moment
-            self._send_if_read({"op": "progress", "text": text})
+            self._send({"op": "progress", "text": text})
 
     def remark(self, text: str) -> None:
         """Let the watchdog say ``text`` too, if this process dies in this attempt."""
         with self._lock:
-            self._send_if_read({"op": "remark", "text": text})
+            self._send({"op": "remark", "text": text})
 
     def give_up(self, why: str) -> NoReturn:
         """End this runner. Its watchdog lives, and reports the attempt as lost with ``why``."""
@@ -177,26 +177,14 @@ class WatchdogClient:
             if self._progress:
                 self._send({"op": "progress", "text": self._progress})
         # Found before anybody can have waited for it: until then its pid is given to nobody else.
-        process, seen, ended = self._process, psutil.Process(self._process.pid), threading.Event()
-        threading.Thread(target=self._read_orders, args=(process, ended), name="watchdog", daemon=True).start()
-        threading.Thread(
-            target=self._kill_if_stopped, args=(process, seen, ended), name="watchdog seen", daemon=True
-        ).start()
+        watchdog = psutil.Process(self._process.pid)
+        threading.Thread(target=self._follow, args=(self._process, watchdog), name="watchdog", daemon=True).start()
 
     def _send_clock(self, clock: Clock) -> None:
         elapsed = time.monotonic() - clock.began
         self._send(
             {"op": "clock", "code": clock.code, "seconds": clock.seconds, "elapsed": elapsed, "step": clock.step}
         )
-
-    def _send_if_read(self, line: dict[str, Any]) -> None:
-        """Send ``line``, which is for people, unless the watchdog is stopped and does not read: that must not block."""
-        assert self._process.stdin is not None
-        # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made.
-        pipe = select.poll()
-        pipe.register(self._process.stdin, select.POLLOUT)
-        if pipe.poll(0):
-            self._send(line)
 
     def _send(self, line: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -211,44 +199,47 @@ class WatchdogClient:
             # The step has closed our end (libraries that make daemons close all there is). It stays so.
             self._give_up(f"the pipe to the watchdog {self._process.pid} is broken: {_described(error)}")
 
-    def _kill_if_stopped(self, process: subprocess.Popen[bytes], seen: psutil.Process, ended: threading.Event) -> None:
-        """Kill a watchdog that stays stopped; ``_read_orders`` then starts the next one.
+    def _follow(self, process: subprocess.Popen[bytes], watchdog: psutil.Process) -> None:
+        """Pass the watchdog's orders on until it dies, and replace it.
 
-        This takes no lock, because whoever holds it may wait for the stopped watchdog to read its pipe.
+        Until then this takes no lock, because the thread that holds it may wait for a stopped watchdog to read.
         """
-        every, standstill = self._patience / LOOKS, Standstill()
-        while not ended.wait(every):
-            try:
-                state = look(seen)
-            except OSError as error:  # the step has every descriptor; it may give some back
-                said = "the watchdog %d cannot be looked at: %s"
-                run_with_deadline(log.warning, said, process.pid, error, seconds=0)
-                state = Seen.ALIVE
-            standstill = standstill.after(state, time.monotonic(), within=2 * every)
-            if standstill.seconds >= self._patience:
-                process.kill()
-                log.warning("the watchdog %d was stopped for %.1fs and was killed", process.pid, standstill.seconds)
-                return
-
-    def _read_orders(self, process: subprocess.Popen[bytes], ended: threading.Event) -> None:
-        """Pass the watchdog's orders on until it dies, and replace it."""
         try:
-            self._pass_on(process)
+            self._pass_on(process, watchdog)
             status = process.wait()
-            ended.set()
             if self._replace(process, status):
                 said = "the watchdog %d died (%d); another one took over"
                 run_with_deadline(log.warning, said, process.pid, status)
         except Exception as error:  # noqa: BLE001 - nobody else reads the orders of this watchdog
-            self._give_up(f"the watchdog {process.pid} cannot be heard any more: {_described(error)}")
+            self._give_up(f"the orders of the watchdog {process.pid} cannot be read any more: {_described(error)}")
 
-    def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
+    def _pass_on(self, process: subprocess.Popen[bytes], watchdog: psutil.Process) -> None:
+        """Pass orders on until the watchdog is dead. Kill it if it stays stopped."""
         assert process.stdout is not None
+        every, standstill = self._patience / LOOKS, Standstill()
+        # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made.
+        orders = select.poll()
+        orders.register(process.stdout, select.POLLIN)
         with process.stdout as lines:
-            for line in lines:
-                heard = json.loads(line)
-                failure = Failure.from_dict(heard["failure"]) if "failure" in heard else None
-                self._on_order(Token.parse(heard["token"]), Order(heard["order"]), failure)
+            while True:
+                if orders.poll(every * 1000):
+                    if not (line := lines.readline()):
+                        return
+                    told = json.loads(line)
+                    failure = Failure.from_dict(told["failure"]) if "failure" in told else None
+                    self._on_order(Token.parse(told["token"]), Order(told["order"]), failure)
+                    continue
+                try:
+                    state = look(watchdog)
+                except OSError as error:  # the step has every descriptor; it may give some back
+                    said = "the state of the watchdog %d cannot be read: %s"
+                    run_with_deadline(log.warning, said, process.pid, error, seconds=0)
+                    state = Seen.ALIVE
+                standstill = standstill.after(state, time.monotonic(), within=2 * every)
+                if standstill.seconds >= self._patience:
+                    process.kill()
+                    said = "the watchdog %d was stopped for %.1fs and is killed"
+                    run_with_deadline(log.warning, said, process.pid, standstill.seconds, seconds=0)
 
     def _replace(self, process: subprocess.Popen[bytes], status: int) -> bool:
         """Start the next one; False if none is wanted."""
