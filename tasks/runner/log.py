@@ -68,7 +68,7 @@ class _LogFile:
 class _StepLogger(logging.Logger):
     """``ctx.log``. It stays enabled: ``dictConfig`` and ``fileConfig`` disable every logger that they do not name."""
 
-    disabled = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
+    disabled = property(lambda self: False, lambda self, value: None)
 
 
 class AttemptLog:

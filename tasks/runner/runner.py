@@ -47,21 +47,19 @@ class Held:
     """The attempt that this process holds, and what it was told about it.
 
     Attributes:
+        clean: takes the secrets of the attempt out of a text.
         order: the strongest order so far; None while the attempt may go on.
         timeout: the failure of the first timeout that ran out.
-        ordered: set together with the first order.
-        ended: set when the steps are over; later orders are ignored.
-        left: set when this process no longer holds the attempt.
-        clean: takes the secrets of the attempt out of a text.
+        ended: the steps are over; later orders are ignored.
+        released: set when this process no longer holds the attempt.
     """
 
     token: Token
+    clean: Callable[[str], str]
     order: Order | None = None
     timeout: Failure | None = None
-    ordered: threading.Event = field(default_factory=threading.Event)
-    ended: threading.Event = field(default_factory=threading.Event)
-    left: threading.Event = field(default_factory=threading.Event)
-    clean: Callable[[str], str] = str
+    ended: bool = False
+    released: threading.Event = field(default_factory=threading.Event)
 
 
 class Runner:
@@ -91,7 +89,7 @@ class Runner:
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         self.shutdown_flag, self.slots = shutdown_flag, slots
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
-        self.watchdog = WatchdogClient(hello, self._take_order, shutdown_flag, patience=settings.lease_ttl / 2)
+        self.watchdog = WatchdogClient(hello, self._take_order, shutdown_flag, max_stopped=settings.lease_ttl / 2)
         self._code: Code | None = None
         adopt_orphans()
         self._prewarming = threading.Thread(target=self._prewarm, name="prewarm", daemon=True)
@@ -112,14 +110,15 @@ class Runner:
             return java_is_gone(self.settings, self._queues)
 
     @contextmanager
-    def holding(self, token: Token) -> Iterator[Held]:
-        """Hold ``token`` during the block; afterwards this process is clean, or asks to be replaced.
+    def holding(self, held: Held) -> Iterator[None]:
+        """Hold the attempt during the block; afterwards this process is clean, or asks to be replaced.
 
         Raises:
-            NotBegun: the attempt cannot be held; this process asks to be replaced.
+            NotBegun: the attempt cannot be held.
         """
+        token = held.token
         with self._idle:
-            held = self.held = Held(token)
+            self.held = held
         try:
             self.watchdog.hold(token)
             hang_alarm.cancel()
@@ -130,7 +129,6 @@ class Runner:
         except Exception as error:
             self.held = None
             hang_alarm.start()
-            self.replace()
             with suppress(Exception):  # the pipe may be what is broken; the watchdog watches this process anyway
                 self.watchdog.release()
             raise NotBegun(
@@ -138,10 +136,10 @@ class Runner:
                 "is replaced, and the group is tried again; no retry: is used up. If it happens again, look at its host"
             ) from error
         try:
-            yield held
+            yield
         finally:
-            held.ended.set()
-            held.left.set()
+            held.ended = True
+            held.released.set()
             hang_alarm.start()
             self.watchdog.release()
             with self._idle:
@@ -159,7 +157,7 @@ class Runner:
             OSError: it cannot be started.
         """
         with self._idle:
-            self._helpers = [helper for helper in self._helpers if helper.returncode is None]
+            self._helpers = [helper for helper in self._helpers if helper.poll() is None]
             self._helpers.append(subprocess.Popen(command, **options))
             return self._helpers[-1]
 
@@ -206,7 +204,7 @@ class Runner:
         # While a session starts, its JVM cannot be told from other processes; the next check comes soon.
         if self._before is None or pid in self._before or self.driver.starting:
             return True
-        if any(helper.pid == pid and helper.returncode is None for helper in self._helpers):
+        if any(helper.pid == pid and helper.poll() is None for helper in self._helpers):
             return True
         if pid == self.watchdog.watchdog_pid or pid in self.driver.pids:
             return True
@@ -222,13 +220,13 @@ class Runner:
     def _take_order(self, token: Token, order: Order, failure: Failure | None) -> None:
         """Take an order from the watchdog; called in the thread that reads its orders."""
         held = self.held
-        if held is None or held.token != token or held.ended.is_set():
+        if held is None or held.token != token or held.ended:
             return
         held.timeout = held.timeout or failure  # before the order, which makes others read the timeout
+        first = held.order is None
         if held.order is None or order.strength > held.order.strength:
             held.order = order
-        if not held.ordered.is_set():
-            held.ordered.set()
+        if first:
             threading.Thread(target=self._interrupt, args=(held,), name="interrupt", daemon=True).start()
             run_with_deadline(log.warning, "%s is told to end: %s", token, order)  # this thread reads the orders
 
@@ -239,7 +237,7 @@ class Runner:
         """
         while True:
             self.driver.cancel(str(held.token))
-            if held.left.wait(0.25):
+            if held.released.wait(0.25):
                 return
 
 
@@ -264,7 +262,7 @@ _runner: Runner | None = None
 
 
 def start_runner(*, queues: Sequence[str], slots: int, shutdown_flag: ShutdownFlag | None = None) -> Runner:
-    """Make this process a runner. Call it once, in the child.
+    """Make this process a runner. Call it once.
 
     Raises:
         HostUnfit: this host lacks what a runner of these queues needs.

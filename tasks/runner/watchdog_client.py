@@ -4,7 +4,7 @@ The client tells the watchdog what the runner holds, and passes on the watchdog'
 dies or stays stopped, and ends the runner when no watchdog can be started.
 """
 
-# No thread here may fail quietly: the runner would go on to take hints, and lose each. The client acts first and logs
+# A thread that fails here ends the runner, which would go on to take hints and lose each. The client acts first and logs
 # afterwards, with a deadline and under no lock, because the log may hang.
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 _MAX_RESTARTS = 5  # within a minute
 _PROGRESS_EVERY = 0.5  # seconds
-_UNWATCHED = "and a runner without a watchdog keeps no lease and hears of no cancel, so "
+_UNWATCHED = "and a runner without a watchdog keeps no lease and gets no cancel, so "
 _RESTART_AFTER = 0.05  # of a clock's time; a clock is not restarted sooner
 
 
@@ -50,21 +50,20 @@ class WatchdogClient:
         on_order: Callable[[Token, Order, Failure | None], None],
         shutdown_flag: ShutdownFlag | None = None,
         *,
-        patience: float,
+        max_stopped: float,
     ) -> None:
         """
         Args:
             hello: what the watchdog shows of this runner.
             on_order: called from a thread of the client with the token, the order, and for a timeout its failure.
             shutdown_flag: of the worker; every watchdog looks at it.
-            patience: seconds after which a watchdog that is stopped is replaced.
+            max_stopped: seconds after which a watchdog that is stopped is replaced.
         """
-        self._passed = () if shutdown_flag is None else (shutdown_flag.read_fd,)
+        self._flag = shutdown_flag and shutdown_flag.read_fd
         self._pid = os.getpid()
-        flag = shutdown_flag and shutdown_flag.read_fd
-        self._hello = {"op": "hello", "pid": self._pid, "shutdown_flag": flag, **hello}
+        self._hello = {"op": "hello", "pid": self._pid, "shutdown_flag": self._flag, **hello}
         self._on_order = on_order
-        self._patience = patience
+        self._max_stopped = max_stopped
         self._lock = threading.RLock()
         self._hold: dict[str, Any] | None = None
         self._clocks: dict[str, Clock] = {}
@@ -81,7 +80,7 @@ class WatchdogClient:
             return self._process.pid
 
     def taken(self) -> None:
-        """This runner has taken a hint, whatever comes of it. For people, who see by it that it has not stalled."""
+        """Show people that this runner takes hints, and so has not stalled."""
         with self._lock:
             self._hello["taken"] = time.time()
             self._send({"op": "taken", "at": self._hello["taken"]})
@@ -95,7 +94,7 @@ class WatchdogClient:
             self._send(self._hold)
 
     def log_to(self, path: str | None) -> None:
-        """Tell the watchdog the log of the attempt on this machine, for what it has to say of the runner's death."""
+        """Tell the watchdog the log of the attempt on this machine, where it writes why it killed the runner."""
         with self._lock:
             if self._hold is not None:
                 self._hold["log"] = path
@@ -121,7 +120,7 @@ class WatchdogClient:
                 self._send({"op": "clock", "code": code, "seconds": None})
 
     def restart_clock(self, code: str) -> None:
-        """Start the clock ``code`` again, if it runs, because its work goes on. Cheap, however often it is called."""
+        """Start the clock ``code`` again, if it runs, because its work goes on. May be called often."""
         with self._lock:
             clock = self._clocks.get(code)
             now = time.monotonic()
@@ -139,7 +138,7 @@ class WatchdogClient:
             self._send({"op": "progress", "text": text})
 
     def remark(self, text: str) -> None:
-        """Let the watchdog say ``text`` too, if this process dies in this attempt."""
+        """Add ``text`` to what the watchdog reports if this process dies in this attempt."""
         with self._lock:
             self._send({"op": "remark", "text": text})
 
@@ -167,7 +166,7 @@ class WatchdogClient:
             stdout=subprocess.PIPE,
             start_new_session=True,  # a signal to the runner's group or terminal must not reach it
             bufsize=0,
-            pass_fds=self._passed,
+            pass_fds=() if self._flag is None else (self._flag,),
         )
         self._send(self._hello)
         if self._hold is not None:
@@ -216,7 +215,7 @@ class WatchdogClient:
     def _pass_on(self, process: subprocess.Popen[bytes], watchdog: psutil.Process) -> None:
         """Pass orders on until the watchdog is dead. Kill it if it stays stopped."""
         assert process.stdout is not None
-        every, standstill = self._patience / LOOKS, Standstill()
+        every, standstill = self._max_stopped / LOOKS, Standstill()
         # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made.
         orders = select.poll()
         orders.register(process.stdout, select.POLLIN)
@@ -236,7 +235,7 @@ class WatchdogClient:
                     run_with_deadline(log.warning, said, process.pid, error, seconds=0)
                     state = Seen.ALIVE
                 standstill = standstill.after(state, time.monotonic(), within=2 * every)
-                if standstill.seconds >= self._patience:
+                if standstill.seconds >= self._max_stopped:
                     process.kill()
                     said = "the watchdog %d was stopped for %.1fs and is killed"
                     run_with_deadline(log.warning, said, process.pid, standstill.seconds, seconds=0)
