@@ -4,8 +4,8 @@ The client tells the watchdog what the runner holds, and passes on the watchdog'
 dies or stays stopped, and ends the runner when no watchdog can be started.
 """
 
-# A thread that fails here ends the runner, which would go on to take hints and lose each. The client acts first and logs
-# afterwards, with a deadline and under no lock, because the log may hang.
+# A thread that fails here ends the runner, which would go on to take hints and lose each. The client acts first and
+# logs afterwards, with a deadline and under no lock, because the log may hang.
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class WatchdogClient:
             shutdown_flag: of the worker; every watchdog looks at it.
             max_stopped: seconds after which a watchdog that is stopped is replaced.
         """
-        self._flag = shutdown_flag and shutdown_flag.read_fd
+        self._flag = None if shutdown_flag is None else shutdown_flag.read_fd
         self._pid = os.getpid()
         self._hello = {"op": "hello", "pid": self._pid, "shutdown_flag": self._flag, **hello}
         self._on_order = on_order
