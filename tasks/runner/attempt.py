@@ -65,11 +65,7 @@ FINISH_FOR = 600.0  # seconds of trying to record the outcome; the marker stands
 
 
 class Attempt:
-    """One claimed attempt in this process.
-
-    After the claim, every error must produce an outcome. No other process knows of the attempt, and a lapsed lease
-    would count as a lost worker.
-    """
+    """One claimed attempt in this process. Every error must produce an outcome: a lapsed lease is a lost worker."""
 
     def __init__(self, runner: Runner, token: Token, claim: Claim | UnstuckError) -> None:
         """``claim``: the answer of Redis, or why the attempt cannot begin."""
@@ -152,7 +148,7 @@ class Attempt:
         self._runner.watchdog.log_to(None if self._log.path is None else str(self._log.path))
 
     def _succeed(self, stack: ExitStack) -> Outcome:
-        """Find the work done, or do it. ``stack`` closes the Spark session."""
+        """Find the work done, or do it."""
         with self._warehouse_clock("looking for work that is done in"):
             if (adopted := self._adopted()) is not None:
                 return adopted
@@ -191,10 +187,7 @@ class Attempt:
         return {**self._secrets.resolve(order.written_params), **order.fork_params}
 
     def _session(self, stack: ExitStack) -> Any:
-        """The Spark session of this attempt; None for a group without Spark.
-
-        ``stack`` closes the session after the outcome is recorded, so a failing close cannot change the outcome.
-        """
+        """The Spark session of this attempt, which ``stack`` closes; None for a group without Spark."""
         group, runner = self._order.group, self._runner
         if not group.spark:
             return None
@@ -353,10 +346,7 @@ class Attempt:
         return Outcome(OutcomeKind.LOST if lost else OutcomeKind.FAILED, failure=failure)
 
     def _recoverable_if_away(self, failure: Failure) -> Failure:
-        """``failure``; recoverable if the warehouse is away, since what was missing may be there next time.
-
-        If the warehouse hangs instead, the watchdog reports the failure.
-        """
+        """``failure``; recoverable if the warehouse is away. If it hangs, the watchdog reports the failure."""
         if failure.recoverable:
             return failure
         plan = self._order.plan

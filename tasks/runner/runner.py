@@ -202,14 +202,12 @@ class Runner:
 
     def _owns(self, pid: int) -> bool:
         # While a session starts, its JVM cannot be told from other processes; the next check comes soon.
-        if self._before is None or pid in self._before or self.driver.starting:
+        if self._before is None or pid in self._before or self.driver.starting or pid in self.driver.pids:
             return True
-        if any(helper.pid == pid and helper.poll() is None for helper in self._helpers):
-            return True
-        if pid == self.watchdog.watchdog_pid or pid in self.driver.pids:
+        if pid == self.watchdog.watchdog_pid:
             return True
         # The watchdog of a fresh runner that was killed reports the attempt, and ends by itself.
-        return is_watchdog(pid)
+        return any(one.pid == pid and one.poll() is None for one in self._helpers) or is_watchdog(pid)
 
     def _prewarm(self) -> None:
         try:
@@ -218,7 +216,6 @@ class Runner:
             log.exception("the Spark session could not be started ahead; the first group will try again")
 
     def _take_order(self, token: Token, order: Order, failure: Failure | None) -> None:
-        """Take an order from the watchdog; called in the thread that reads its orders."""
         held = self.held
         if held is None or held.token != token or held.ended:
             return
@@ -231,14 +228,10 @@ class Runner:
             run_with_deadline(log.warning, "%s is told to end: %s", token, order)  # this thread reads the orders
 
     def _interrupt(self, held: Held) -> None:
-        """Cancel the attempt's Spark jobs again and again: a cancel before a job starts has no effect (measured).
-
-        Repeat it until the session is closed: a streaming query that is stopped there ends with its jobs.
-        """
-        while True:
+        """Cancel the Spark jobs until the session is closed: a cancel before a job starts has no effect (measured)."""
+        self.driver.cancel(str(held.token))
+        while not held.released.wait(0.25):
             self.driver.cancel(str(held.token))
-            if held.released.wait(0.25):
-                return
 
 
 def find_leaks(threads: list[threading.Thread]) -> list[str]:

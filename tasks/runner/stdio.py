@@ -109,14 +109,9 @@ class Tee(io.TextIOWrapper):
         logged: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
-        Args:
-            name: ``stdout`` or ``stderr``.
-            stream: the worker's own.
-            put: takes a line for the log.
-            secrets: to be taken out.
-            logged: whether what this thread writes now is in the log already, as a record that a handler prints.
-            clock: seconds.
+        """``stream`` is the worker's own, and ``put`` takes a line for the log.
+
+        ``logged``: whether what this thread writes now is in the log already, as a record that a handler prints.
         """
         self.stream = stream
         self._secrets = secrets or Secrets()
@@ -146,7 +141,7 @@ class Tee(io.TextIOWrapper):
             self._add(line, line.stream.feed(text))
 
     def finish(self) -> None:
-        """The attempt is over: lines without an end go into the log as well."""
+        """Put lines without an end into the log as well, when the attempt is over."""
         for thread, decoder in list(self._bytes.decoders.items()):
             self.take(decoder.decode(b"", final=True), thread)
         for line in list(self._lines.values()):
