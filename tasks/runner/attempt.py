@@ -25,9 +25,7 @@ from billiard.common import terminate_handler_fired
 from unstuck.tasks.errors import (
     AttemptEnded,
     ForkValuesInvalid,
-    HostUnfit,
     NotBegun,
-    OrderUnreadable,
     UnstuckError,
     WarehouseMismatch,
 )
@@ -36,7 +34,6 @@ from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.protocol.failure import (
     MAX_TEXT,
     TEXT_WITHIN,
-    Told,
     class_name,
     describe,
     outside_of_the_steps,
@@ -44,7 +41,7 @@ from unstuck.tasks.protocol.failure import (
     tell,
 )
 from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
-from unstuck.tasks.protocol.lease import Claim, FinishAnswer, unreadable
+from unstuck.tasks.protocol.lease import Claim, FinishAnswer
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token
@@ -62,24 +59,21 @@ from unstuck.tasks.watchdog.policy import Order
 
 log = logging.getLogger(__name__)
 
-LOOK = "WAREHOUSE_TIMEOUT"
+WAREHOUSE_TIMEOUT = "WAREHOUSE_TIMEOUT"  # the code of its failure
 TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot describe an error
 FINISH_FOR = 600.0  # seconds of trying to record the outcome; the marker stands anyway
 
 
 class Attempt:
-    """One claimed attempt in this process.
+    """One claimed attempt in this process. Every error must produce an outcome: a lapsed lease is a lost worker."""
 
-    After the claim, every error must produce an outcome. No other process knows of the attempt, and a lapsed lease
-    would count as a lost worker.
-    """
-
-    def __init__(self, runner: Runner, token: Token, claim: Claim | BaseException) -> None:
-        """``claim``: the answer of Redis, or the error in place of an answer."""
+    def __init__(self, runner: Runner, token: Token, claim: Claim | UnstuckError) -> None:
+        """``claim``: the answer of Redis, or why the attempt cannot begin."""
         self._runner = runner
         self._token = token
         self._claim = claim
         self._secrets = Secrets(dict(os.environ))  # before a step changes it
+        self._held = Held(token, self._secrets.clean)
         self._warehouse = ""  # the address, once it is known
         self._stop_log: Callable[[], None] = lambda: None  # of the log, once there is one
         self._changed = ""  # what the steps changed in this process, in words
@@ -87,32 +81,29 @@ class Attempt:
     def run(self) -> str:
         """Run the attempt and record its outcome. Returns both, for people."""
         stop: BaseException | None = None
-        held: Held | None = None
         with ExitStack() as stack:
             try:
-                held = stack.enter_context(self._runner.holding(self._token))
-                held.clean = self._secrets.clean
-                self._order = self._ordered()
+                stack.enter_context(self._runner.holding(self._held))
+                self._order = self._read_order()
                 self._open(stack)
-                outcome: Outcome | None = self._succeed(held, stack)
+                outcome: Outcome | None = self._succeed(stack)
             except BaseException as error:  # noqa: BLE001 - a step may raise anything, which ends the attempt alone
-                outcome = self._surely(held, self._ended_by, held, error)
+                outcome = self._or_give_up(self._ended_by, error)
                 if terminate_handler_fired():
                     stop = error
-            if held is not None:
-                held.ended.set()
-            answer: str = self._surely(held, self._finish, outcome)
+            self._held.ended = True
+            answer: str = self._or_give_up(self._finish, outcome)
             if stop is not None:
                 # This process was told to end (billiard's SIGTERM handler raised through the step).
                 raise SystemExit(0) from stop
             return answer
 
-    def _surely(self, held: Held | None, end: Callable[..., Any], *arguments: Any) -> Any:
+    def _or_give_up(self, end: Callable[[Any], Any], argument: Any) -> Any:
         """Call ``end``. If that fails, end this runner, so that its watchdog reports the attempt with the reason."""
         try:
-            return end(*arguments)
+            return end(argument)
         except BaseException as error:
-            if held is None:
+            if not self._is_held:
                 raise  # the watchdog does not know the attempt: the lease lapses
             changed = f"; its steps had changed {self._changed}" if self._changed else ""
             why = f"{self._token} could not be ended: {describe(error)}{changed}"
@@ -120,54 +111,53 @@ class Attempt:
                 why = self._secrets.clean(why)
             self._runner.watchdog.give_up(why)
 
+    @property
+    def _is_held(self) -> bool:
+        """True while the runner holds the attempt, and so its watchdog knows it."""
+        return self._runner.held is self._held
+
     # -- what the attempt does ---------------------------------------------------------------------------------
 
-    def _ordered(self) -> WorkOrder:
-        claim = self._claim
-        if isinstance(claim, NotBegun):
-            raise claim
-        if isinstance(claim, ValueError):
-            raise OrderUnreadable(unreadable(claim)) from claim  # an answer that is no text
-        if isinstance(claim, BaseException):
-            what = f"{type(claim).__name__}: {claim}"
-            raise NotBegun(f"{self._runner.name} could not read the answer of Redis to its claim: {what}") from claim
-        order = claim.order
+    def _read_order(self) -> WorkOrder:
+        if not isinstance(self._claim, Claim):
+            raise self._claim
+        order = self._claim.order
         assert order is not None, "only what was CLAIMED is an attempt"
         return order
 
-    def _looking(self, what: str) -> AbstractContextManager[None]:
+    def _warehouse_clock(self, what: str) -> AbstractContextManager[None]:
         """Limit our own use of the warehouse, which may hang for ever.
 
         The time counts from the last answer of the warehouse, so ten thousand quick answers are no hang.
         """
         seconds = self._runner.settings.warehouse_timeout if self._warehouse else None  # no address: nothing is read
         where = f"{what} the warehouse {self._warehouse} on {self._runner.name}"
-        return self._runner.watchdog.clock(LOOK, seconds, where)
+        return self._runner.watchdog.clock(WAREHOUSE_TIMEOUT, seconds, where)
 
     def _open(self, stack: ExitStack) -> None:
         """Open the warehouse and the log in it. The id is checked first: nothing may be created in a wrong folder."""
         plan = self._order.plan
         self._warehouse = plan.warehouse
-        with self._looking("opening"):
+        with self._warehouse_clock("opening"):
             self._files = Warehouse(plan.warehouse, plan.warehouse_id).storage
-            self._files.answered = partial(self._runner.watchdog.restart_clock, LOOK)
+            self._files.answered = partial(self._runner.watchdog.restart_clock, WAREHOUSE_TIMEOUT)
             self._files.check()
             self._log = AttemptLog(self._files, self._token.staging, self._secrets)
             self._stop_log = self._log.stop
             stack.enter_context(self._log.open())
         self._runner.watchdog.log_to(None if self._log.path is None else str(self._log.path))
 
-    def _succeed(self, held: Held, stack: ExitStack) -> Outcome:
-        """Find the work done, or do it. ``stack`` closes the Spark session."""
-        with self._looking("looking for work that is done in"):
+    def _succeed(self, stack: ExitStack) -> Outcome:
+        """Find the work done, or do it."""
+        with self._warehouse_clock("looking for work that is done in"):
             if (adopted := self._adopted()) is not None:
                 return adopted
         params = self._resolved()
         session = self._session(stack)
         with ExitStack() as within:
             within.enter_context(filtered(self._secrets, self._runner.start_helper))
-            work = self._do(held, session, params, within)
-            with self._looking("writing the marker into"):
+            work = self._run_group(session, params, within)
+            with self._warehouse_clock("writing the marker into"):
                 marker = self._marker(work)
                 reach(Point.BEFORE_MARKER, self._token.job)
                 write_marker(self._files, self._token.staging, marker)
@@ -197,30 +187,20 @@ class Attempt:
         return {**self._secrets.resolve(order.written_params), **order.fork_params}
 
     def _session(self, stack: ExitStack) -> Any:
-        """The Spark session of this attempt; None for a group without Spark.
-
-        ``stack`` closes the session after the outcome is recorded, so a failing close cannot change the outcome.
-        """
+        """The Spark session of this attempt, which ``stack`` closes; None for a group without Spark."""
         group, runner = self._order.group, self._runner
         if not group.spark:
             return None
         self._progress({"label": "starting Spark"}, now=True)
         conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
         entered = ExitStack()
-        with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout):
-            try:
-                with users_code():
-                    runner.driver.start()
-                    session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
-            except StepRaised as raised:
-                if not isinstance(raised.error, HostUnfit):
-                    raise
-                runner.replace()  # the next one begins only where the host is fit again
-                raise raised.error from None
-        stack.callback(self._leave, entered)
+        with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout), users_code():
+            runner.driver.start()
+            session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
+        stack.callback(self._close_session, entered)
         return session
 
-    def _leave(self, entered: ExitStack) -> None:
+    def _close_session(self, entered: ExitStack) -> None:
         """Close the session, within a time of its own: a query that runs on may not stop."""
         runner = self._runner
         what = f"leaving the Spark session on {runner.name}"
@@ -233,11 +213,11 @@ class Attempt:
                     raise  # this process was told to end
                 log.exception("%s: %s failed; this runner is replaced before it takes more work", self._token, what)
 
-    def _do(self, held: Held, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
+    def _run_group(self, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
         """Read the inputs and run all steps."""
         order, runner = self._order, self._runner
         stack.enter_context(logging_restored())
-        with self._looking("reading what the group needs in"):
+        with self._warehouse_clock("reading what the group needs in"):
             inputs = read_inputs(self._files, order.frozen.inputs)
         work = Work(self._files, self._token, session, inputs, self._secrets)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
@@ -245,63 +225,63 @@ class Attempt:
         with users_code():
             for name in work.inputs if session is not None else ():
                 work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
-        self._run_steps(held, work, params, scratch)
+        self._run_steps(work, params, scratch)
         # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
-        self._leave_if_ordered(held)
+        self._end_if_ordered()
         return work
 
-    def _run_steps(self, held: Held, work: Work, params: dict[str, Any], scratch: Path) -> None:
+    def _run_steps(self, work: Work, params: dict[str, Any], scratch: Path) -> None:
         """Run all steps, and restore the process before our own code goes on."""
         steps, runner = self._order.group.steps, self._runner
         before = runner.snapshot()
         try:
             for index, step in enumerate(steps):
-                self._leave_if_ordered(held)
+                self._end_if_ordered()
                 where = f"step {index + 1} of {len(steps)}"
                 log.info("%s: %s", where, step.label)
-                ctx = self._context(held, work, step, index, params, scratch)
+                ctx = self._context(work, step, index, params, scratch)
                 with runner.watchdog.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
                     try:
                         with users_code():
                             run_step(step, work, ctx, runner.settings.step_modules, before.imported)
-                    except BaseException:
-                        before.put_back()
-                        raise
-                    before.put_code_back()
+                    finally:
+                        before.put_code_back()
         finally:
             before.put_back()
             if before.changed:
                 self._changed = self._secrets.clean(", ".join(before.changed))
                 then = "this runner is replaced before it takes more work" if before.spoiled else "it was put back"
-                self._tell(logging.WARNING, "the steps of %s changed %s; %s", self._token, self._changed, then)
+                self._log_line(logging.WARNING, "the steps of %s changed %s; %s", self._token, self._changed, then)
                 runner.watchdog.remark(f"its steps had changed {self._changed}")
             if before.spoiled:
                 runner.replace()
 
-    def _context(
-        self, held: Held, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Path
-    ) -> StepContext:
+    def _context(self, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Path) -> StepContext:
         at: dict[str, Any] = {"step": index + 1, "steps": len(self._order.group.steps), "label": step.label}
         if work.session is not None:
             at |= self._runner.driver.application
-        self._progress({**at, "rows": _rows(work)}, now=True)
+
+        def report(**more: Any) -> None:
+            value = {**at, "rows": sum(output.rows for output in work.outputs.values()), **more}
+            self._progress(value, now=not more)
+
+        report()
         return StepContext(
             work,
             {**params, **self._secrets.resolve(step.params)},
             log=self._log.logger,
             scratch=scratch,
-            is_cancelled=held.ordered.is_set,
-            report=lambda done, total: self._progress({**at, "rows": _rows(work), "done": done, "total": total}),
+            is_cancelled=lambda: self._held.order is not None,
+            report=lambda done, total: report(done=done, total=total),
         )
 
     def _marker(self, work: Work) -> Marker:
         forks: dict[str, list[Any]] = {}
         room = MAX_JOB_BYTES
         for wanted in self._order.plan.collect:
-            names = [wanted.output]
-            if wanted.output == self._order.group.name and len(work.outputs) == 1:
-                names += work.outputs
-            found = next((work.outputs[name] for name in names if name in work.outputs), None)
+            found = work.outputs.get(wanted.output)
+            if found is None and wanted.output == self._order.group.name and len(work.outputs) == 1:
+                (found,) = work.outputs.values()
             if found is not None:
                 values = forks[wanted.key] = collect(self._files, found, wanted, room)
                 if secret := next(filter(None, map(self._secrets.named_in, values)), None):
@@ -324,72 +304,62 @@ class Attempt:
 
     # -- how the attempt ends ----------------------------------------------------------------------------------
 
-    def _leave_if_ordered(self, held: Held) -> None:
-        if held.order is not None:
-            raise AttemptEnded(f"{self._token} was told to end: {held.order}")
+    def _end_if_ordered(self) -> None:
+        if self._held.order is not None:
+            raise AttemptEnded(f"{self._token} was told to end: {self._held.order}")
 
-    def _ended_by(self, held: Held | None, error: BaseException) -> Outcome | None:
+    def _ended_by(self, error: BaseException) -> Outcome | None:
         """The outcome of an attempt that ``error`` ended; None if another runner has the attempt."""
-        order = None if held is None else held.order
-        if order is None and terminate_handler_fired():
-            order = Order.DRAIN
+        order = self._held.order or (Order.DRAIN if terminate_handler_fired() else None)
         if order is None:
-            return self._failed(held, error)
-        self._tell(logging.WARNING, "%s ended because it was told to: %s", self._token, order)
+            return self._failed(error)
+        self._log_line(logging.WARNING, "%s ended because it was told to: %s", self._token, order)
         if order is Order.STALE:
             return None
         if order is Order.CANCEL:
             return Outcome(OutcomeKind.CANCELED)
         if order is Order.DRAIN:
             return Outcome(OutcomeKind.RELEASED)
-        return Outcome(OutcomeKind.FAILED, failure=None if held is None else held.timeout)
+        return Outcome(OutcomeKind.FAILED, failure=self._held.timeout)
 
-    def _tell(self, level: int, text: str, *arguments: object) -> None:
+    def _log_line(self, level: int, text: str, *arguments: object) -> None:
         """Log a line before the outcome is recorded, which must not wait for a log that hangs."""
         if not run_with_deadline(log.log, level, text, *arguments):
             self._stop_log()
             self._runner.replace()
 
-    def _told(self, held: Held | None, error: BaseException) -> Told:
-        """``error`` in words. The watchdog counts the time too: asking for the text may block every thread."""
-        seconds = None if held is None else TEXT_CLOCK
-        with self._runner.watchdog.clock("STEP_FAILED", seconds, class_name(error)):
-            told = tell(error, self._secrets.clean)
-        if told.hangs:
-            self._runner.replace()
-        return told
-
-    def _failed(self, held: Held | None, error: BaseException) -> Outcome:
+    def _failed(self, error: BaseException) -> Outcome:
         ours = not isinstance(error, StepRaised | UnstuckError)
-        told = self._told(held, error.error if isinstance(error, StepRaised) else error)
-        self._tell(logging.ERROR, "%s failed\n%s", self._token, told.whole)
+        error = error.error if isinstance(error, StepRaised) else error
+        # A failure of this runner is no fault of the group: it counts as a lost worker.
+        lost = ours or issubclass(type(error), NotBegun)  # not isinstance, which asks an error of a step
+        # The watchdog counts the time too: asking for the text may block every thread.
+        with self._runner.watchdog.clock("STEP_FAILED", TEXT_CLOCK if self._is_held else None, class_name(error)):
+            told = tell(error, self._secrets.clean)
+        if told.hangs or lost:
+            self._runner.replace()
+        self._log_line(logging.ERROR, "%s failed\n%s", self._token, told.whole)
         found = told.failure
         if ours:
-            self._runner.replace()
             found = outside_of_the_steps(found, self._runner.name, self._changed)
-        failure = self._unless_away(found)
-        # A failure of this runner is no fault of the group: it counts as a lost worker.
-        kind = OutcomeKind.LOST if ours or isinstance(error, NotBegun) else OutcomeKind.FAILED
-        return Outcome(kind, failure=failure)
+        failure = self._recoverable_if_away(found)
+        return Outcome(OutcomeKind.LOST if lost else OutcomeKind.FAILED, failure=failure)
 
-    def _unless_away(self, failure: Failure) -> Failure:
-        """``failure``; recoverable if the warehouse is away, since what was missing may be there next time.
-
-        If the warehouse hangs instead, the watchdog reports the failure.
-        """
+    def _recoverable_if_away(self, failure: Failure) -> Failure:
+        """``failure``; recoverable if the warehouse is away. If it hangs, the watchdog reports the failure."""
         if failure.recoverable:
             return failure
         plan = self._order.plan
         what = f"looking, after it failed with {failure.code} ({shorten(failure.text, MAX_TEXT // 2)}), for"
         try:
-            with self._looking(what):
+            with self._warehouse_clock(what):
                 Warehouse(plan.warehouse, plan.warehouse_id).storage.check()
         except WarehouseMismatch as away:
             text = self._secrets.clean(shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT))
             return replace(failure, code=away.code, text=text, recoverable=True)
         except Exception as error:  # noqa: BLE001 - the failure of the step counts, not that of the file system
             said = "%s: the warehouse could not be asked whether it is there: %s"
-            self._tell(logging.WARNING, said, self._token, error)
+            self._log_line(logging.WARNING, said, self._token, error)
         return failure
 
     def _finish(self, outcome: Outcome | None) -> str:
@@ -410,10 +380,6 @@ class Attempt:
         level = logging.INFO if answer in (FinishAnswer.APPLIED, FinishAnswer.DUPLICATE) else logging.WARNING
         log.log(level, "%s %s: %s", self._token, outcome.kind, answer)
         return f"{outcome.kind} {answer}"
-
-
-def _rows(work: Work) -> int:
-    return sum(output.rows for output in work.outputs.values())
 
 
 def _success(staging: str, marker: Marker, *, adopted: bool = False) -> Outcome:

@@ -10,9 +10,9 @@ import secrets
 
 import redis
 
-from unstuck.tasks.errors import Malformed, NotBegun
+from unstuck.tasks.errors import Malformed, NotBegun, OrderUnreadable, UnstuckError
 from unstuck.tasks.process import hang_alarm
-from unstuck.tasks.protocol.lease import Claim, ClaimAnswer
+from unstuck.tasks.protocol.lease import Claim, ClaimAnswer, unreadable
 from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.fresh import run_fresh, wants_fresh
@@ -23,12 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def run(runner: Runner, hint_text: str) -> str:
-    """Claim and run the attempt that a hint offers.
-
-    Returns:
-        The answer of claim (HELD, STALE, UNKNOWN_JOB), STOPPING, UNFIT, or the outcome and the answer of finish; for
-        people.
-    """
+    """Claim and run the attempt that a hint offers. Returns what became of it, for people."""
     runner.watchdog.taken()
     try:
         hint = Hint.parse(hint_text)
@@ -46,14 +41,22 @@ def run(runner: Runner, hint_text: str) -> str:
         return "UNFIT"
     # Made before the first try, so that a claim that is repeated after a lost reply is the same claim.
     claimant, event = secrets.token_hex(6), secrets.token_hex(8)
-    claim: Claim | BaseException
+
+    def try_to_claim() -> Claim:
+        hang_alarm.start()  # one try takes a minute at most; all tries together may take longer
+        return runner.lease.claim(hint, claimant, runner.name, event)
+
+    claim: Claim | UnstuckError
     try:
-        claim = persistently(runner.settings.dispatch_timeout, _claim, runner, hint, claimant, event)
+        claim = persistently(runner.settings.dispatch_timeout, try_to_claim)
     except redis.RedisError as error:
         log.warning("%s could not be claimed, Redis does not answer: %s. The hint will be sent again", hint, error)
         return "UNREACHABLE"
+    except ValueError as error:  # an answer that is no text
+        claim = OrderUnreadable(unreadable(error))
     except BaseException as error:  # noqa: BLE001 - Redis may have granted the claim, so the attempt needs an outcome
-        claim = error
+        what = f"{type(error).__name__}: {error}"
+        claim = NotBegun(f"{runner.name} could not read the answer of Redis to its claim: {what}")
     if isinstance(claim, Claim) and claim.answer is not ClaimAnswer.CLAIMED:
         log.info("%s: %s", hint, claim.answer)
         return str(claim.answer)
@@ -63,14 +66,8 @@ def run(runner: Runner, hint_text: str) -> str:
             try:
                 return run_fresh(runner, token, claim)
             except NotBegun as error:
-                runner.replace()  # the next attempt may lack the same on this host
                 claim = error
         return Attempt(runner, token, claim).run()
     except BaseException:
         runner.replace()  # our own code has failed in this process, and may fail again
         raise
-
-
-def _claim(runner: Runner, hint: Hint, claimant: str, event: str) -> Claim:
-    hang_alarm.start()  # one try takes a minute at most; all tries together may take longer
-    return runner.lease.claim(hint, claimant, runner.name, event)

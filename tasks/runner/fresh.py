@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -29,7 +30,7 @@ from unstuck.tasks.transport.celery_app import START_WITHIN
 _SHOWN_EVERY = 5.0  # seconds between two notes of the waiting runner that it is alive
 
 
-def wants_fresh(claim: Claim | BaseException) -> TypeGuard[Claim]:
+def wants_fresh(claim: object) -> TypeGuard[Claim]:
     """True if the claimed group wants a fresh runner; False if its order cannot be read."""
     if not isinstance(claim, Claim) or '"fresh":true' not in claim.stored[0]:
         return False
@@ -48,32 +49,31 @@ def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
     order = claim.order
     assert order is not None, "only what was CLAIMED is an attempt"
     flag = None if runner.shutdown_flag is None else runner.shutdown_flag.read_fd
-    begun, to_say = os.pipe()
-    told = {
+    wanted = {
         "token": str(token),
         "stored": claim.stored,
         "queues": [order.group.queue_name] if order.group.spark else ["light"],  # no prewarming
         "slots": runner.slots,
         "shutdown_flag": flag,
-        "begun": to_say,
     }
-    with os.fdopen(begun, "rb") as begun_file:
+    ours, its = socket.socketpair()
+    with ours, its:
         try:
-            passed = [to_say, *([] if flag is None else [flag])]
             command = [sys.executable, "-m", "unstuck.tasks.runner.fresh"]
-            process = runner.start_helper(command, stdin=subprocess.PIPE, pass_fds=passed)
+            process = runner.start_helper(command, stdin=its, pass_fds=[] if flag is None else [flag])
         except OSError as error:
             raise NotBegun(f"{runner.name} could not start a fresh runner: {type(error).__name__}: {error}") from error
-        finally:
-            os.close(to_say)
-        assert process.stdin is not None
+        its.close()
+        begun = b""
         try:
-            with suppress(BrokenPipeError), process.stdin as its_input:  # it may have ended already
-                its_input.write(json.dumps(told).encode())
-            if not begun_file.read(1):
+            with suppress(OSError):  # it may have ended already
+                ours.sendall(json.dumps(wanted).encode() + b"\n")
+                begun = ours.recv(1)
+            if not begun:
                 raise NotBegun(
                     f"the fresh runner that {runner.name} started ended with {process.wait()} and did nothing"
                 )
+            ours.close()
             hang_alarm.cancel()  # from here on its watchdog counts the time
             _wait(runner, process)
         except BaseException:
@@ -97,23 +97,21 @@ def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    """The fresh runner, which reads its claim from the standard input."""
-    told: dict[str, Any] = json.loads(sys.stdin.buffer.read())
-    os.set_inheritable(told["begun"], False)
+    """The fresh runner, which reads its claim from the standard input, a socket, and says there that it has begun."""
+    wanted: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     reset_signals()  # SIGTERM ends the attempt, as in a child of Celery's pool
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="[%(asctime)s: %(levelname)s/fresh-%(process)d] %(message)s"
     )
-    flag = None if told["shutdown_flag"] is None else ShutdownFlag(told["shutdown_flag"])
+    flag = None if wanted["shutdown_flag"] is None else ShutdownFlag(wanted["shutdown_flag"])
     # As in a child of the pool: no end of this process may hang.
     hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
-    runner = start_runner(queues=told["queues"], slots=told["slots"], shutdown_flag=flag)
-    os.write(told["begun"], b"1")
-    os.close(told["begun"])
+    runner = start_runner(queues=wanted["queues"], slots=wanted["slots"], shutdown_flag=flag)
+    os.write(0, b"1")
     try:
-        Attempt(runner, Token.parse(told["token"]), Claim(ClaimAnswer.CLAIMED, tuple(told["stored"]))).run()
+        Attempt(runner, Token.parse(wanted["token"]), Claim(ClaimAnswer.CLAIMED, tuple(wanted["stored"]))).run()
     except Exception:
-        logging.getLogger(__name__).exception("%s has failed", told["token"])
+        logging.getLogger(__name__).exception("%s has failed", wanted["token"])
     finally:
         runner.end()
         sys.stdout.flush()

@@ -25,74 +25,21 @@ from unstuck.tasks.warehouse.files import Files
 MAX_BYTES = 32 * 1024 * 1024
 _QUIET = [logging.getLogger(name) for name in ("py4j", "celery.utils", "kombu", "amqp")]
 _RESTORED = ("level", "disabled", "propagate", "handlers", "filters", "formatter")
-
-
-class _Line(logging.Formatter):
-    converter = staticmethod(time.gmtime)
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-
-class _LogFile:
-    """A file of log lines, which is cut at ``MAX_BYTES``.
-
-    It appends without a buffer, so that lines stay whole although other threads, forked children and the watchdog write
-    to the same file.
-    """
-
-    def __init__(self, path: Path, secrets: Secrets) -> None:
-        self.path = path
-        self._secrets = secrets
-        self._file = path.open("ab", buffering=0)
-        self._left = MAX_BYTES - path.stat().st_size
-        self._line = _Line()
-
-    def write(self, record: logging.LogRecord) -> None:
-        """Raises nothing: a log that cannot be written fails no attempt."""
-        if self._left <= 0:
-            return
-        try:
-            _clean(record, self._secrets)
-            data = (self._line.format(record) + "\n").encode("utf-8", "replace")
-            self._left -= len(data)
-            if self._left <= 0:
-                data = f"… this log is cut here: it has reached {MAX_BYTES // 2**20} MiB\n".encode()
-            self._file.write(data)
-        except (OSError, ValueError, TypeError) as error:
-            self._left = 0
-            _complain(f"the log {self.path} cannot be written any more: {error!r}")
-
-    def stop(self) -> None:
-        self._left = 0
-
-    def close(self) -> None:
-        self._left = 0
-        self._file.close()
+_LINE = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+_LINE.converter = time.gmtime
 
 
 class _StepLogger(logging.Logger):
     """``ctx.log``. It stays enabled: ``dictConfig`` and ``fileConfig`` disable every logger that they do not name."""
 
-    @property
-    def disabled(self) -> bool:
-        return False
-
-    @disabled.setter
-    def disabled(self, _: bool) -> None:
-        return
-
-
-def _step_logger() -> logging.Logger:
-    logger = logging.getLogger("step")
-    logger.__class__ = _StepLogger
-    return logger
+    disabled = property(lambda self: False, lambda self, value: None)
 
 
 class AttemptLog:
-    """The open log of the attempt this process runs.
+    """The log of the attempt this process runs, which is cut at ``MAX_BYTES``.
+
+    It is written without a buffer, so that lines stay whole although other threads, forked children and the watchdog
+    write to the same file.
 
     Attributes:
         path: the file on this machine, for the watchdog to write to; None on an object store.
@@ -105,37 +52,52 @@ class AttemptLog:
         self._secrets = secrets or Secrets()
         self._name = f"{staging}.log"
         self.path = files.local_path(self._name)
-        self.logger = _step_logger()
-        self._file: _LogFile | None = None
+        self.logger = logging.getLogger("step")
+        self.logger.__class__ = _StepLogger
+        self._left = 0  # bytes that may still be written
 
     def stop(self) -> None:
-        """Write no further line of this process: the file hangs."""
-        if self._file is not None:
-            self._file.stop()
+        """Write no further line of this process."""
+        self._left = 0
+
+    def write(self, record: logging.LogRecord) -> None:
+        """Raises nothing: a log that cannot be written fails no attempt."""
+        if self._left <= 0:
+            return
+        try:
+            _clean(record, self._secrets)
+            data = (_LINE.format(record) + "\n").encode("utf-8", "replace")
+            self._left -= len(data)
+            if self._left <= 0:
+                data = f"… this log is cut here: it has reached {MAX_BYTES // 2**20} MiB\n".encode()
+            self._file.write(data)
+        except (OSError, ValueError, TypeError) as error:
+            self._left = 0
+            _complain(f"the log {self._name} cannot be written any more: {error!r}")
 
     @contextlib.contextmanager
     def open(self) -> Iterator[AttemptLog]:
         """Record all that this process logs and prints; it runs one attempt at a time."""
         with contextlib.ExitStack() as stack:
             try:
-                file = self._file = self._open(stack)
+                self._open(stack)
             except OSError as error:
                 logging.getLogger(__name__).warning("no log for this attempt: %s: %s", self._name, error)
                 yield self
                 return
             stack.enter_context(logging_restored())
             self._set_levels()
-            logged = stack.enter_context(_recording(file))
+            logged = stack.enter_context(_recording(self.write))
             for name, redirect in (("stdout", contextlib.redirect_stdout), ("stderr", contextlib.redirect_stderr)):
                 # None in a process that was started without the descriptor.
                 stream = getattr(sys, name) or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
-                put = partial(_put, file, f"step.{name}")
+                put = partial(self._put, f"step.{name}")
                 tee = Tee(name, stream, put, secrets=self._secrets, logged=logged)
                 stack.callback(tee.finish)
                 stack.enter_context(redirect(tee))
             yield self
 
-    def _open(self, stack: contextlib.ExitStack) -> _LogFile:
+    def _open(self, stack: contextlib.ExitStack) -> None:
         path = self.path
         if path is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-log-")))
@@ -143,9 +105,13 @@ class AttemptLog:
             stack.callback(self._upload, path)
         else:
             self._files.make_folder(self._name.rpartition("/")[0])
-        file = _LogFile(path, self._secrets)
-        stack.callback(file.close)
-        return file
+        self._file = stack.enter_context(path.open("ab", buffering=0))
+        stack.callback(self.stop)
+        self._left = MAX_BYTES - path.stat().st_size
+
+    def _put(self, name: str, line: str) -> None:
+        """Write a printed line. It goes past all loggers, whose handlers may print it again."""
+        self.write(logging.LogRecord(name, logging.INFO, "", 0, line, None, None))
 
     def _set_levels(self) -> None:
         """Log from INFO on. The worker's own console keeps its level, and shows no secret."""
@@ -186,9 +152,8 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
             trace = logging.Formatter().formatException(record.exc_info)
         except Exception as error:  # noqa: BLE001 - the error is a step's, and may be of any kind
             trace = f"(the traceback cannot be shown: {type(error).__name__})"
-    plain = logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, text, None, None)
-    plain.created, plain.msecs, plain.levelname = record.created, record.msecs, record.levelname
-    plain.exc_text, plain.stack_info = trace, record.stack_info
+    plain = logging.LogRecord("", 0, "", 0, text, None, None)
+    vars(plain).update({**vars(record), "msg": text, "args": None, "exc_info": None, "exc_text": trace})
     return plain
 
 
@@ -200,14 +165,13 @@ def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
 
 
 @contextlib.contextmanager
-def _recording(file: _LogFile) -> Iterator[Callable[[], bool]]:
-    """Write every record that reaches the root logger to ``file``.
+def _recording(write: Callable[[logging.LogRecord], None]) -> Iterator[Callable[[], bool]]:
+    """Pass every record that reaches the root logger to ``write``.
 
-    ``Logger.callHandlers`` is wrapped, because a handler on the root logger has two faults. A step that sets up logging
-    removes every handler from root. And a step's own handler may print a record to ``sys.stdout``, which is the tee:
-    the record would be in the log twice.
+    ``Logger.callHandlers`` is wrapped, because a step that sets up logging removes every handler from root, and because
+    a step's own handler may print a record to ``sys.stdout``, which is the tee: it would be in the log twice.
 
-    Yields: whether this thread is inside a handler that shows a record which is in ``file`` already.
+    Yields: whether this thread is inside a handler that shows a record which is written already.
     """
     showing = threading.local()
     call_handlers = logging.Logger.callHandlers
@@ -216,7 +180,7 @@ def _recording(file: _LogFile) -> Iterator[Callable[[], bool]]:
     def call(logger: logging.Logger, record: logging.LogRecord) -> None:
         if over or not _reaches_root(logger):
             return call_handlers(logger, record)
-        file.write(_plain(record))
+        write(_plain(record))
         depth = getattr(showing, "depth", 0)
         showing.depth = depth + 1
         try:
@@ -265,11 +229,6 @@ def logging_restored() -> Iterator[None]:
         for attributes, name, value in before:
             attributes[name] = value
         root.setLevel(root.level)  # makes every logger forget the levels that it had cached
-
-
-def _put(file: _LogFile, name: str, line: str) -> None:
-    """Write a printed line. It goes past all loggers, whose handlers may print it again."""
-    file.write(logging.LogRecord(name, logging.INFO, "", 0, line, None, None))
 
 
 def _complain(text: str) -> None:

@@ -6,8 +6,10 @@ most, and the parent of the pool has none.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import resource
 import secrets
 import subprocess
 import threading
@@ -29,7 +31,6 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.leaks import LeakCheck
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings, settings, whoami
@@ -45,21 +46,19 @@ class Held:
     """The attempt that this process holds, and what it was told about it.
 
     Attributes:
+        clean: takes the secrets of the attempt out of a text.
         order: the strongest order so far; None while the attempt may go on.
         timeout: the failure of the first timeout that ran out.
-        ordered: set together with the first order.
-        ended: set when the steps are over; later orders are ignored.
-        left: set when this process no longer holds the attempt.
-        clean: takes the secrets of the attempt out of a text.
+        ended: the steps are over; later orders are ignored.
+        released: set when this process no longer holds the attempt.
     """
 
     token: Token
+    clean: Callable[[str], str]
     order: Order | None = None
     timeout: Failure | None = None
-    ordered: threading.Event = field(default_factory=threading.Event)
-    ended: threading.Event = field(default_factory=threading.Event)
-    left: threading.Event = field(default_factory=threading.Event)
-    clean: Callable[[str], str] = str
+    ended: bool = False
+    released: threading.Event = field(default_factory=threading.Event)
 
 
 class Runner:
@@ -89,7 +88,7 @@ class Runner:
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         self.shutdown_flag, self.slots = shutdown_flag, slots
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
-        self.watchdog = WatchdogClient(hello, self._take_order, shutdown_flag, patience=settings.lease_ttl / 2)
+        self.watchdog = WatchdogClient(hello, self._take_order, shutdown_flag, max_stopped=settings.lease_ttl / 2)
         self._code: Code | None = None
         adopt_orphans()
         self._prewarming = threading.Thread(target=self._prewarm, name="prewarm", daemon=True)
@@ -110,25 +109,25 @@ class Runner:
             return java_is_gone(self.settings, self._queues)
 
     @contextmanager
-    def holding(self, token: Token) -> Iterator[Held]:
-        """Hold ``token`` during the block; afterwards this process is clean, or asks to be replaced.
+    def holding(self, held: Held) -> Iterator[None]:
+        """Hold the attempt during the block; afterwards this process is clean, or asks to be replaced.
 
         Raises:
-            NotBegun: the attempt cannot be held; this process asks to be replaced.
+            NotBegun: the attempt cannot be held.
         """
+        token = held.token
         with self._idle:
-            held = self.held = Held(token)
+            self.held = held
         try:
             self.watchdog.hold(token)
             hang_alarm.cancel()
-            leak_check = LeakCheck()
+            threads = threading.enumerate()
             if self._before is None:
                 self._before = frozenset(children())
                 threading.Thread(target=self._look_for_strays, name="strays", daemon=True).start()
         except Exception as error:
             self.held = None
             hang_alarm.start()
-            self.replace()
             with suppress(Exception):  # the pipe may be what is broken; the watchdog watches this process anyway
                 self.watchdog.release()
             raise NotBegun(
@@ -136,16 +135,16 @@ class Runner:
                 "is replaced, and the group is tried again; no retry: is used up. If it happens again, look at its host"
             ) from error
         try:
-            yield held
+            yield
         finally:
-            held.ended.set()
-            held.left.set()
+            held.ended = True
+            held.released.set()
             hang_alarm.start()
             self.watchdog.release()
             with self._idle:
                 self.held = None
                 strays = self._end_strays()
-            if left := [*leak_check.found(), *strays]:
+            if left := [*find_leaks(threads), *strays]:
                 what = held.clean(", ".join(left))  # a step may have given a thread any name
                 log.warning("%s left %s; this runner is replaced before it takes more work", token, what)
                 self.replace()
@@ -157,7 +156,7 @@ class Runner:
             OSError: it cannot be started.
         """
         with self._idle:
-            self._helpers = [helper for helper in self._helpers if helper.returncode is None]
+            self._helpers = [helper for helper in self._helpers if helper.poll() is None]
             self._helpers.append(subprocess.Popen(command, **options))
             return self._helpers[-1]
 
@@ -202,14 +201,12 @@ class Runner:
 
     def _owns(self, pid: int) -> bool:
         # While a session starts, its JVM cannot be told from other processes; the next check comes soon.
-        if self._before is None or pid in self._before or self.driver.starting:
+        if self._before is None or pid in self._before or self.driver.starting or pid in self.driver.pids:
             return True
-        if any(helper.pid == pid and helper.returncode is None for helper in self._helpers):
-            return True
-        if pid == self.watchdog.watchdog_pid or pid in self.driver.pids:
+        if pid == self.watchdog.watchdog_pid:
             return True
         # The watchdog of a fresh runner that was killed reports the attempt, and ends by itself.
-        return is_watchdog(pid)
+        return any(one.pid == pid and one.poll() is None for one in self._helpers) or is_watchdog(pid)
 
     def _prewarm(self) -> None:
         try:
@@ -218,34 +215,46 @@ class Runner:
             log.exception("the Spark session could not be started ahead; the first group will try again")
 
     def _take_order(self, token: Token, order: Order, failure: Failure | None) -> None:
-        """Take an order from the watchdog; called in the thread that reads its orders."""
         held = self.held
-        if held is None or held.token != token or held.ended.is_set():
+        if held is None or held.token != token or held.ended:
             return
         held.timeout = held.timeout or failure  # before the order, which makes others read the timeout
+        first = held.order is None
         if held.order is None or order.strength > held.order.strength:
             held.order = order
-        if not held.ordered.is_set():
-            held.ordered.set()
+        if first:
             threading.Thread(target=self._interrupt, args=(held,), name="interrupt", daemon=True).start()
             run_with_deadline(log.warning, "%s is told to end: %s", token, order)  # this thread reads the orders
 
     def _interrupt(self, held: Held) -> None:
-        """Cancel the attempt's Spark jobs again and again: a cancel before a job starts has no effect (measured).
-
-        Repeat it until the session is closed: a streaming query that is stopped there ends with its jobs.
-        """
-        while True:
+        """Cancel the Spark jobs until the session is closed: a cancel before a job starts has no effect (measured)."""
+        self.driver.cancel(str(held.token))
+        while not held.released.wait(0.25):
             self.driver.cancel(str(held.token))
-            if held.left.wait(0.25):
-                return
+
+
+def find_leaks(threads: list[threading.Thread]) -> list[str]:
+    """What an attempt left that only a new process is without: threads that were not among ``threads``, open files.
+
+    Daemon threads are ignored, because libraries keep them for good.
+    """
+    left = [f"the thread {one.name!r}" for one in threading.enumerate() if one not in threads and not one.daemon]
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        held = len(os.listdir("/dev/fd"))
+    except OSError as error:
+        held = limit if error.errno in (errno.EMFILE, errno.ENFILE) else 0  # none is left to count them with
+    if limit != resource.RLIM_INFINITY and held > limit / 2:
+        # The next attempt might leave too few descriptors to look for leaks, or to start a watchdog.
+        left.append(f"{held} open files, of {limit} that it may have")
+    return left
 
 
 _runner: Runner | None = None
 
 
 def start_runner(*, queues: Sequence[str], slots: int, shutdown_flag: ShutdownFlag | None = None) -> Runner:
-    """Make this process a runner. Call it once, in the child.
+    """Make this process a runner. Call it once.
 
     Raises:
         HostUnfit: this host lacks what a runner of these queues needs.

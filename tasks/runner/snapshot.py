@@ -1,7 +1,6 @@
-"""The process snapshot: what the steps of an attempt change in this process is restored after them.
+"""The process snapshot: what the steps of an attempt change in this process is put back after them.
 
-``Code`` holds the functions and classes that our own code uses, and ``_SETTINGS`` what the kernel and the interpreter
-keep for a whole process. Some changes also replace the runner (docs/decisions/0028).
+Most changes also replace the runner (docs/decisions/0028).
 """
 
 from __future__ import annotations
@@ -9,15 +8,14 @@ from __future__ import annotations
 import decimal
 import gc
 import locale
+import logging
 import os
 import resource
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from unstuck.tasks.process.tree import working_folder
@@ -31,113 +29,75 @@ _USED = (
     *("redis.client", "redis.connection", "redis.commands.core", "redis.retry", "redis.utils", "redis._parsers."),
     *("billiard.pool", "billiard.connection", "billiard.queues", "billiard.reduction", "celery.app.trace", "unstuck."),
 )
-_OWN = ("logging.Logger", "callHandlers")  # the log of the attempt replaces it while the log is open
+_OWN = (logging.Logger, "callHandlers")  # the log of the attempt replaces it while the log is open
 # Bound here, because a step may replace the builtins themselves.
-_callable, _isinstance = callable, isinstance
+_callable, _isinstance, _type = callable, isinstance, type
 _KINDS = (property, classmethod, staticmethod, type(sys), type(os.environ))
-_HEAP, _FIXED = 1 << 9, 1 << 8  # of ``type.__flags__``: a class made by Python code; a class that cannot be changed
 
 
 class Code:
     """The functions and classes that our own code uses, as they were before the first step of this process."""
 
     def __init__(self) -> None:
-        used = sorted(_used().items(), key=lambda item: item[0] != "builtins")
-        modules = [_Part(name, vars(module), dict(vars(module))) for name, module in used]
-        classes = [
-            _Part(f"{name}.{made.__qualname__}", vars(made), dict(vars(made)), made)
-            for name, module in used
-            for made in {id(held): held for held in list(vars(module).values()) if _can_be_set(held, name)}.values()
-        ]
-        self._parts = [*modules, _Part("sys.modules", sys.modules, dict(used)), *classes]
+        used = {name: module for name, module in list(sys.modules.items()) if module is not None and _is_used(name)}
+        self._modules = dict(sorted(used.items(), key=lambda item: item[0] != "builtins"))
+        classes = {
+            one: f"{name}.{one.__qualname__}"
+            for name, module in self._modules.items()
+            for one in list(vars(module).values())
+            if isinstance(one, type) and one.__module__ == name
+        }
+        owners = [*((module, name) for name, module in self._modules.items()), *classes.items()]
+        self._owners = [(name, owner, vars(owner), dict(vars(owner))) for owner, name in owners]
 
     def put_back(self) -> list[str]:
         """Restore what was replaced, removed or hidden. Returns the names."""
         found: list[str] = []
-        for part in self._parts:
+        for where, owner, now, before in self._owners:
             # Comparing whole dictionaries is cheap, and calls nothing before the builtins are restored.
-            if part.held != part.as_it_was:
-                found += part.put_back()
-        return found
+            if now != before:
+                found += [f"{where}.{name}" for name in _restore(owner, now, before)]
+        lost = {name: module for name, module in self._modules.items() if sys.modules.get(name) is not module}
+        sys.modules.update(lost)
+        return [*found, *(f"sys.modules.{name}" for name in lost)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The attributes of one module, or of the class ``made``."""
-
-    where: str
-    held: Any  # the dictionary of the module or class, as it is now
-    as_it_was: dict[str, Any]
-    made: type | None = None
-
-    def put_back(self) -> list[str]:
-        changed = []
-        for name, value in self.as_it_was.items():
-            if name in self.held and self.held[name] is value:
-                continue
-            if (self.where, name) != _OWN and (self.made is not None or _is_code(value)):
-                changed += [name]
-                if self.made is None:
-                    self.held[name] = value
-                else:
-                    type.__setattr__(self.made, name, value)
-        if self.made is not None:
-            # A new attribute of a class hides the one that the class inherits.
-            for name in [name for name in self.held if name not in self.as_it_was and _is_code(self.held[name])]:
-                changed += [name]
-                type.__delattr__(self.made, name)
-        return [f"{self.where}.{name}" for name in changed]
+def _is_used(module: str) -> bool:
+    return any(module == one or (one[-1] == "." and f"{module}.".startswith(one)) for one in _USED)
 
 
-def _used() -> dict[str, Any]:
-    return {
-        name: module
-        for name, module in list(sys.modules.items())
-        if module is not None and any(name == one or (one[-1] == "." and f"{name}.".startswith(one)) for one in _USED)
-    }
-
-
-def _can_be_set(held: Any, module: str) -> bool:
-    """True for a class of ``module`` whose attributes may be set at all."""
-    return isinstance(held, type) and held.__module__ == module and held.__flags__ & (_HEAP | _FIXED) == _HEAP
+def _restore(owner: Any, now: Any, before: dict[str, Any]) -> list[str]:
+    """Restore the attributes of a module or a class. Returns the names of those that had changed."""
+    of_class = _isinstance(owner, _type)
+    # Our own modules change their numbers, texts and lists themselves.
+    changed = [
+        name
+        for name, value in before.items()
+        if (name not in now or now[name] is not value) and (of_class or _is_code(value)) and (owner, name) != _OWN
+    ]
+    for name in changed:
+        if of_class:
+            _type.__setattr__(owner, name, before[name])
+        else:
+            now[name] = before[name]
+    # A new attribute of a class hides the one that the class inherits.
+    hiding = [name for name in now if name not in before and _is_code(now[name])] if of_class else []
+    for name in hiding:
+        _type.__delattr__(owner, name)
+    return changed + hiding
 
 
 def _is_code(value: Any) -> bool:
-    """True for what is called or asked; false for numbers, texts and lists, which our own modules change themselves."""
     return _callable(value) or _isinstance(value, _KINDS)
 
 
 # -- what the kernel and the interpreter keep for the whole process ------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """One setting of the process. ``put_back`` gets what ``read`` returned before the steps."""
-
-    what: str
-    read: Callable[[], Any]
-    put_back: Callable[[Any], object]
-
-
-def _setting_of_each(
-    what: str, keys: Sequence[Any], read: Callable[[Any], Any], put_back: Callable[[Any, Any], object]
-) -> _Setting:
-    """A setting with a value for each of ``keys``. ``put_back`` gets a key and its value."""
-
-    def put_all_back(before: tuple[Any, ...]) -> None:
-        for key, value in zip(keys, before, strict=True):
-            if read(key) != value:
-                put_back(key, value)
-
-    return _Setting(what, lambda: tuple(map(read, keys)), put_all_back)
-
-
-def _environment(before: Mapping[str, str]) -> None:
+def _set_environment(before: Mapping[str, str]) -> None:
     for name in [name for name in os.environ if name not in before]:
         del os.environ[name]
-    for name, value in before.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+    os.environ.update(before)
     time.tzset()  # TZ may be one of them
 
 
@@ -147,82 +107,69 @@ def _umask() -> int:
     return mask
 
 
-@cache
-def _first_importers() -> tuple[Any, ...]:
-    """Those from before the first step. A module that is imported may add others, which stay."""
-    return tuple(sys.meta_path)
+def _stop_timers(before: list[bool]) -> None:
+    for timer, ran in zip(_TIMERS, before, strict=True):
+        if not ran:
+            signal.setitimer(timer, 0.0)
 
 
-def _importers() -> tuple[Any, ...]:
-    return tuple(one for one in _first_importers() if one in sys.meta_path)
+def _set_limits(before: list[tuple[int, int]]) -> None:
+    for limit, values in zip(_LIMITS, before, strict=True):
+        resource.setrlimit(limit, values)
 
 
-def _set_importers(before: tuple[Any, ...]) -> None:
-    sys.meta_path[:] = [*before, *(one for one in sys.meta_path if one not in before)]
+def _set_handlers(before: list[Any]) -> None:
+    for number, handler in zip(_SIGNALS, before, strict=True):
+        if handler is not None and signal.getsignal(number) != handler:
+            signal.signal(number, handler)
 
 
-def _decimal_values(of: Callable[[], decimal.Context]) -> dict[str, Any]:
-    context = of()
-    names = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
-    return {**{name: getattr(context, name) for name in names}, "traps": dict(context.traps)}
+def _decimals() -> list[str]:
+    context = decimal.getcontext().copy()
+    context.clear_flags()  # each calculation raises some
+    return [repr(context), repr(decimal.DefaultContext)]
 
 
-def _set_decimal_values(of: Callable[[], decimal.Context], values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        setattr(of(), name, value)
+def _leave_it(before: Any) -> None:
+    """Our own code works without it, and the next runner has it as it was."""
 
 
 # SIGALRM belongs to the hang alarm, which keeps the handler of a step for the next attempt.
 _SIGNALS = [n for n in range(1, 32) if n not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM)]
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+_IMPORTERS = tuple(sys.meta_path)  # a module that is imported may add others, which stay
 
-
-def _not_at_all(before: Any) -> None:
-    """Only a new process has it as it was."""
-
-
-_ENVIRONMENT = _Setting("the environment", os.environ.copy, _environment)
-_PATH = _Setting("sys.path", lambda: list(sys.path), lambda before: setattr(sys, "path", list(before)))
-# A step that lowers a limit may have used it up, and its child processes have inherited it: neither is put back.
-_RESOURCES = _setting_of_each("a resource limit", _LIMITS, resource.getrlimit, resource.setrlimit)
-_SETTINGS = (
-    # First what may make any other call fail.
-    _Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
-    _Setting("the trace function", sys.gettrace, sys.settrace),
-    _Setting("the profile function", sys.getprofile, sys.setprofile),
-    _setting_of_each(
-        *("a timer", _TIMERS, lambda timer: signal.getitimer(timer)[0] > 0),
-        lambda timer, ran: ran or signal.setitimer(timer, 0.0),
+_ENVIRONMENT, _PATH, _FOLDER = "the environment", "sys.path", "the working directory"
+_COMMON = (_ENVIRONMENT, _PATH, _FOLDER)  # many steps change these, so they replace no runner
+# By name: how to read it, and how to put it back. First what may make any other call fail.
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
+    "the trace function": (sys.gettrace, sys.settrace),
+    "the profile function": (sys.getprofile, sys.setprofile),
+    "a timer": (lambda: [signal.getitimer(timer)[0] > 0 for timer in _TIMERS], _stop_timers),
+    "a resource limit": (lambda: [resource.getrlimit(limit) for limit in _LIMITS], _set_limits),
+    _ENVIRONMENT: (os.environ.copy, _set_environment),
+    _PATH: (lambda: list(sys.path), lambda before: setattr(sys, "path", list(before))),
+    "sys.meta_path": (
+        lambda: [one for one in _IMPORTERS if one in sys.meta_path],
+        lambda before: sys.meta_path.extend(one for one in before if one not in sys.meta_path),
     ),
-    _RESOURCES,
-    _ENVIRONMENT,
-    _PATH,
-    _Setting("sys.meta_path", _importers, _set_importers),
-    _Setting("the time zone", lambda: (time.tzname, time.timezone), lambda _: time.tzset()),
-    _Setting("the working directory", working_folder, os.chdir),
-    _Setting("the umask", _umask, os.umask),
-    _Setting("socket.setdefaulttimeout", socket.getdefaulttimeout, socket.setdefaulttimeout),
-    _setting_of_each(
-        *("the decimal context", (decimal.getcontext, lambda: decimal.DefaultContext)),
-        *(_decimal_values, _set_decimal_values),
-    ),
-    _setting_of_each(
-        *("a signal handler", _SIGNALS, signal.getsignal),
-        lambda number, handler: handler is None or signal.signal(number, handler),
-    ),
-    _Setting(
-        "the signal mask",
+    _FOLDER: (working_folder, os.chdir),
+    "the umask": (_umask, os.umask),
+    "socket.setdefaulttimeout": (socket.getdefaulttimeout, socket.setdefaulttimeout),
+    "a signal handler": (lambda: [signal.getsignal(number) for number in _SIGNALS], _set_handlers),
+    "the signal mask": (
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         lambda before: signal.pthread_sigmask(signal.SIG_SETMASK, before),
     ),
-    _Setting("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda at: locale.setlocale(locale.LC_ALL, at)),
-    _Setting("gc.isenabled", gc.isenabled, lambda ran: gc.enable() if ran else gc.disable()),
-    _Setting("gc.set_threshold", gc.get_threshold, lambda at: gc.set_threshold(*at)),
-    _Setting("the priority", lambda: os.getpriority(os.PRIO_PROCESS, 0), _not_at_all),
-    _Setting("the user", lambda: (os.getresuid(), os.getresgid()), _not_at_all),
-    _Setting("the CPUs", lambda: os.sched_getaffinity(0), lambda cpus: os.sched_setaffinity(0, cpus)),
-)
+    "the locale": (lambda: locale.setlocale(locale.LC_ALL), lambda before: locale.setlocale(locale.LC_ALL, before)),
+    "the decimal context": (_decimals, _leave_it),
+    "the garbage collector": (lambda: (gc.isenabled(), gc.get_threshold()), _leave_it),
+    "the priority": (lambda: os.getpriority(os.PRIO_PROCESS, 0), _leave_it),
+    "the user": (lambda: (os.getresuid(), os.getresgid()), _leave_it),
+    "the CPUs": (lambda: os.sched_getaffinity(0), _leave_it),
+}
 
 
 class ProcessSnapshot:
@@ -237,19 +184,17 @@ class ProcessSnapshot:
         """``others_import``: a thread of ours starts Spark meanwhile, which sets variables and imports modules."""
         self._code = code
         self._others_import = others_import
-        self._before = [(setting, setting.read()) for setting in _SETTINGS]
+        self._before = {what: read() for what, (read, _) in _SETTINGS.items()}
         self._modules = len(sys.modules)
         self.changed: list[str] = []
         self.spoiled = False
 
     def imported(self) -> None:
         """The module of a step was imported, and keeps what it has added to the environment and to ``sys.path``."""
-        if len(sys.modules) == self._modules:
-            return
-        self._modules = len(sys.modules)
-        self._keep_additions()
-        if any(_differs(setting, before) for setting, before in self._before):
-            self.spoiled = True
+        if len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            self._keep_additions()
+            self.spoiled |= any(read() != self._before[what] for what, (read, _) in _SETTINGS.items())
 
     def put_code_back(self) -> None:
         """Restore between two steps what our own code uses. A step may set variables for the next step of its group."""
@@ -257,9 +202,8 @@ class ProcessSnapshot:
             found = self._code.put_back()
         except Exception as error:  # noqa: BLE001 - an object of a step may raise when it is compared
             found = [f"what cannot be compared ({type(error).__name__})"]
-        if found:
-            self.changed += found
-            self.spoiled = True
+        self.changed += found
+        self.spoiled |= bool(found)
 
     def put_back(self) -> None:
         """Restore everything after the last step."""
@@ -267,40 +211,24 @@ class ProcessSnapshot:
         if self._others_import:
             self._keep_additions()
         grown = len(sys.modules) > self._modules and not self._others_import
-        for setting, before in self._before:
-            if not _differs(setting, before):
-                continue
-            self.changed.append(_words(setting, before))
+        for what, (read, put_back) in _SETTINGS.items():
+            before = self._before[what]
             try:
-                setting.put_back(before)
+                if (now := read()) == before:
+                    continue
+                self.changed.append(f"{what}{_names(before, now) if what == _ENVIRONMENT else ''}")
+                put_back(before)
+                self.spoiled |= grown or what not in _COMMON or read() != before
             except Exception:  # noqa: BLE001 - whatever the reason is, a new process has the setting as it was
-                self.spoiled = True
-            if grown or setting is _RESOURCES or _differs(setting, before):
                 self.spoiled = True
 
     def _keep_additions(self) -> None:
-        self._before = [(setting, _with_additions(setting, before)) for setting, before in self._before]
+        self._before[_ENVIRONMENT] = {**os.environ, **self._before[_ENVIRONMENT]}
+        if all(entry in sys.path for entry in self._before[_PATH]):
+            self._before[_PATH] = list(sys.path)
 
 
-def _differs(setting: _Setting, before: Any) -> bool:
-    try:
-        return bool(setting.read() != before)
-    except Exception:  # noqa: BLE001 - a setting that cannot be read has changed
-        return True
-
-
-def _with_additions(setting: _Setting, before: Any) -> Any:
-    if setting is _ENVIRONMENT:
-        return {**os.environ, **before}
-    if setting is _PATH and all(entry in sys.path for entry in before):
-        return list(sys.path)
-    return before
-
-
-def _words(setting: _Setting, before: Any) -> str:
-    """The name of ``setting``; for the environment also the changed names, never their values."""
-    if setting is not _ENVIRONMENT:
-        return setting.what
-    now = dict(os.environ)
+def _names(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The names of the variables that differ, never their values."""
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    return f"{setting.what} ({', '.join(names[:5])}{', …' if len(names) > 5 else ''})"
+    return f" ({', '.join(names[:5])}{', …' if len(names) > 5 else ''})"

@@ -16,7 +16,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -40,40 +39,30 @@ def filtered(secrets: Secrets, start: Callable[..., subprocess.Popen[bytes]] = s
         return
     with ExitStack() as stack:
         try:
-            for fd, write in _started(secrets, open_ones, start).items():
-                kept = os.dup(fd)
-                stack.callback(_put, kept, fd)
-                os.dup2(write, fd)
-                os.close(write)
-        except (OSError, RuntimeError) as error:  # no descriptor, process or thread is left
+            with ExitStack() as ends:
+                pipes = {fd: os.pipe() for fd in open_ones}
+                for end in (end for pipe in pipes.values() for end in pipe):
+                    ends.callback(os.close, end)
+                _start(secrets, {fd: read for fd, (read, _) in pipes.items()}, start)
+                for fd, (_, write) in pipes.items():
+                    stack.callback(_put, os.dup(fd), fd)
+                    os.dup2(write, fd)
+        except OSError as error:  # no descriptor or process is left
             raise NotBegun(f"what is printed cannot be kept free of secrets: {error}") from error
         stack.callback(_flush)
         yield
 
 
-def _started(secrets: Secrets, fds: list[int], start: Callable[..., subprocess.Popen[bytes]]) -> Mapping[int, int]:
-    """Start the process that filters. Returns for each of ``fds`` the pipe to write to instead."""
-    pipes = {fd: os.pipe() for fd in fds}
-    reads = {fd: read for fd, (read, _) in pipes.items()}
-    try:
-        process = start(
-            [sys.executable, "-m", "unstuck.tasks.runner.stdio_filter", json.dumps(reads)],
-            stdin=subprocess.PIPE,
-            pass_fds=list(reads.values()),
-        )
-        assert process.stdin is not None
-        with process.stdin as pipe:  # through a pipe: other users can see arguments and environment
-            pipe.write(json.dumps(secrets.given).encode())
-        # Reaps the process when it has ended.
-        threading.Thread(target=process.wait, name="stdio filter", daemon=True).start()
-    except BaseException:
-        for _, write in pipes.values():
-            os.close(write)
-        raise
-    finally:
-        for read in reads.values():
-            os.close(read)
-    return {fd: write for fd, (_, write) in pipes.items()}
+def _start(secrets: Secrets, reads: Mapping[int, int], start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    """Start the process that filters. ``reads``: the pipe that it reads for each of the worker's descriptors."""
+    process = start(
+        [sys.executable, "-m", "unstuck.tasks.runner.stdio_filter", json.dumps(reads)],
+        stdin=subprocess.PIPE,
+        pass_fds=list(reads.values()),
+    )
+    assert process.stdin is not None
+    with process.stdin as pipe:  # through a pipe: other users can see arguments and environment
+        pipe.write(json.dumps(secrets.given).encode())
 
 
 def _put(kept: int, fd: int) -> None:

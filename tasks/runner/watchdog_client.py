@@ -4,8 +4,8 @@ The client tells the watchdog what the runner holds, and passes on the watchdog'
 dies or stays stopped, and ends the runner when no watchdog can be started.
 """
 
-# No thread here may fail quietly: the runner would go on to take hints, and lose each. The client acts first and logs
-# afterwards, with a deadline and under no lock, because the log may hang.
+# A thread that fails here ends the runner, which would go on to take hints and lose each. The client acts first and
+# logs afterwards, with a deadline and under no lock, because the log may hang.
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 _LOOKS = 10  # that see a watchdog stopped before it is killed
 _MAX_RESTARTS = 5  # within a minute
 _PROGRESS_EVERY = 0.5  # seconds
-_UNWATCHED = "and a runner without a watchdog keeps no lease and hears of no cancel, so "
+_UNWATCHED = "and a runner without a watchdog keeps no lease and gets no cancel, so "
 _RESTART_AFTER = 0.05  # of a clock's time; a clock is not restarted sooner
 
 
@@ -50,21 +50,20 @@ class WatchdogClient:
         on_order: Callable[[Token, Order, Failure | None], None],
         shutdown_flag: ShutdownFlag | None = None,
         *,
-        patience: float,
+        max_stopped: float,
     ) -> None:
         """
         Args:
             hello: what the watchdog shows of this runner.
             on_order: called from a thread of the client with the token, the order, and for a timeout its failure.
             shutdown_flag: of the worker; every watchdog looks at it.
-            patience: seconds after which a watchdog that is stopped is replaced.
+            max_stopped: seconds after which a watchdog that is stopped is replaced.
         """
-        self._passed = () if shutdown_flag is None else (shutdown_flag.read_fd,)
+        self._flag = None if shutdown_flag is None else shutdown_flag.read_fd
         self._pid = os.getpid()
-        flag = shutdown_flag and shutdown_flag.read_fd
-        self._hello = {"op": "hello", "pid": self._pid, "shutdown_flag": flag, **hello}
+        self._hello = {"op": "hello", "pid": self._pid, "shutdown_flag": self._flag, **hello}
         self._on_order = on_order
-        self._patience = patience
+        self._max_stopped = max_stopped
         self._lock = threading.RLock()
         self._hold: dict[str, Any] | None = None
         self._clocks: dict[str, Clock] = {}
@@ -81,10 +80,10 @@ class WatchdogClient:
             return self._process.pid
 
     def taken(self) -> None:
-        """This runner has taken a hint, whatever comes of it. For people, who see by it that it has not stalled."""
+        """Show people that this runner takes hints, and so has not stalled."""
         with self._lock:
             self._hello["taken"] = time.time()
-            self._send_if_read({"op": "taken", "at": self._hello["taken"]})
+            self._send({"op": "taken", "at": self._hello["taken"]})
 
     def hold(self, token: Token) -> None:
         """Let the watchdog renew the lease of ``token``, and report the attempt if this runner dies."""
@@ -95,7 +94,7 @@ class WatchdogClient:
             self._send(self._hold)
 
     def log_to(self, path: str | None) -> None:
-        """Tell the watchdog the log of the attempt on this machine, for what it has to say of the runner's death."""
+        """Tell the watchdog the log of the attempt on this machine, where it writes why it killed the runner."""
         with self._lock:
             if self._hold is not None:
                 self._hold["log"] = path
@@ -121,7 +120,7 @@ class WatchdogClient:
                 self._send({"op": "clock", "code": code, "seconds": None})
 
     def restart_clock(self, code: str) -> None:
-        """Start the clock ``code`` again, if it runs, because its work goes on. Cheap, however often it is called."""
+        """Start the clock ``code`` again, if it runs, because its work goes on. May be called often."""
         with self._lock:
             clock = self._clocks.get(code)
             now = time.monotonic()
@@ -136,12 +135,12 @@ class WatchdogClient:
             if not now and moment - self._progress_at < _PROGRESS_EVERY:
                 return
             self._progress, self._progress_at = text, moment
-            self._send_if_read({"op": "progress", "text": text})
+            self._send({"op": "progress", "text": text})
 
     def remark(self, text: str) -> None:
-        """Let the watchdog say ``text`` too, if this process dies in this attempt."""
+        """Add ``text`` to what the watchdog reports if this process dies in this attempt."""
         with self._lock:
-            self._send_if_read({"op": "remark", "text": text})
+            self._send({"op": "remark", "text": text})
 
     def give_up(self, why: str) -> NoReturn:
         """End this runner. Its watchdog lives, and reports the attempt as lost with ``why``."""
@@ -167,7 +166,7 @@ class WatchdogClient:
             stdout=subprocess.PIPE,
             start_new_session=True,  # a signal to the runner's group or terminal must not reach it
             bufsize=0,
-            pass_fds=self._passed,
+            pass_fds=() if self._flag is None else (self._flag,),
         )
         self._send(self._hello)
         if self._hold is not None:
@@ -177,26 +176,14 @@ class WatchdogClient:
             if self._progress:
                 self._send({"op": "progress", "text": self._progress})
         # Found before anybody can have waited for it: until then its pid is given to nobody else.
-        process, seen, ended = self._process, psutil.Process(self._process.pid), threading.Event()
-        threading.Thread(target=self._read_orders, args=(process, ended), name="watchdog", daemon=True).start()
-        threading.Thread(
-            target=self._kill_if_stopped, args=(process, seen, ended), name="watchdog seen", daemon=True
-        ).start()
+        watchdog = psutil.Process(self._process.pid)
+        threading.Thread(target=self._follow, args=(self._process, watchdog), name="watchdog", daemon=True).start()
 
     def _send_clock(self, clock: Clock) -> None:
         elapsed = time.monotonic() - clock.began
         self._send(
             {"op": "clock", "code": clock.code, "seconds": clock.seconds, "elapsed": elapsed, "step": clock.step}
         )
-
-    def _send_if_read(self, line: dict[str, Any]) -> None:
-        """Send ``line``, which is for people, unless the watchdog is stopped and does not read: that must not block."""
-        assert self._process.stdin is not None
-        # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made.
-        pipe = select.poll()
-        pipe.register(self._process.stdin, select.POLLOUT)
-        if pipe.poll(0):
-            self._send(line)
 
     def _send(self, line: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -211,45 +198,48 @@ class WatchdogClient:
             # The step has closed our end (libraries that make daemons close all there is). It stays so.
             self._give_up(f"the pipe to the watchdog {self._process.pid} is broken: {_described(error)}")
 
-    def _kill_if_stopped(self, process: subprocess.Popen[bytes], seen: psutil.Process, ended: threading.Event) -> None:
-        """Kill a watchdog that stays stopped; ``_read_orders`` then starts the next one.
+    def _follow(self, process: subprocess.Popen[bytes], watchdog: psutil.Process) -> None:
+        """Pass the watchdog's orders on until it dies, and replace it.
 
-        This takes no lock, because whoever holds it may wait for the stopped watchdog to read its pipe.
+        Until then this takes no lock, because the thread that holds it may wait for a stopped watchdog to read.
         """
-        # Looks are counted, not seconds: while the host slept, this process did not look either.
-        stopped = 0
-        while not ended.wait(self._patience / _LOOKS):
-            try:
-                state = process_state(seen)
-            except OSError as error:  # the step has every descriptor; it may give some back
-                said = "the watchdog %d cannot be looked at: %s"
-                run_with_deadline(log.warning, said, process.pid, error, seconds=0)
-                state = ProcessState.ALIVE
-            stopped = stopped + 1 if state is ProcessState.STOPPED else 0
-            if stopped > _LOOKS:
-                process.kill()
-                log.warning("the watchdog %d was stopped for %.1fs and was killed", process.pid, self._patience)
-                return
-
-    def _read_orders(self, process: subprocess.Popen[bytes], ended: threading.Event) -> None:
-        """Pass the watchdog's orders on until it dies, and replace it."""
         try:
-            self._pass_on(process)
+            self._pass_on(process, watchdog)
             status = process.wait()
-            ended.set()
             if self._replace(process, status):
                 said = "the watchdog %d died (%d); another one took over"
                 run_with_deadline(log.warning, said, process.pid, status)
         except Exception as error:  # noqa: BLE001 - nobody else reads the orders of this watchdog
-            self._give_up(f"the watchdog {process.pid} cannot be heard any more: {_described(error)}")
+            self._give_up(f"the orders of the watchdog {process.pid} cannot be read any more: {_described(error)}")
 
-    def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
+    def _pass_on(self, process: subprocess.Popen[bytes], watchdog: psutil.Process) -> None:
+        """Pass orders on until the watchdog is dead. Kill it if it stays stopped."""
         assert process.stdout is not None
+        # Looks are counted, not seconds: while the host slept, this process did not look either.
+        every, stopped = self._max_stopped / _LOOKS, 0
+        # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made.
+        orders = select.poll()
+        orders.register(process.stdout, select.POLLIN)
         with process.stdout as lines:
-            for line in lines:
-                heard = json.loads(line)
-                failure = Failure.from_dict(heard["failure"]) if "failure" in heard else None
-                self._on_order(Token.parse(heard["token"]), Order(heard["order"]), failure)
+            while True:
+                if orders.poll(every * 1000):
+                    if not (line := lines.readline()):
+                        return
+                    told = json.loads(line)
+                    failure = Failure.from_dict(told["failure"]) if "failure" in told else None
+                    self._on_order(Token.parse(told["token"]), Order(told["order"]), failure)
+                    continue
+                try:
+                    state = process_state(watchdog)
+                except OSError as error:  # the step has every descriptor; it may give some back
+                    said = "the state of the watchdog %d cannot be read: %s"
+                    run_with_deadline(log.warning, said, process.pid, error, seconds=0)
+                    state = ProcessState.ALIVE
+                stopped = stopped + 1 if state is ProcessState.STOPPED else 0
+                if stopped == _LOOKS + 1:
+                    process.kill()
+                    said = "the watchdog %d was stopped for %.1fs and is killed"
+                    run_with_deadline(log.warning, said, process.pid, self._max_stopped, seconds=0)
 
     def _replace(self, process: subprocess.Popen[bytes], status: int) -> bool:
         """Start the next one; False if none is wanted."""

@@ -16,7 +16,8 @@ from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 
 REPLACED = "runner.replace = lambda: print('replaced')\n"
-REPLACING = {*bad_steps.CODE, "files"}
+PUT_BACK = {"environment", "variable", "path", "zone", "folder"}
+IN_A_NEW_PROCESS = {"decimals", "traps", "garbage", "importers"}  # what is not, or not wholly, put back in the old one
 INNOCENT = 32
 
 
@@ -48,11 +49,13 @@ def test_a_step_that_changes_its_process_ends_as_it_would_and_the_process_is_put
     end = "failed APPLIED" if then else "succeeded APPLIED"
     expected = ["succeeded APPLIED"]
     for what in whats:
-        expected += [*(["replaced"] if what in REPLACING else []), end, "succeeded APPLIED"]
+        expected += [*([] if what in PUT_BACK else ["replaced"]), end, "succeeded APPLIED"]
     assert said == expected
     before, *others = (fleet.outcome(client, hint).results["found"] for hint in hints[::2])
+    for key in IN_A_NEW_PROCESS:
+        del before[key]
     for what, after in zip(whats, others, strict=True):
-        assert after == before, what
+        assert {k: v for k, v in after.items() if k not in IN_A_NEW_PROCESS} == before, what
     for what, hint in zip(whats, hints[1::2], strict=True):
         failure = fleet.outcome(client, hint).failure
         assert (failure.text if failure else "") == (f"ValueError: {then}" if then else ""), what
@@ -94,9 +97,7 @@ def test_what_a_module_adds_while_it_is_imported_stays_and_what_else_it_sets_rep
     with single_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
         done = "succeeded APPLIED"
         assert runner.said() == [done, done, "replaced", done, done]
-    found = [fleet.outcome(client, hint, 0).results for hint in hints]
-    assert [one["added"] for one in found[:2]] == [["1", True]] * 2
-    assert [one["digits"] for one in found[2:]] == [7, 28], "the module is not imported again"
+    assert [fleet.outcome(client, hint, 0).results["added"] for hint in hints[:2]] == [["1", True]] * 2
 
 
 IMPORTED = [("a", "adds_at_import"), ("b", "adds_at_import"), ("c", "sets_at_import"), ("d", "sets_at_import")]

@@ -25,9 +25,9 @@ SOON = {"UNSTUCK_WAREHOUSE_TIMEOUT": "2s"}
 LOG_THAT_HANGS = """
 import atexit, os, threading
 atexit.register(os._exit, 0)  # a child of the pool ends so: logging does not wait for its handlers
-from unstuck.tasks.runner.log import _LogFile
-write = _LogFile.write
-_LogFile.write = lambda self, record: threading.Event().wait() if record.levelname == 'ERROR' else write(self, record)
+from unstuck.tasks.runner.log import AttemptLog
+write = AttemptLog.write
+AttemptLog.write = lambda self, record: threading.Event().wait() if record.levelname == 'ERROR' else write(self, record)
 runner.replace = lambda: print("replaced")
 """
 # In the place of Spark, which takes many seconds to come to a streaming query that does not stop.

@@ -26,8 +26,8 @@ from unstuck.tasks.protocol.group import Collect
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner import log as attempt_log
-from unstuck.tasks.runner.leaks import LeakCheck
 from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.runner.runner import find_leaks
 from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.execute import find, fit
 from unstuck.tasks.steps.inputs import read_inputs
@@ -257,13 +257,13 @@ def test_the_end_of_a_process_in_words() -> None:
 
 
 def test_what_an_attempt_leaves_behind_is_seen() -> None:
-    before = LeakCheck()
-    assert before.found() == []
+    before = threading.enumerate()
+    assert find_leaks(before) == []
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait, name="mine")
     thread.start()
     try:
-        assert before.found() == ["the thread 'mine'"]
+        assert find_leaks(before) == ["the thread 'mine'"]
     finally:
         stop.set()
         thread.join()
@@ -278,7 +278,7 @@ def test_a_working_directory_whose_mount_does_not_know_it_any_more_is_gone(monke
 
 
 def test_descriptors_that_an_attempt_leaves_open_are_seen_before_there_are_none_left() -> None:
-    before = LeakCheck()
+    before = threading.enumerate()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     opened: list[int] = []
@@ -286,14 +286,14 @@ def test_descriptors_that_an_attempt_leaves_open_are_seen_before_there_are_none_
         with contextlib.suppress(OSError):
             while True:
                 opened.append(os.open(os.devnull, os.O_RDONLY))
-        assert before.found() == ["256 open files, of 256 that it may have"]
+        assert find_leaks(before) == ["256 open files, of 256 that it may have"]
         while len(opened) > 128:
             os.close(opened.pop())
-        (left,) = before.found()
+        (left,) = find_leaks(before)
         assert "open files, of 256" in left
         while opened:
             os.close(opened.pop())
-        assert before.found() == []
+        assert find_leaks(before) == []
     finally:
         for one in opened:
             os.close(one)

@@ -45,7 +45,7 @@ class Hung(logging.Handler):
 
 logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
 hello = {"runner": "r", "worker": "here:1", "worker_pid": os.getppid(), "queues": []}
-client = WatchdogClient(hello, lambda *_: None, patience=0.5)
+client = WatchdogClient(hello, lambda *_: None, max_stopped=0.5)
 print(client.watchdog_pid, flush=True)
 for line in sys.stdin:
     try:
@@ -172,7 +172,7 @@ def test_a_watchdog_is_spoken_to_also_through_a_pipe_with_a_number_beyond_1023(r
     """As that of a new one may have, when the step has a thousand files open. select() refuses it."""
     runner.do("hoarded = hoard(4096)")
     assert (
-        runner.do("client = WatchdogClient(hello, lambda *_: None, patience=0.5); client.taken(); print('taken')")
+        runner.do("client = WatchdogClient(hello, lambda *_: None, max_stopped=0.5); client.taken(); print('taken')")
         == "taken"
     )
 
