@@ -12,7 +12,7 @@ from celery import Task
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, ReportConsumer, hide_from_log
-from unstuck.coordinator.reconcile.wiring import parts
+from unstuck.coordinator.reconcile.wiring import consumer
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools
@@ -53,7 +53,7 @@ refuse_other_pools(
 @app.task(name="unstuck.sweep")  # type: ignore[untyped-decorator]
 def sweep() -> int:
     """Decide every job that is due."""
-    return parts().sweep.run()
+    return consumer().sweep.run()
 
 
 def _asker(task: Task, by: str | None) -> str:

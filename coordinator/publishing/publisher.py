@@ -17,7 +17,7 @@ from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.publishing.background import AtOnce, Runs
+from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.package import Aborted, PublishRequest, abort, publish
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
@@ -76,19 +76,19 @@ class Publisher:
         self,
         warehouses: Warehouses,
         record: Record,
-        background: Runs | None = None,
+        background: Background,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             record: raises redis.RedisError if the store could not be asked.
-            background: runs each try off the caller's thread; by default, on it.
+            background: runs each try.
             clock: monotonic seconds.
         """
         self._warehouses = warehouses
         self._record = record
-        self._background = background or AtOnce()
+        self._background = background
         self._sleep = sleep
         self._clock = clock
 

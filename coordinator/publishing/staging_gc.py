@@ -13,7 +13,7 @@ from functools import partial
 
 import redis
 
-from unstuck.coordinator.publishing.background import Runs
+from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.staging import Kept, expired_staging, folder_of, named_by, owner, stale_attempts
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.staging_index import MARGIN, Staged, StagingIndex
@@ -44,8 +44,7 @@ class _Naming:
 class StagingCollector:
     """Collects staging, one warehouse at a time. Several coordinators may do so at once."""
 
-    def __init__(self, index: StagingIndex, store: Store, background: Runs) -> None:
-        """``background`` runs long work off the caller's thread."""
+    def __init__(self, index: StagingIndex, store: Store, background: Background) -> None:
         self._index = index
         self._store = store
         self._background = background

@@ -53,7 +53,7 @@ def done(head: Head, name: str) -> str:
 def looked_at(head: Head, job: str) -> Status:
     """Its status after one more look, at which its next try of publishing has come."""
     head.redis.hset(head.keys.of(job).job, mapping={"publish_next": "1", "publish_heard": "0"})
-    head.reconciler.cache.states.clear()
+    head.reconciler.cache.clear()
     head.reconciler.reconcile(job)
     return head.status(job)
 
@@ -174,7 +174,7 @@ def _go_by(head: Head, job: str, seconds: float) -> None:
     head.redis.hset(keys.job, "publish_next", str(now))
     if asked:
         head.redis.hset(keys.job, "publish_heard", str(asked - seconds))
-    head.reconciler.cache.states.clear()
+    head.reconciler.cache.clear()
 
 
 def _publishers() -> list[str]:
