@@ -23,7 +23,7 @@ from unstuck.tasks.failpoints import Point, reach
 
 log = logging.getLogger(__name__)
 MAX_BUSY = 100
-SIGN_EVERY = 30.0  # seconds between two records that one try goes on
+PROGRESS_EVERY = 30.0  # seconds between two records that one try goes on
 GOES_ON = PublishResult(goes_on=True)
 
 
@@ -93,7 +93,7 @@ class Publisher:
         def answered() -> None:
             nonlocal recorded_at
             alive()
-            if abort is None and self._clock() - recorded_at >= SIGN_EVERY:
+            if abort is None and self._clock() - recorded_at >= PROGRESS_EVERY:
                 recorded_at = self._clock()
                 self._record_progress(job)
 

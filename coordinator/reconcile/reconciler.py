@@ -203,7 +203,7 @@ class Pass:
         except NewerJob as error:
             # A job of a newer release stays due, for a newer coordinator to decide (a rolling upgrade).
             log.warning("job %s is left for a newer coordinator: %s", self.job, error)
-            return self._set_aside("NEWER", NEWER_LOOK)
+            return self._look_later("NEWER", NEWER_LOOK)
         except Exception as error:
             if unavailable(error):
                 raise  # the store is in trouble, not the job
@@ -323,9 +323,9 @@ class Pass:
         errors.pop(self.job, None)
         text = f"the coordinator could not decide this job: {text[:500]}. Nothing more is started until it is resumed."
         self._store.halt(self.job, Reason("UNDECIDABLE", text), self._reconciler.ids(), self._begun.now)
-        return self._set_aside("HALTED", HALTED_LOOK)
+        return self._look_later("HALTED", HALTED_LOOK)
 
-    def _set_aside(self, counter: str, wait: float) -> CommitAnswer:
+    def _look_later(self, counter: str, wait: float) -> CommitAnswer:
         """Look at the job again after ``wait`` seconds; its reports are counted and acknowledged."""
         entries = tuple(delivered.entry for delivered in self.reports)
         acks = Acks(entries, {counter: len(entries)} if entries else {})

@@ -99,7 +99,7 @@ class Store:
         lock_ttl: float = 5.0,
         lease_ttl: float = 15.0,
         retention: float = 7 * 86400,
-        let_go: float = 25.0,  # seconds until no worker can hold an attempt of a job that has ended
+        released_after: float = 25.0,  # seconds until no worker can hold an attempt of a job that has ended
     ) -> None:
         self._redis = client
         self._keys = keys
@@ -107,7 +107,7 @@ class Store:
         self._lock_ms = max(1, round(lock_ttl * 1000))
         self._lease_ttl = lease_ttl
         self._retention = retention
-        self._let_go = let_go
+        self._released_after = released_after
         names = ("lock_job", "unlock_job", "commit", "settle_unchanged", "submit", "note_sweep", "command")
         self._scripts = {name: Script(client, keys, __package__, name) for name in names}
 
@@ -118,7 +118,7 @@ class Store:
             client,
             Keys(settings.prefix),
             **settings.model_dump(include={"lock_ttl", "lease_ttl", "retention"}),
-            let_go=settings.lease_ttl + settings.cancel_grace,
+            released_after=settings.lease_ttl + settings.cancel_grace,
         )
 
     # ---- one pass over one job -----------------------------------------------------------------------
@@ -206,9 +206,9 @@ class Store:
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
             "expire": self._retention,
-            "wake": bool(decision.orders) or (new.terminal and new.status is not Status.FINISHED),
+            "notify": bool(decision.orders) or (new.terminal and new.status is not Status.FINISHED),
             "lease_ttl": self._lease_ttl,
-            "staged": staging_record(new, self._let_go) if new.terminal else None,
+            "staged": staging_record(new, self._released_after) if new.terminal else None,
         }
         reach(Point.BEFORE_COMMIT, old.id)
         answer = self._scripts["commit"](
@@ -364,8 +364,8 @@ class Store:
 
     def slots(self, now: float, max_age: float) -> dict[str, int]:
         """Runners heard of within ``max_age`` seconds, per queue they listen on."""
-        heard = [one for one in self._processes.runners() if one.seen >= now - max_age]
-        return dict(Counter(queue for one in heard for queue in one.queues))
+        listening = [one for one in self._processes.runners() if one.seen >= now - max_age]
+        return dict(Counter(queue for one in listening for queue in one.queues))
 
     def resend_allowance(self, queues: Iterable[str], slots: Mapping[str, int]) -> dict[str, int]:
         """Hints that may still be sent again per queue, in this dispatch_timeout, by all coordinators together.

@@ -139,7 +139,7 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
     make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job of ten thousand files on an object store takes an hour to look at each of them."""
-    monkeypatch.setattr(publisher, "SIGN_EVERY", 0.0)
+    monkeypatch.setattr(publisher, "PROGRESS_EVERY", 0.0)
     head = make_head(background=Background(2))
     asks, may_answer = threading.Semaphore(0), threading.Semaphore(0)
     publish, begun = head.warehouses.publish, []
