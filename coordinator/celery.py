@@ -5,14 +5,15 @@ Its worker consumes the ``control`` queue (sweeps, submits, commands) and carrie
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from celery import Task
 
-from unstuck.coordinator.client import Client
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.client import Client, Submitted
+from unstuck.coordinator.commands.job import Commanded
 from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, ReportConsumer, hide_from_log
-from unstuck.coordinator.reconcile.wiring import parts
+from unstuck.coordinator.reconcile.wiring import consumer
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools
@@ -53,72 +54,28 @@ refuse_other_pools(
 @app.task(name="unstuck.sweep")  # type: ignore[untyped-decorator]
 def sweep() -> int:
     """Decide every job that is due."""
-    return parts().sweep.run()
+    return consumer().sweep.run()
 
 
-def _asker(task: Task, by: str | None) -> str:
-    """Who asks: ``by``, else the process that sent the message, as Celery names it. Never this coordinator's user."""
-    origin = task.request.origin
-    return by or (f"a Celery task from {origin}" if origin else "a Celery task")
+def _task(method: Callable[..., Submitted | Commanded]) -> None:
+    """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may lose the message.
 
+    A task takes the arguments of its method of the client; its result is the id of the job, or the answer.
+    """
 
-@app.task(name="unstuck.submit", bind=True)  # type: ignore[untyped-decorator]
-def submit(
-    self: Task,
-    spec: dict[str, Any],
-    key: str | None = None,
-    params: dict[str, Any] | None = None,
-    by: str | None = None,
-) -> str:
-    """Submit for an app that has nothing of ours installed. At most once: Celery may lose the message."""
-    with Client(settings()) as client:
-        return client.submit(spec, key=key, params=params, by=_asker(self, by)).id
-
-
-@app.task(name="unstuck.pause", bind=True)  # type: ignore[untyped-decorator]
-def pause(self: Task, job: str, reason: str = "", by: str | None = None, now: bool = False) -> str:
-    """Pause a job; ``now``: interrupt what runs. At most once, like every Celery message."""
-    with Client(settings()) as client:
-        return str(client.pause(job, now=now, reason=reason, by=_asker(self, by)).answer)
-
-
-def _command_task(given: Command) -> None:
-    """``unstuck.resume`` … for apps that have nothing of ours installed. At most once, like all of Celery."""
-
-    def give(self: Task, job: str, reason: str = "", by: str | None = None) -> str:
+    def ask(self: Task, *arguments: Any, by: str | None = None, **more: Any) -> str:
+        # The process that sent the message asks, as Celery names it; never the user of this coordinator.
+        origin = self.request.origin
+        by = by or (f"a Celery task from {origin}" if origin else "a Celery task")
         with Client(settings()) as client:
-            return str(client.command(job, given, reason=reason, by=_asker(self, by)).answer)
+            result = method(client, *arguments, by=by, **more)
+        return result.id if isinstance(result, Submitted) else str(result.answer)
 
-    app.task(give, name=f"unstuck.{given.name.lower()}", bind=True)
-
-
-for _given in (Command.RESUME, Command.STOP, Command.CANCEL, Command.FORCE_STOP):
-    _command_task(_given)
+    app.task(ask, name=f"unstuck.{method.__name__}", bind=True)
 
 
-@app.task(name="unstuck.alter", bind=True)  # type: ignore[untyped-decorator]
-def alter(self: Task, job: str, values: dict[str, Any], reason: str = "", by: str | None = None) -> str:
-    """Change values of a job's spec, by path. At most once, like every Celery message."""
-    with Client(settings()) as client:
-        return str(client.alter(job, values, reason=reason, by=_asker(self, by)).answer)
-
-
-@app.task(name="unstuck.skip", bind=True)  # type: ignore[untyped-decorator]
-def skip(self: Task, job: str, group: str, reason: str = "", by: str | None = None) -> str:
-    """Skip a group. At most once, like every Celery message."""
-    with Client(settings()) as client:
-        return str(client.skip(job, group, reason=reason, by=_asker(self, by)).answer)
-
-
-@app.task(name="unstuck.rerun", bind=True)  # type: ignore[untyped-decorator]
-def rerun(self: Task, job: str, group: str, reason: str = "", by: str | None = None) -> str:
-    """Run a group again, and what comes after it. At most once, like every Celery message."""
-    with Client(settings()) as client:
-        return str(client.rerun(job, group, reason=reason, by=_asker(self, by)).answer)
-
-
-@app.task(name="unstuck.retry", bind=True)  # type: ignore[untyped-decorator]
-def retry(self: Task, job: str, params: dict[str, Any] | None = None, reason: str = "", by: str | None = None) -> str:
-    """The id of a new job that runs what ``job`` did not finish. At most once, like every Celery message."""
-    with Client(settings()) as client:
-        return client.retry(job, params=params, reason=reason, by=_asker(self, by)).id
+for _method in (
+    *(Client.submit, Client.retry, Client.alter, Client.skip, Client.rerun),
+    *(Client.pause, Client.resume, Client.stop, Client.cancel, Client.force_stop),
+):
+    _task(_method)

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol
 
 log = logging.getLogger(__name__)
 TERM = 120.0  # seconds after which a piece of work counts as hanging
@@ -21,42 +20,6 @@ MOST = 64  # threads that hang before the process had better be replaced
 
 Work = Callable[[Callable[[], None]], None]
 """A piece of work. It is given a function, which it calls whenever it has made progress."""
-
-
-class Runs(Protocol):
-    """Runs work off, or on, the caller's thread."""
-
-    def __call__(self, key: Hashable, place: str, work: Work, *, new_try: bool = False) -> bool:
-        """Run ``work``, in the room of ``place``; not while other work for ``key`` runs, unless ``new_try``.
-
-        ``new_try``: the work that runs is known to hang. Returns whether the work waits for room.
-        """
-
-    @property
-    def exhausted(self) -> bool:
-        """So much work hangs that only another process would help."""
-
-
-class AtOnce:
-    """Runs work on the caller's thread."""
-
-    exhausted = False
-
-    def __init__(self) -> None:
-        self._keys: set[Hashable] = set()
-        self._mutex = threading.Lock()
-
-    def __call__(self, key: Hashable, place: str, work: Work, *, new_try: bool = False) -> bool:
-        with self._mutex:
-            if key in self._keys:
-                return False
-            self._keys.add(key)
-        try:
-            work(lambda: None)
-        finally:
-            with self._mutex:
-                self._keys.discard(key)
-        return False
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +57,10 @@ class Background:
         self._mutex = threading.Lock()
 
     def __call__(self, key: Hashable, place: str, work: Work, *, new_try: bool = False) -> bool:
+        """Run ``work``, in the room of ``place``; not while other work for ``key`` runs, unless ``new_try``.
+
+        ``new_try``: the work that runs is known to hang. Returns whether the work waits for room.
+        """
         with self._mutex:
             now = self._clock()
             self._notice(now)
@@ -105,6 +72,7 @@ class Background:
 
     @property
     def exhausted(self) -> bool:
+        """So much work hangs that only another process would help."""
         with self._mutex:
             self._notice(self._clock())
             return sum(run.hangs for run in self._runs) >= self._most

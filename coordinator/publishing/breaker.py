@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
 
 from unstuck.coordinator.errors import WarehouseSilent
+from unstuck.tasks.process.deadlines import call_in_thread
 
 LIMIT = 10.0  # seconds, for a read or a write of one small file
 # Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names in 0.2 s, so this is enough
@@ -26,30 +27,6 @@ MOST_HANGING = 64  # calls that hang in one warehouse before this process tries 
 T = TypeVar("T")
 
 
-class _Call(threading.Thread, Generic[T]):
-    """One call, in a thread that keeps no process alive."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        super().__init__(name="warehouse-call", daemon=True)
-        self._function = function
-        self.answers: list[T] = []
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.answers.append(self._function())
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller
-            self.error = error
-
-
-@dataclass(slots=True)
-class _Place:
-    """The calls that hang in one warehouse, and when the next one may try."""
-
-    hanging: list[threading.Thread] = field(default_factory=list)
-    next_at: float = 0.0
-
-
 class CircuitBreaker:
     """Calls warehouses, and waits no longer than a limit for each answer. Threads may share it."""
 
@@ -57,7 +34,8 @@ class CircuitBreaker:
         """``limit``: seconds, unless a call names its own; `LIMIT` if None. ``clock``: monotonic seconds."""
         self._limit = LIMIT if limit is None else limit
         self._clock = clock
-        self._places: dict[str, _Place] = {}
+        self._hanging: dict[str, list[Future[Any]]] = {}  # by warehouse
+        self._next_at: dict[str, float] = {}  # when the next call may try, by warehouse
         self._mutex = threading.Lock()
 
     def call(self, place: str, what: str, function: Callable[[], T], limit: float | None = None) -> T:
@@ -74,31 +52,25 @@ class CircuitBreaker:
         hanging = self._refusal(place)
         if hanging:
             raise WarehouseSilent(_text(place, what, f"does not answer: {hanging} calls of this process hang in it"))
-        call = _Call(function)
-        call.start()
+        call = call_in_thread(function, "warehouse-call")
         limit = self._limit if limit is None else limit
-        call.join(limit)
-        if call.is_alive():
+        wait([call], limit)
+        if not call.done():
             with self._mutex:
-                self._places.setdefault(place, _Place()).hanging.append(call)
+                self._hanging.setdefault(place, []).append(call)
             raise WarehouseSilent(_text(place, what, f"has not answered within {limit:g}s"))
-        if call.error is not None:
-            raise call.error
-        return call.answers[0]
+        return call.result()
 
     def _refusal(self, place: str) -> int:
         """How many calls hang there, if they are too many to call now; else 0."""
         with self._mutex:
-            known = self._places.get(place)
-            if known is None:
-                return 0
-            known.hanging = [thread for thread in known.hanging if thread.is_alive()]
-            if len(known.hanging) < OPENS_AT:
-                return 0
+            hanging = [call for call in self._hanging.get(place, ()) if not call.done()]
+            self._hanging[place] = hanging
             now = self._clock()
-            if len(known.hanging) >= MOST_HANGING or now < known.next_at:
-                return len(known.hanging)
-            known.next_at = now + TRY_EVERY
+            if len(hanging) >= MOST_HANGING or (len(hanging) >= OPENS_AT and now < self._next_at.get(place, now)):
+                return len(hanging)
+            if len(hanging) >= OPENS_AT:
+                self._next_at[place] = now + TRY_EVERY
             return 0
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from unstuck.coordinator.errors import PublishFailed
+from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
@@ -28,31 +29,6 @@ DUPLICATE_OUTPUT = "DUPLICATE_OUTPUT"
 SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
 # What a schema in Spark's JSON says of nulls: of a column, of an array's elements, of a map's values.
 _NULLABLE = {"nullable", "containsNull", "valueContainsNull"}
-_FAILURES = {MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH}
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The package stands in the log.
-
-    Attributes:
-        version: its slot; None if the job had nothing to publish.
-        rows: per dataset.
-        adopted: an earlier call had published it already; this one changed nothing.
-    """
-
-    version: int | None
-    rows: dict[str, int] = field(default_factory=dict)
-    adopted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Aborted:
-    """An ABORT entry stands in slot ``version``: this publish id can never be published. ``code``, ``reason``: why."""
-
-    version: int
-    code: str = ""
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +87,16 @@ class PublishRequest:
         return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
 
 
-def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None) -> Published | Aborted:
+def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None) -> PublishResult:
     """Make the outputs of a job visible, all in one entry of the warehouse log.
 
     Args:
         answered: called after each answer of the warehouse, of which there may be tens of thousands.
 
     Returns:
-        Published, or Aborted if the publish id was aborted first.
+        What the entry says. ``failed``: it can never be published; final, and the same on every repeat.
 
     Raises:
-        PublishFailed: it can never be published; final, and the same on every repeat.
         WarehouseMismatch: this process does not see the job's warehouse.
         LogBroken, WarehouseNewer, WarehouseUnsupported, OSError: the outcome is unknown. Repeat, or ``abort``; the job
             must not be called failed before one of them has answered.
@@ -130,17 +105,16 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     # The log comes first: the staging of a job that is published already may be gone.
     found = warehouse.find_publish(request.publish_id, request.base)
     if found is not None and (entry := warehouse.entry(found)) is not None:
-        return _answer(entry, adopted=True)
+        return _answer(entry)
     reach(Point.BEFORE_PACKAGE, request.job)
     try:
         outputs, tokens = _package(warehouse.storage, request)
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
         # appear under a job that was called FAILED, so the failure takes the job's place in the log.
-        entry, _ = _append_abort(warehouse, request, failure.code, str(failure))
-        return _answer(entry, adopted=True)
+        return _answer(_append_abort(warehouse, request, failure.code, str(failure)))
     if not outputs:
-        return Published(None)
+        return PublishResult()
 
     def package(n: int, state: State) -> Entry:
         """The package for slot ``n``; it replaces the files of its datasets at the version before."""
@@ -150,24 +124,23 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
             datasets[name] = Change("replace", output.files, replaced, output.rows, output.schema)
         return request.entry(n, "package", params=dict(request.params), datasets=datasets, tokens=tokens)
 
-    entry, created = warehouse.append(request.publish_id, request.base, package)
-    return _answer(entry, adopted=not created)
+    return _answer(warehouse.append(request.publish_id, request.base, package)[0])
 
 
-def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None) -> Published | Aborted:
+def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None) -> PublishResult:
     """Make sure that a job is never published, unless it is already; says which of the two is so.
 
     For cancel, force-stop and the deadline that meet a job in publishing. Errors and repeats as for ``publish``.
     """
-    entry, created = _append_abort(_open(request, answered), request, why.code, why.text)
-    return Aborted(entry.n, entry.code, entry.reason) if entry.kind == "abort" else _answer(entry, adopted=not created)
+    entry = _append_abort(_open(request, answered), request, why.code, why.text)
+    return PublishResult(failed=why) if entry.kind == "abort" else _answer(entry)
 
 
-def _append_abort(warehouse: Warehouse, request: PublishRequest, code: str, reason: str) -> tuple[Entry, bool]:
-    """The entry of the publish id, and whether it is this ABORT."""
+def _append_abort(warehouse: Warehouse, request: PublishRequest, code: str, reason: str) -> Entry:
+    """The entry of the publish id: this ABORT, or what stood before."""
     return warehouse.append(
         request.publish_id, request.base, lambda n, _: request.entry(n, "abort", code=code, reason=reason)
-    )
+    )[0]
 
 
 def _open(request: PublishRequest, answered: Callable[[], None]) -> Warehouse:
@@ -178,13 +151,11 @@ def _open(request: PublishRequest, answered: Callable[[], None]) -> Warehouse:
     return warehouse
 
 
-def _answer(entry: Entry, adopted: bool) -> Published | Aborted:
-    """The answer that an entry of the publish id gives to its publisher. Raises: PublishFailed."""
+def _answer(entry: Entry) -> PublishResult:
+    """What an entry of the publish id says to its publisher."""
     if entry.kind == "package":
-        return Published(entry.n, {name: change.rows for name, change in entry.datasets.items()}, adopted)
-    if entry.code in _FAILURES:
-        raise PublishFailed(entry.code, entry.reason)
-    return Aborted(entry.n, entry.code, entry.reason)
+        return PublishResult(version=entry.n, rows={name: change.rows for name, change in entry.datasets.items()})
+    return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
 
 
 class _Part(NamedTuple):

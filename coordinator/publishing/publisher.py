@@ -13,56 +13,34 @@ from functools import partial
 import redis
 
 from unstuck.coordinator.decide.deadlines import BUSY_WAIT, random_wait
-from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.publishing.background import AtOnce, Runs
-from unstuck.coordinator.publishing.package import Aborted, PublishRequest, abort, publish
+from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.publishing.package import PublishRequest, abort, publish
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 
 log = logging.getLogger(__name__)
 MAX_BUSY = 100
-SIGN_EVERY = 30.0  # seconds between two records that one try goes on
+PROGRESS_EVERY = 30.0  # seconds between two records that one try goes on
 GOES_ON = PublishResult(goes_on=True)
 
 
 class Warehouses:
-    """Publishes each job in its own warehouse, and raises nothing that a warehouse is known to raise.
+    """Publishes each job in its own warehouse.
 
     Both calls may be repeated at any point: the slot in the warehouse log decides. ``answered`` is called after each
     answer of the warehouse.
     """
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
-        """Publish a job whose groups are all done."""
-        try:
-            result = publish(PublishRequest.of(state, time.time()), answered)
-        except PublishFailed as error:
-            return PublishResult(failed=Reason(error.code, str(error)))
-        except WarehouseMismatch as error:
-            return PublishResult(trouble=Reason(error.code, str(error)))
-        except (OSError, UnstuckError) as error:
-            return _trouble("the package could not be published yet", error)
-        if isinstance(result, Aborted):
-            why = Reason(result.code or "PUBLISH_ABORTED", result.reason or "publishing was aborted")
-            return PublishResult(failed=why)
-        return PublishResult(version=result.version or 0, rows=result.rows)
+        """Publish a job whose groups are all done. Raises: as `package.publish`."""
+        return publish(PublishRequest.of(state, time.time()), answered)
 
     def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
         """Take the job's place in the log with an ABORT entry; if its package stands there already, it is published."""
-        try:
-            result = abort(PublishRequest.of(state, time.time()), why, answered)
-        except (OSError, UnstuckError) as error:
-            return _trouble("the warehouse could not be asked yet whether the package stands", error)
-        if isinstance(result, Aborted):
-            return PublishResult(failed=why)
-        return PublishResult(version=result.version or 0, rows=result.rows)
-
-
-def _trouble(what: str, error: Exception) -> PublishResult:
-    return PublishResult(trouble=Reason("PUBLISH_TROUBLE", f"{what}: {type(error).__name__}: {error}"[:500]))
+        return abort(PublishRequest.of(state, time.time()), why, answered)
 
 
 Record = Callable[[str, PublishResult], bool]
@@ -76,19 +54,19 @@ class Publisher:
         self,
         warehouses: Warehouses,
         record: Record,
-        background: Runs | None = None,
+        background: Background,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             record: raises redis.RedisError if the store could not be asked.
-            background: runs each try off the caller's thread; by default, on it.
+            background: runs each try.
             clock: monotonic seconds.
         """
         self._warehouses = warehouses
         self._record = record
-        self._background = background or AtOnce()
+        self._background = background
         self._sleep = sleep
         self._clock = clock
 
@@ -115,7 +93,7 @@ class Publisher:
         def answered() -> None:
             nonlocal recorded_at
             alive()
-            if abort is None and self._clock() - recorded_at >= SIGN_EVERY:
+            if abort is None and self._clock() - recorded_at >= PROGRESS_EVERY:
                 recorded_at = self._clock()
                 self._record_progress(job)
 
@@ -143,6 +121,12 @@ class Publisher:
                 return self._warehouses.publish(state, answered)
             return self._warehouses.abort(state, abort, answered)
         except Exception as error:
+            if abort is None and isinstance(error, WarehouseMismatch):
+                return PublishResult(trouble=Reason(error.code, str(error)))
             # A warehouse's client may raise anything: this job is tried again later, and must not stop the others.
-            log.exception("job %s could not be published", state.job.id)
-            return _trouble("the package could not be published yet", error)
+            if not isinstance(error, OSError | UnstuckError):
+                log.exception("job %s could not be published", state.job.id)
+            what = "the package could not be published yet"
+            if abort is not None:
+                what = "the warehouse could not be asked yet whether the package stands"
+            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", f"{what}: {type(error).__name__}: {error}"[:500]))

@@ -3,53 +3,48 @@
 It looks at a job twice: once when no worker can hold a lease on it, for attempts that count for nothing; and once when
 the job is forgotten, for everything that no entry of the warehouse log names. Every look may be repeated.
 """
+# ``_staging/<job>/<group>/<epoch>-<nonce>-<claimant>/`` is the folder of one attempt, and ``….log`` beside it its log.
+# In case of doubt a file stays: one that is kept for nothing costs disk, one that is removed too early costs data.
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import redis
 
-from unstuck.coordinator.publishing.background import Runs
-from unstuck.coordinator.publishing.staging import Kept, expired_staging, folder_of, named_by, owner, stale_attempts
+from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.staging_index import MARGIN, Staged, StagingIndex
-from unstuck.tasks.errors import LogBroken, WarehouseMismatch
+from unstuck.tasks.errors import LogBroken
+from unstuck.tasks.protocol.token import JOB_ID
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log import Entry, Warehouse
 
 log = logging.getLogger(__name__)
 BATCH = 20  # jobs taken by one sweep
-TERM = 600.0  # seconds until a job is looked at again whose coordinator died, or had trouble
-WAIT = 3600.0  # seconds between looks at staging that a retry holds, or that this host does not see
+TERM = 3600.0  # seconds until a job is looked at again: a retry holds its staging, or the look had trouble or died
 GIVE_UP = 30 * 86400.0  # seconds after its retention for which the removal of a job's staging is tried
-CACHED_JOBS = 100_000
+CACHED_ENTRIES = 100_000  # of one warehouse log
+_ATTEMPT = re.compile(r"\d+-\w+-\w+")
+_DEPTH = 4  # parts in the path of an attempt's folder
 
-
-@dataclass(slots=True)
-class _Naming:
-    """Slots of one warehouse log above ``after`` and up to ``upto``, by the jobs whose folders they name.
-
-    Kept between looks, so that each entry is read about once, however many jobs are swept.
-    """
-
-    after: int
-    upto: int
-    slots: dict[str, set[int]] = field(default_factory=dict)
+Listing = Mapping[str, Sequence[str]]  # names in a job's staging folder → the names in each
 
 
 class StagingCollector:
     """Collects staging, one warehouse at a time. Several coordinators may do so at once."""
 
-    def __init__(self, index: StagingIndex, store: Store, background: Runs) -> None:
-        """``background`` runs long work off the caller's thread."""
+    def __init__(self, index: StagingIndex, store: Store, background: Background) -> None:
         self._index = index
         self._store = store
         self._background = background
-        self._named: dict[str, _Naming] = {}
+        # The id of a warehouse → slot of its log → the jobs whose folders the entry names, so that each entry is read
+        # about once, however many jobs are looked at.
+        self._named: dict[str, dict[int, frozenset[str]]] = {}
 
     def start(self, now: float) -> None:
         """Begin with the jobs that are due at ``now`` (seconds by the clock of Redis). Never raises or waits for files.
@@ -68,35 +63,29 @@ class StagingCollector:
 
     def _collect(self, batch: Sequence[Staged], now: float, progressed: Callable[[], None]) -> None:
         for staged in batch:
-            self._look_or_leave(staged, now)
+            try:
+                self._look(staged, now)
+            except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything: this job is looked at later
+                self._trouble(staged, now, error)
             progressed()
 
-    def _look_or_leave(self, staged: Staged, now: float) -> None:
-        try:
-            self._look(staged, now)
-        except WarehouseMismatch as error:
-            self._trouble(staged, now, error, WAIT)
-        except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything: this job is looked at later
-            self._trouble(staged, now, error, TERM)
-
-    def _trouble(self, staged: Staged, now: float, error: Exception, wait: float) -> None:
-        """Log the error and try again later; give up in the end, since a warehouse may be gone for ever."""
+    def _trouble(self, staged: Staged, now: float, error: Exception) -> None:
+        """Log the error; give up in the end, since a warehouse may be gone for ever."""
         over = now > staged.forget_at + GIVE_UP
         log.warning(
             "the staging of job %s (%s in %s) could not be collected: %s: %s. %s",
             *(staged.job, folder_of(staged.job), staged.warehouse, type(error).__name__, error),
-            "It is left as it is, for people to remove" if over else f"It is tried again in {wait / 60:.0f} minutes",
+            "It is left as it is, for people to remove" if over else f"It is tried again in {TERM / 60:.0f} minutes",
         )
-        try:
-            if over:
+        if over:
+            with suppress(redis.RedisError):  # it is given up after the next look
                 self._index.done(staged.job)
-            else:
-                self._index.later(staged.job, now + wait)
-        except redis.RedisError as away:
-            log.warning("the staging of job %s is looked at again after its term: %s", staged.job, away)
 
     def _look(self, staged: Staged, now: float) -> None:
-        """Raises: OSError, UnstuckError, redis.RedisError: the look stopped; all that it removed was not needed."""
+        """Look at one job, which is given out again after `TERM` unless its next look is set here.
+
+        Raises: OSError, UnstuckError, redis.RedisError: the look stopped; all that it removed was not needed.
+        """
         job = staged.job
         warehouse = Warehouse(staged.warehouse)
         warehouse.check_id(staged.warehouse_id)
@@ -104,12 +93,10 @@ class StagingCollector:
         state = self._store.load(job)
         forgotten = state is None and now >= staged.forget_at
         if job in retries.of or (state is not None and not state.job.terminal):
-            self._index.later(job, now + WAIT)
             return
         if state is None and not forgotten:
-            self._index.later(
-                job, staged.forget_at + MARGIN
-            )  # the record that says which attempts count is gone, so all of them stay
+            # The record that says which attempts count is gone, so all of them stay.
+            self._index.later(job, staged.forget_at + MARGIN)
             return
         counting = {record.staging for record in state.groups.values()} - {""} if state is not None else set()
         held = counting | retries.folders
@@ -127,9 +114,7 @@ class StagingCollector:
             )
         if not forgotten:
             self._index.later(job, max(staged.forget_at, now) + MARGIN)
-        elif any(owner(folder) == job for folder in retries.folders):
-            self._index.later(job, now + WAIT)
-        else:
+        elif not any(owner(folder) == job for folder in retries.folders):
             self._index.done(job)
 
     def _folders_named(self, warehouse: Warehouse, staged: Staged) -> set[str]:
@@ -138,29 +123,26 @@ class StagingCollector:
         Raises:
             LogBroken: an entry is missing, or the log ends before the job began: what it names is unknown.
         """
-        known = self._named.get(staged.warehouse_id)
-        if known is None or len(known.slots) > CACHED_JOBS:
-            known = _Naming(staged.base, staged.base)
+        known = self._named.setdefault(staged.warehouse_id, {})
+        if len(known) > CACHED_ENTRIES:
+            known.clear()
         # Read before the log: another look may overtake one that hangs.
-        stood = max(known.upto, staged.base)
+        stood = max((staged.base, *known))
         head = warehouse.head()
         if head < stood:
-            self._named.pop(staged.warehouse_id, None)
+            known.clear()
             raise LogBroken(
                 f"the log at {warehouse.storage.uri('')} ends at version {head}, but stood at "
                 f"{stood} before: the warehouse seems to have been restored from an older copy"
             )
-        first = min(known.after, staged.base)
-        found: dict[str, set[int]] = {}
-        for n in (*range(first + 1, known.after + 1), *range(known.upto + 1, head + 1)):
-            for folder in _entry_folders(warehouse, n):
-                found.setdefault(owner(folder) or "", set()).add(n)
-        for job, slots in found.items():
-            known.slots.setdefault(job, set()).update(slots)
-        known.after, known.upto = first, head
-        self._named[staged.warehouse_id] = known
-        mine = tuple(known.slots.get(staged.job, ()))  # a copy: another look may add to it
-        return {folder for n in mine for folder in _entry_folders(warehouse, n)}
+        found: set[str] = set()
+        for n in range(staged.base + 1, head + 1):
+            owners = known.get(n)
+            if owners is None:
+                owners = known[n] = frozenset(owner(folder) or "" for folder in _entry_folders(warehouse, n))
+            if staged.job in owners:
+                found |= _entry_folders(warehouse, n)
+        return found
 
 
 def _entry_folders(warehouse: Warehouse, n: int) -> set[str]:
@@ -181,3 +163,64 @@ def _names(files: Files, folder: str) -> list[str]:
         return files.names(folder)
     except NotADirectoryError:
         return []  # a file that this project did not write
+
+
+def folder_of(job: str) -> str:
+    """Where all attempts of ``job`` write. Raises: ValueError: not a job id; its folder might be everybody's."""
+    if not JOB_ID.fullmatch(job):
+        raise ValueError(f"not a job id: {job[:100]!r}")
+    return f"_staging/{job}"
+
+
+def owner(path: str) -> str | None:
+    """The job in whose staging ``path`` lies; None if it lies elsewhere."""
+    parts = path.split("/")
+    return parts[1] if len(parts) > 1 and parts[0] == "_staging" else None
+
+
+def named_by(entry: Entry) -> set[str]:
+    """The attempts' folders that an entry of the warehouse log needs."""
+    files = (file.path for change in entry.datasets.values() for file in change.added)
+    return {"/".join(path.split("/")[:_DEPTH]) for path in (*files, *entry.tokens)}
+
+
+class Kept:
+    """Paths that must stay, with everything above and below them."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = set(paths)
+        self._above = {above for path in self._paths for above in _line(path)}
+
+    def __contains__(self, path: str) -> bool:
+        """Would the removal of ``path`` remove a path that must stay?"""
+        return path in self._above or any(above in self._paths for above in _line(path))
+
+
+def stale_attempts(job: str, listing: Listing, kept: Kept) -> list[str]:
+    """Folders of attempts that count for nothing. Logs stay, and everything that is no attempt's folder."""
+    folders = (f"{folder_of(job)}/{group}/{name}" for group, names in listing.items() for name in names)
+    return [path for path in folders if _ATTEMPT.fullmatch(path.rpartition("/")[2]) and path not in kept]
+
+
+def expired_staging(job: str, listing: Listing, kept: Kept) -> list[str]:
+    """All staging of ``job`` that need not stay once its retention is over, as whole folders where possible."""
+    top = folder_of(job)
+    if not listing:
+        return []
+    if top not in kept:
+        return [top]
+    found = []
+    for group, names in listing.items():
+        folder = f"{top}/{group}"
+        if folder not in kept:
+            found.append(folder)
+        else:
+            found += [path for name in names if (path := f"{folder}/{name}") not in kept]
+    return found
+
+
+def _line(path: str) -> Iterator[str]:
+    """``path`` and every folder above it."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]

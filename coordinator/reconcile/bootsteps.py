@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from celery import bootsteps
 from celery.worker import state
 
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.wiring import parts
+from unstuck.coordinator.reconcile.wiring import consumer
 from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.transport.stall_detector import StallDetector
 
@@ -42,7 +41,7 @@ class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, parent: Any) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        self._consumer = parts().consumer
+        self._consumer = consumer()
         self._consumer.stopping.clear()
         self._thread = threading.Thread(target=self._run, args=(self._consumer,), name="report-consumer", daemon=True)
         self._thread.start()
@@ -92,21 +91,9 @@ def end_as_failure() -> None:
     state.should_stop = EXIT_CODE
 
 
-class TaskLogFilter(logging.Filter):
-    """Drops Celery's INFO lines about one periodic task; its warnings and errors pass."""
-
-    def __init__(self, task: str) -> None:
-        super().__init__()
-        self._task = task
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno > logging.INFO:
-            return True
-        values = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
-        return self._task not in [value for value in values if isinstance(value, str)]
-
-
 def hide_from_log(task: str) -> None:
-    """Keep a task that runs every second out of the INFO log of workers and beat."""
+    """Keep a task that runs every second out of the log of workers and beat, but for warnings and errors."""
     for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
-        logging.getLogger(name).addFilter(TaskLogFilter(task))
+        logging.getLogger(name).addFilter(
+            lambda record: record.levelno > logging.INFO or task not in record.getMessage()
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import redis
@@ -54,20 +54,15 @@ class Consumer:
         reconciler: Reconciler,
         sweep: Sweep,
         settings: Settings,
+        heartbeat: Heartbeat,
         clock: Callable[[], float] = time.monotonic,
-        heartbeat: Heartbeat | None = None,
     ) -> None:
-        self._stream = stream
-        self._reconciler = reconciler
-        self._sweep = sweep
-        self._settings = settings
+        self.sweep = sweep
+        self._stream, self._reconciler, self._settings, self._heartbeat = stream, reconciler, settings, heartbeat
         self._clock = clock
         self._busy: dict[str, _Busy] = {}
         self._next_claim = 0.0
-        self._next_trim = 0.0
-        self._next_look = 0.0
-        self._heartbeat = heartbeat
-        self._next_note = 0.0
+        self._next_trim = self._next_look = self._next_note = 0.0
         self._read_at: float | None = None  # when a worker's report was last read
         self.stopping = threading.Event()
 
@@ -92,30 +87,31 @@ class Consumer:
                 if away == 1:
                     log.warning("the store is away, reports wait in it: %s", error)
                 self.stopping.wait(random_wait(AWAY_WAIT, away))
-        if self._heartbeat is not None:
-            self._heartbeat.leave()
+        self._heartbeat.leave()
 
     def step(self) -> None:
         """One round: new reports, reports of dead coordinators, busy jobs, an overdue sweep."""
-        self.apply(self._stream.read(BATCH, self._read_timeout()), self._beat)
+        self.apply(self._stream.read(BATCH, self._read_timeout()))
         now = self._clock()
         if now >= self._next_claim:
             self._next_claim = now + self._settings.report_idle / 5
             held = {entry.id for busy in self._busy.values() for entry in busy.entries}
             idle = self._stream.claim_idle(self._settings.report_idle, BATCH)
-            self.apply(self._without_killers([entry for entry in idle if entry.id not in held]), self._beat)
-        self.again(now, self._beat)
+            idle = [entry for entry in idle if entry.id not in held]
+            # A report that ended each coordinator that read it is not tried for ever.
+            self._poisoned(idle, KILLER_AFTER + 1, "no coordinator that took it finished it, nor said why not")
+            self.apply(entry for entry in idle if entry.deliveries <= KILLER_AFTER)
+        self.again(now)
         if now >= self._next_look:
             self._next_look = now + self._settings.sweep_every / 2
-            self._sweep.run_if_overdue(self._beat)
+            self.sweep.run_if_overdue(self._beat)
         if now >= self._next_trim:
             self._next_trim = now + 30.0
             if self._reconciler.exhausted:
                 raise PublishersExhausted("too many publishers hang in a warehouse; another process may find it well")
             self._stream.trim()
             self._stream.readmit()
-            if self._heartbeat is not None:
-                self._heartbeat.forget_silent()
+            self._heartbeat.forget_silent()
         self._beat()
 
     def _beat(self) -> None:
@@ -124,21 +120,20 @@ class Consumer:
         It is called after each job, so that a coordinator that works for minutes in one round is not taken for silent.
         """
         now = self._clock()
-        if self._heartbeat is not None and now >= self._next_note:
+        if now >= self._next_note:
             self._next_note = now + EVERY
-            self._heartbeat.note(_ago(self._read_at, now), _ago(self._sweep.ended_at, now))
+            self._heartbeat.note(*(None if at is None else now - at for at in (self._read_at, self.sweep.ended_at)))
 
-    def again(self, now: float, after_each: Callable[[], None] = lambda: None) -> bool:
-        """Try the busy jobs whose time has come, and call ``after_each`` job. Returns whether there were any."""
+    def again(self, now: float) -> bool:
+        """Try the busy jobs whose time has come. Returns whether there were any."""
         come = [job for job, busy in self._busy.items() if busy.next_at <= now]
         for job in come:
             busy = self._busy.pop(job)
             self._try(job, busy.entries, busy.tries)
-            after_each()
         return bool(come)
 
-    def apply(self, entries: Iterable[Entry], after_each: Callable[[], None] = lambda: None) -> None:
-        """Sort entries by job, make dead letters of unreadable ones, and apply the rest; call ``after_each`` job."""
+    def apply(self, entries: Iterable[Entry]) -> None:
+        """Sort entries by job, make dead letters of unreadable ones, and apply the rest."""
         by_job: dict[str, list[Entry]] = {}
         for entry in entries:
             try:
@@ -147,11 +142,10 @@ class Consumer:
                 self._stream.leave_for_newer([entry], error.version)
                 log.warning("report %s left for a newer coordinator: %s", entry.id, error)
             except Malformed as error:
-                self._stream.dead_letter([entry], f"UNREADABLE: {error}", "UNREADABLE")
-                log.error("report %s is a dead letter now, it cannot be read: %s", entry.id, error)
+                self._dead_letter([entry], "UNREADABLE", str(error))
             else:
                 by_job.setdefault(job, []).append(entry)
-                if not _only_wakes(entry):
+                if not _wakes(entry):
                     self._read_at = self._clock()
         for job in by_job:
             reach(Point.AFTER_READ, job)
@@ -161,7 +155,6 @@ class Consumer:
                 waiting.entries.extend(batch)
             else:
                 self._try(job, batch, 0)
-            after_each()
 
     def _try(self, job: str, entries: list[Entry], tries: int) -> None:
         """Apply the reports of one job. An error concerns that job alone: the jobs behind it go on.
@@ -175,42 +168,35 @@ class Consumer:
             if unavailable(error) or _no_group(error):
                 raise
             log.exception("%d reports of job %s could not be applied; they are delivered again", len(entries), job)
-            poison = [entry for entry in entries if entry.deliveries >= POISON_AFTER]
-            self._dead_letter(poison, f"applying it raised {type(error).__name__}: {str(error)[:300]}")
+            self._poisoned(entries, POISON_AFTER, f"applying it raised {type(error).__name__}: {str(error)[:300]}")
+        self._beat()
 
-    def _without_killers(self, entries: list[Entry]) -> list[Entry]:
-        """The entries worth another try: a report that ended each coordinator that read it is not tried for ever."""
-        self._dead_letter(
-            [entry for entry in entries if entry.deliveries > KILLER_AFTER],
-            "no coordinator that took it finished it, nor said why not",
-        )
-        return [entry for entry in entries if entry.deliveries <= KILLER_AFTER]
+    def _poisoned(self, entries: Sequence[Entry], limit: int, why: str) -> None:
+        """Make dead letters of reports that were delivered ``limit`` times. Wake-ups are only acked."""
+        for entry in self._ack_wake_ups([entry for entry in entries if entry.deliveries >= limit]):
+            self._dead_letter([entry], "POISON", f"after {entry.deliveries} deliveries, {why}")
 
-    def _dead_letter(self, entries: list[Entry], why: str) -> None:
-        """Make dead letters of reports that cannot be applied. Wake-ups are only acked: the job stays due."""
-        self._stream.ack([entry for entry in entries if _only_wakes(entry)])
-        for entry in entries:
-            if not _only_wakes(entry):
-                text = f"POISON: after {entry.deliveries} deliveries, {why}"
-                self._stream.dead_letter([entry], text, "POISON")
-                log.error("report %s is a dead letter now, %s", entry.id, text)
+    def _dead_letter(self, entries: Sequence[Entry], code: str, why: str) -> None:
+        self._stream.dead_letter(entries, f"{code}: {why}", code)
+        log.error("reports %s are dead letters now: %s: %s", ", ".join(entry.id for entry in entries), code, why)
+
+    def _ack_wake_ups(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Ack the wake-ups among ``entries``, since their jobs stay in the due index. Returns the reports."""
+        self._stream.ack([entry for entry in entries if _wakes(entry)])
+        return [entry for entry in entries if not _wakes(entry)]
 
     def _apply_to(self, job: str, entries: list[Entry], tries: int) -> None:
-        reports = [Delivered(entry.id, Report.from_fields(entry.fields)) for entry in entries if not _only_wakes(entry)]
+        reports = [Delivered(entry.id, Report.from_fields(entry.fields)) for entry in entries if not _wakes(entry)]
         result = self._reconciler.reconcile(job, reports, due=len(reports) < len(entries))
         if result is PassResult.BUSY:
             tries += 1
             self._busy[job] = _Busy(entries, tries, self._clock() + random_wait(BUSY_WAIT, tries))
             return
-        woke = [entry for entry in entries if _only_wakes(entry)]
-        self._stream.ack(woke)
+        unknown = self._ack_wake_ups(entries)
         if result is PassResult.MORE:
             self._busy[job] = _Busy(next_at=self._clock())
-        if result is PassResult.MISSING:
-            unknown = [entry for entry in entries if not _only_wakes(entry)]
-            if unknown:
-                self._stream.dead_letter(unknown, f"UNKNOWN_JOB: no job {job} is in the store", "UNKNOWN_JOB")
-                log.error("%d reports are dead letters now: no job %s is in the store", len(unknown), job)
+        if result is PassResult.MISSING and unknown:
+            self._dead_letter(unknown, "UNKNOWN_JOB", f"no job {job} is in the store")
 
     def _read_timeout(self) -> float:
         """How long to wait for new reports before other work is due, in seconds."""
@@ -224,18 +210,14 @@ def _no_group(error: BaseException) -> bool:
     return isinstance(error, redis.ResponseError) and "NOGROUP" in str(error)
 
 
-def _ago(at: float | None, now: float) -> float | None:
-    return None if at is None else now - at
-
-
-def _only_wakes(entry: Entry) -> bool:
+def _wakes(entry: Entry) -> bool:
     """Not a worker's report but a wake-up: "this job is due now"."""
     return entry.fields.get("kind") == "due"
 
 
 def _job_of(entry: Entry) -> str:
     """Raises: Malformed."""
-    if _only_wakes(entry):
+    if _wakes(entry):
         job = entry.fields.get("job")
         if not job:
             raise Malformed("a wake-up needs the field 'job'")

@@ -1,13 +1,15 @@
 """The heartbeat of a coordinator: about once a second it notes itself in the registry of processes, for people.
 
-It also notes since when the oldest message of each queue has lain there.
+It also notes since when the oldest message of each queue has lain there, because one look at a queue cannot tell a
+queue that filled this second from one that nobody empties.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import redis
 
-from unstuck.coordinator.reconcile.queue_age import QueueAges
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, WarehouseSeen
@@ -15,6 +17,19 @@ from unstuck.tasks.warehouse.probe import WarehouseProbe
 
 EVERY = 1.0  # seconds between two notes of one coordinator
 EVERY_LOOK = 5.0  # seconds between two looks at the queues
+
+QueueAges = Mapping[str, tuple[int, float]]
+"""Queue → its oldest message (the hash), and since when that has lain there. Queues that are empty are left out."""
+
+
+def ages_after(known: QueueAges, oldest: Mapping[str, str], at: float) -> QueueAges:
+    """What is known after a look at the time ``at`` has found ``oldest``: queue → its oldest message (pure)."""
+    now = {}
+    for queue, message in oldest.items():
+        before, since = known.get(queue, (None, at))
+        # A clock that was set back must not make a message look younger than this look.
+        now[queue] = (hash(message), min(since, at) if before == hash(message) else at)
+    return now
 
 
 class Heartbeat:
@@ -28,11 +43,11 @@ class Heartbeat:
         self._registry = ProcessRegistry(client, keys)
         self._name = name
         self._release = release_here()
-        self._queue_ages = QueueAges()
+        self._queue_ages: QueueAges = {}
         self._looked_at = 0.0
 
     def note(self, read_ago: float | None, swept_ago: float | None) -> None:
-        """Say that this coordinator is here. Never raises for the store's sake.
+        """Say that this coordinator is here. Raises no redis.RedisError.
 
         Args:
             read_ago: seconds since it last read a worker's report; None: it never did.
@@ -52,7 +67,7 @@ class Heartbeat:
                 runs_on=self._release,
                 read_at=None if read_ago is None else now - read_ago,
                 swept_at=None if swept_ago is None else now - swept_ago,
-                oldest_since=self._queue_ages.since,
+                oldest_since={queue: since for queue, (_, since) in self._queue_ages.items()},
             )
 
         self._registry.note(status)
@@ -69,7 +84,7 @@ class Heartbeat:
             oldest = pipe.execute(raise_on_error=False)
         # What is no list is no queue of Celery's, whoever named it.
         found = {queue: text for queue, text in zip(queues, oldest, strict=True) if isinstance(text, str)}
-        self._queue_ages = self._queue_ages.after(found, now)
+        self._queue_ages = ages_after(self._queue_ages, found, now)
 
     def leave(self) -> None:
         """Take this coordinator out of the list: it ends in good order. Never raises for the store's sake."""

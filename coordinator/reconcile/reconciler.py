@@ -15,17 +15,15 @@ from enum import StrEnum
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Delivered, receipt
 from unstuck.coordinator.errors import NewerJob
-from unstuck.coordinator.model.decision import Acks, Decision, PublishResult
+from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
-from unstuck.coordinator.model.status import Intent
-from unstuck.coordinator.publishing.background import Runs
+from unstuck.coordinator.model.status import GroupState, Intent
+from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.publisher import Publisher, Warehouses
-from unstuck.coordinator.reconcile.dispatcher import Dispatcher
-from unstuck.coordinator.reconcile.environment import EnvironmentReader, StateCache
 from unstuck.coordinator.store.jobs import HALTED_LOOK, BeginAnswer, CommitAnswer, EndAnswer, Store
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Hint, split_member
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 
@@ -33,6 +31,11 @@ log = logging.getLogger(__name__)
 MAX_ROUNDS = 25
 TURN = 3  # commits with more to come in one pass; then it is another job's turn
 NEWER_LOOK = 5.0  # seconds between looks at a job that only a newer coordinator can decide
+CACHE_SECONDS = 1.0
+CACHE_JOBS = 64
+
+SendHints = Callable[[Sequence[tuple[str, Hint]]], None]
+"""Sends hints to their queues. A hint may be lost: its group stays QUEUED, and is hinted again."""
 
 
 class PassResult(StrEnum):
@@ -50,34 +53,43 @@ class Reconciler:
     def __init__(
         self,
         store: Store,
-        dispatcher: Dispatcher,
+        send: SendHints,
         warehouses: Warehouses,
         settings: Settings,
         ids: Callable[[], str],
+        background: Background,
         sleep: Callable[[float], None] = time.sleep,
-        background: Runs | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             ids: mints fresh random words; they become commit ids, lock owners and nonces.
-            background: runs long work, such as publishing, off the caller's thread; by default, on it.
+            background: publishes off the caller's thread.
             clock: monotonic seconds, by which a pass notices that its process was frozen.
         """
         self.store = store
         self.settings = settings
         self.ids = ids
         self.clock = clock
-        self.environments = EnvironmentReader(store, settings, ids)
-        self.cache = StateCache()
+        # job → when a pass read its state, and the state. A pass takes it out, so two threads never share one.
+        self.cache: dict[str, tuple[float, JobState]] = {}
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
-        self._dispatcher = dispatcher
+        self._send = send
+        self._slots: tuple[float, dict[str, int]] = (0.0, {})
         self._publisher = Publisher(warehouses, self._record, background, sleep, clock)
 
     @property
     def exhausted(self) -> bool:
         """So many publishers hang that only another process would help."""
         return self._publisher.exhausted
+
+    def slots(self, now: float) -> dict[str, int]:
+        """Runners that listen, per queue; asked for at most once a second."""
+        at, slots = self._slots
+        if not 0 <= now - at < CACHE_SECONDS:
+            slots = self.store.slots(now, 3 * self.settings.lease_renew + 1)
+            self._slots = (now, slots)
+        return slots
 
     def reconcile(self, job: str, reports: Sequence[Delivered] = (), *, due: bool = False) -> PassResult:
         """Decide one job: look at the groups that ``reports`` name; without reports, or when ``due``, at all groups.
@@ -106,9 +118,10 @@ class Reconciler:
         if one.hints:
             reach(Point.BEFORE_HINT, one.job)
             try:
-                self._dispatcher.send(one.hints)
-            except Exception:
-                log.exception("%d hints could not be sent; they will be again", len(one.hints))
+                self._send(one.hints)
+            except Exception as error:  # noqa: BLE001 - of any transport; hints are sent again after dispatch_timeout
+                told = f"{type(error).__name__}: {error}"
+                log.warning("%d hints could not be sent; they will be again: %s", len(one.hints), told)
             reach(Point.AFTER_HINT, one.job)
         if one.resent:
             self.store.note_resent(one.resent, self.settings.dispatch_timeout)
@@ -190,7 +203,7 @@ class Pass:
         except NewerJob as error:
             # A job of a newer release stays due, for a newer coordinator to decide (a rolling upgrade).
             log.warning("job %s is left for a newer coordinator: %s", self.job, error)
-            return self._set_aside("NEWER", NEWER_LOOK)
+            return self._look_later("NEWER", NEWER_LOOK)
         except Exception as error:
             if unavailable(error):
                 raise  # the store is in trouble, not the job
@@ -198,7 +211,9 @@ class Pass:
 
     def _round(self) -> CommitAnswer:
         """Load, decide and commit once."""
-        cached = self._reconciler.cache.take(self.job, self._begun.now)
+        at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
+        if not 0 <= self._begun.now - at < CACHE_SECONDS:
+            cached = None
         # Reports that never stop must not keep a job from a look at its silent groups (a lost report, a dead worker, a
         # lost hint): all groups are looked at once in a sweep's period.
         if cached is None or self._begun.now - cached.looked_at >= self._sweep_every:
@@ -230,8 +245,7 @@ class Pass:
             self._store.settle(self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks)
             return CommitAnswer.APPLIED
         everything = self.groups is None
-        environment = self._reconciler.environments.read(state, self._begun, everything, self.published)
-        decision = decide(state, self.groups, environment)
+        decision = decide(state, self.groups, self._environment(state))
         if everything:
             state.looked_at = now
         elif decision.due is not None:
@@ -248,6 +262,29 @@ class Pass:
         self._committed(state, decision)
         return CommitAnswer.APPLIED
 
+    def _environment(self, state: JobState) -> Environment:
+        """Raises: redis.RedisError."""
+        settings, now = self._reconciler.settings, self._begun.now
+        slots = self._reconciler.slots(now)
+        overdue = now - settings.dispatch_timeout
+        late = {
+            state.plan.groups[split_member(group_id)[0]].spec.queue_name
+            for group_id in (state.by_state[GroupState.QUEUED] if self.groups is None else ())
+            if state.groups[group_id].hinted_at <= overdue or state.groups[group_id].hinted_at > now
+        }
+        return Environment(
+            now=now,
+            nonce=self._reconciler.ids(),
+            takeover=self._begun.takeover(settings.sweep_every),
+            slots=slots,
+            resend=self._store.resend_allowance(sorted(late), slots) if late else {},
+            dispatch_timeout=settings.dispatch_timeout,
+            dispatch_window=settings.dispatch_window,
+            lease_ttl=settings.lease_ttl,
+            cancel_deadline=settings.cancel_deadline,
+            published=self.published,
+        )
+
     def _committed(self, state: JobState, decision: Decision) -> None:
         self._reconciler.errors.pop(self.job, None)
         self._more = decision.more
@@ -257,7 +294,9 @@ class Pass:
         if decision.publish or decision.abort is not None:
             self.publish = state, decision.abort, decision.new_try
         elif not state.job.terminal and not decision.reload:
-            self._reconciler.cache.keep(self.job, self._begun.now, state)
+            if len(self._reconciler.cache) >= CACHE_JOBS:
+                self._reconciler.cache.clear()
+            self._reconciler.cache[self.job] = (self._begun.now, state)
 
     def _end_by_force(self) -> CommitAnswer | None:
         """End a job whose groups cannot be read or decided, if force was asked for; its groups count as canceled."""
@@ -284,9 +323,9 @@ class Pass:
         errors.pop(self.job, None)
         text = f"the coordinator could not decide this job: {text[:500]}. Nothing more is started until it is resumed."
         self._store.halt(self.job, Reason("UNDECIDABLE", text), self._reconciler.ids(), self._begun.now)
-        return self._set_aside("HALTED", HALTED_LOOK)
+        return self._look_later("HALTED", HALTED_LOOK)
 
-    def _set_aside(self, counter: str, wait: float) -> CommitAnswer:
+    def _look_later(self, counter: str, wait: float) -> CommitAnswer:
         """Look at the job again after ``wait`` seconds; its reports are counted and acknowledged."""
         entries = tuple(delivered.entry for delivered in self.reports)
         acks = Acks(entries, {counter: len(entries)} if entries else {})

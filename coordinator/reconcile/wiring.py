@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from dataclasses import dataclass
-from functools import lru_cache
-
-import redis
+from collections.abc import Sequence
+from functools import cache
 
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.dispatcher import Dispatcher
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
@@ -22,6 +19,7 @@ from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.celery_app import app as fleet
 from unstuck.tasks.transport.redis_client import connect
@@ -37,23 +35,20 @@ def mint() -> str:
     return secrets.token_hex(8)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """A coordinator, assembled."""
-
-    client: redis.Redis
-    store: Store
-    reconciler: Reconciler
-    sweep: Sweep
-    stream: ReportStream
-    consumer: Consumer
+def send_hints(hints: Sequence[tuple[str, Hint]]) -> None:
+    """Send hints to their queues in one batch, through the Celery app of the fleet."""
+    with fleet.producer_pool.acquire(block=True) as producer, producer.batch():
+        for queue, hint in hints:
+            fleet.send_task(
+                "unstuck.run", args=[str(hint)], task_id=str(hint), queue=queue, producer=producer, retry=False
+            )
 
 
-def assemble(settings: Settings) -> Parts:
+def assemble(settings: Settings) -> Consumer:
     """All parts of one coordinator process."""
     client = connect(settings.redis_url)
     store = Store.of(settings, client)
-    reconciler = Reconciler(store, Dispatcher(fleet), Warehouses(), settings, mint, background=Background(PUBLISHERS))
+    reconciler = Reconciler(store, send_hints, Warehouses(), settings, mint, Background(PUBLISHERS))
     keys = Keys(settings.prefix)
     collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
     collector = StagingCollector(StagingIndex(client, keys), store, collecting)
@@ -61,19 +56,18 @@ def assemble(settings: Settings) -> Parts:
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)
     heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings))
-    consumer = Consumer(stream, reconciler, sweep, settings, heartbeat=heartbeat)
-    return Parts(client, store, reconciler, sweep, stream, consumer)
+    return Consumer(stream, reconciler, sweep, settings, heartbeat)
 
 
 _assembling = threading.Lock()
 
 
-@lru_cache(maxsize=1)
-def _assembled() -> Parts:
+@cache
+def _assembled() -> Consumer:
     return assemble(settings())
 
 
-def parts() -> Parts:
-    """This process's coordinator, assembled once."""
+def consumer() -> Consumer:
+    """The consumer of this process, assembled once."""
     with _assembling:
         return _assembled()

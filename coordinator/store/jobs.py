@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from unstuck.coordinator.model.decision import EMPTY, Acks, Decision
 from unstuck.coordinator.model.loading import bare_state, state_of
 from unstuck.coordinator.model.records import Attempt, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import TERMINAL, Status
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys
@@ -99,7 +99,7 @@ class Store:
         lock_ttl: float = 5.0,
         lease_ttl: float = 15.0,
         retention: float = 7 * 86400,
-        let_go: float = 25.0,  # seconds until no worker can hold an attempt of a job that has ended
+        released_after: float = 25.0,  # seconds until no worker can hold an attempt of a job that has ended
     ) -> None:
         self._redis = client
         self._keys = keys
@@ -107,14 +107,9 @@ class Store:
         self._lock_ms = max(1, round(lock_ttl * 1000))
         self._lease_ttl = lease_ttl
         self._retention = retention
-        self._let_go = let_go
-        self._begin = Script(client, keys, __package__, "lock_job")
-        self._end = Script(client, keys, __package__, "unlock_job")
-        self._commit = Script(client, keys, __package__, "commit")
-        self._settle = Script(client, keys, __package__, "settle_unchanged")
-        self._submit = Script(client, keys, __package__, "submit")
-        self._tick = Script(client, keys, __package__, "note_sweep")
-        self._command = Script(client, keys, __package__, "command")
+        self._released_after = released_after
+        names = ("lock_job", "unlock_job", "commit", "settle_unchanged", "submit", "note_sweep", "command")
+        self._scripts = {name: Script(client, keys, __package__, name) for name in names}
 
     @classmethod
     def of(cls, settings: Settings, client: redis.Redis) -> Store:
@@ -123,14 +118,14 @@ class Store:
             client,
             Keys(settings.prefix),
             **settings.model_dump(include={"lock_ttl", "lease_ttl", "retention"}),
-            let_go=settings.lease_ttl + settings.cancel_grace,
+            released_after=settings.lease_ttl + settings.cancel_grace,
         )
 
     # ---- one pass over one job -----------------------------------------------------------------------
 
     def begin(self, job: str, owner: str) -> Begun:
         """Take the job's lock and push its due to the end of the lock's term, before anything is read."""
-        answer = self._begin(job, owner=owner, lock_ms=self._lock_ms)
+        answer = self._scripts["lock_job"](job, owner=owner, lock_ms=self._lock_ms)
         kind = BeginAnswer(answer[0])
         if kind is not BeginAnswer.LOCKED:
             return Begun(kind, float(answer[1]))
@@ -141,7 +136,7 @@ class Store:
 
         With ``anyway`` it is released even then, and the job is due at once instead.
         """
-        return EndAnswer(self._end(job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)))
+        return EndAnswer(self._scripts["unlock_job"](job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)))
 
     def load(
         self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None, *, bare: bool = False
@@ -185,7 +180,9 @@ class Store:
             else:
                 state.attempts[name] = Attempt.from_json(text)
 
-    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
+    def commit(
+        self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str | None
+    ) -> CommitAnswer:
         """Write everything that a decision changed, all or nothing, if no other commit came after the load."""
         old, new = decision.old, decision.job
         change = {
@@ -209,12 +206,12 @@ class Store:
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
             "expire": self._retention,
-            "wake": bool(decision.orders) or (new.terminal and new.status is not Status.FINISHED),
+            "notify": bool(decision.orders) or (new.terminal and new.status is not Status.FINISHED),
             "lease_ttl": self._lease_ttl,
-            "staged": staging_record(new, self._let_go) if new.terminal else None,
+            "staged": staging_record(new, self._released_after) if new.terminal else None,
         }
         reach(Point.BEFORE_COMMIT, old.id)
-        answer = self._commit(
+        answer = self._scripts["commit"](
             old.id,
             change=json.dumps(change, separators=(",", ":")),
             consumer_group=REPORT_GROUP,
@@ -254,7 +251,7 @@ class Store:
             "plans": dict(plans or {}),
             "event": json.dumps(dict(event), separators=(",", ":")),
         }
-        answer = self._command(old.id, change=json.dumps(change))
+        answer = self._scripts["command"](old.id, change=json.dumps(change))
         reach(Point.AFTER_COMMAND, old.id)
         return CommitAnswer(answer)
 
@@ -269,47 +266,26 @@ class Store:
     def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
         """Stop deciding a job that cannot be decided: it is shown as PAUSED with ``reason`` until a person acts.
 
-        Nothing happens to a job that has ended, or that is committed at this moment: a coordinator that was frozen
-        before this call must not undo the decision of another.
+        Nothing happens to a job that has ended, or that another pass commits at this moment.
         """
-        keys = self._keys.of(job)
-        with self._redis.pipeline(transaction=True) as pipe:
-            watched = cast(Any, pipe)  # between watch and multi it answers at once, which its types do not say
-            watched.watch(keys.job)
-            old, submitted, paused_at = watched.hmget(keys.job, "status", "submitted_at", "paused_at")
-            if old is None or old in TERMINAL:
-                return
-            line = watched.hget(self._keys.summary, job)
-            pipe.multi()
-            if line is not None:
-                pipe.hset(self._keys.summary, job, json.dumps({**json.loads(line), "status": Status.PAUSED}))
-            pipe.hset(
-                keys.job,
-                mapping={
-                    "halted": json.dumps(asdict(reason)),
-                    "status": Status.PAUSED,
-                    "commit": commit_id,
-                    "paused_at": float(paused_at or 0) or now,
-                },
-            )
-            pipe.zrem(self._keys.status(old), job)
-            pipe.zadd(self._keys.status(Status.PAUSED), {job: float(submitted or now)})
-            pipe.zadd(self._keys.due, {job: now + HALTED_LOOK})
-            try:
-                pipe.execute()
-            except redis.WatchError:
-                return
+        old = self.job(job)
+        if old is None or old.terminal:
+            return
+        line = cast(str | None, self._redis.hget(self._keys.summary, job))
+        summary = None if line is None else json.dumps({**json.loads(line), "status": Status.PAUSED})
+        halted = replace(old, halted=reason, status=Status.PAUSED, paused_at=old.paused_at or now)
+        self.commit(Decision(halted, old, due=now + HALTED_LOOK), commit_id, "", Acks(), summary)
 
     def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next."""
         change = {"due": _stamp(due), "due_seen": due_seen, **acks.to_dict()}
-        self._settle(job, change=json.dumps(change), consumer_group=REPORT_GROUP)
+        self._scripts["settle_unchanged"](job, change=json.dumps(change), consumer_group=REPORT_GROUP)
 
     # ---- the sweep -----------------------------------------------------------------------------------
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         """Say that the sweep is alive. Returns the time of Redis and the age of the tick before, in seconds."""
-        now, gap = self._tick(period=period, lease_ttl=lease_ttl)
+        now, gap = self._scripts["note_sweep"](period=period, lease_ttl=lease_ttl)
         return float(now), float(gap)
 
     def silence(self) -> float:
@@ -369,7 +345,7 @@ class Store:
             "key": job.key,
             "reason": reason,
         }
-        answer, said = self._submit(
+        answer, said = self._scripts["submit"](
             job.id,
             change=json.dumps(change),
             pending=self._keys.status(Status.PENDING),
@@ -388,8 +364,8 @@ class Store:
 
     def slots(self, now: float, max_age: float) -> dict[str, int]:
         """Runners heard of within ``max_age`` seconds, per queue they listen on."""
-        heard = [one for one in self._processes.runners() if one.seen >= now - max_age]
-        return dict(Counter(queue for one in heard for queue in one.queues))
+        listening = [one for one in self._processes.runners() if one.seen >= now - max_age]
+        return dict(Counter(queue for one in listening for queue in one.queues))
 
     def resend_allowance(self, queues: Iterable[str], slots: Mapping[str, int]) -> dict[str, int]:
         """Hints that may still be sent again per queue, in this dispatch_timeout, by all coordinators together.

@@ -50,12 +50,12 @@ class Retries:
     folders: frozenset[str]
 
 
-def staging_record(job: JobRecord, let_go: float) -> dict[str, Any] | None:
+def staging_record(job: JobRecord, released_after: float) -> dict[str, Any] | None:
     """The entry that the commit that ends ``job`` adds to the index; None if the job has no warehouse."""
     if not job.warehouse or not job.warehouse_id:
         return None
     known = {"warehouse": job.warehouse, "warehouse_id": job.warehouse_id, "base": job.base or 0}
-    return {"after": let_go + MARGIN, **known}
+    return {"after": released_after + MARGIN, **known}
 
 
 class StagingIndex:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +16,12 @@ import pytest
 import redis
 
 from tests.support import forked_command as forked
+from tests.support.at_once import AtOnce
 from tests.support.foreground import Up
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.publishing.publisher import Warehouses
-from unstuck.coordinator.reconcile.dispatcher import Dispatcher
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.spec.model import JobSpec
@@ -30,18 +30,10 @@ from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint, Token
+from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.transport.celery_app import app
 
 COMMAND = (sys.executable, "-m", "unstuck.coordinator.cli")
-
-
-class _NoHints(Dispatcher):
-    """The hints are lost, as any hint may be, since the tests claim by hand."""
-
-    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
-        pass
 
 
 class ByHand:
@@ -50,7 +42,9 @@ class ByHand:
     def __init__(self, url: str, store: redis.Redis, folder: Path) -> None:
         self.settings = Settings(redis_url=url, warehouse=str(folder / "warehouse"))
         self.client = Client(self.settings, redis_client=store)
-        self._reconciler = Reconciler(Store.of(self.settings, store), _NoHints(app), Warehouses(), self.settings, mint)
+        stored = Store.of(self.settings, store)
+        # The hints are lost, as any hint may be, since the tests claim by hand.
+        self._reconciler = Reconciler(stored, lambda _: None, Warehouses(), self.settings, mint, AtOnce())
         self._lease = Lease(store, Keys(self.settings.prefix), self.settings.lease_ttl)
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **more: Any) -> str:

@@ -86,7 +86,7 @@ def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, head: Head) -
 
 def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(head: Head) -> None:
     heartbeat = Heartbeat(connect("redis://127.0.0.1:1/0", timeout=0.2, repeats=0), head.keys, "host:1:word")
-    consumer = Consumer(head.stream, head.reconciler, head.sweep, head.settings, heartbeat=heartbeat)
+    consumer = Consumer(head.stream, head.reconciler, head.sweep, head.settings, heartbeat)
     job = head.submit(group("a"))
     consumer.step()
     head.work(head.hints(job)[0])
@@ -101,9 +101,7 @@ def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(head: Head) -
 def test_a_coordinator_at_work_is_never_called_silent(head: Head, round_of: str) -> None:
     """After an outage one round takes minutes. Here each job takes twenty seconds, by the clock of its thread."""
     clock = [0.0]
-    consumer = Consumer(
-        head.stream, head.reconciler, head.sweep, head.settings, lambda: clock[0], heartbeat=head.heartbeat
-    )
+    consumer = Consumer(head.stream, head.reconciler, head.sweep, head.settings, head.heartbeat, lambda: clock[0])
     for name in ("a", "b", "c"):
         head.submit(group("only"), name=name)
     if round_of != "reports":

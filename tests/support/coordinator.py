@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import redis
 
+from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.publishing.background import AtOnce, Runs
 from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.dispatcher import Dispatcher
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
@@ -35,22 +35,10 @@ from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Hint, Token
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.transport.celery_app import app
 from unstuck.tasks.transport.redis_client import connect
 
 NOOP = [{"python": "examples.noop:noop"}]
 SUCCEEDED = Outcome(OutcomeKind.SUCCEEDED)
-
-
-class KeptHints(Dispatcher):
-    """Keeps hints instead of sending them."""
-
-    def __init__(self) -> None:
-        super().__init__(app)
-        self.sent: list[Hint] = []
-
-    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
-        self.sent.extend(hint for _, hint in hints)
 
 
 class WatchedWarehouses(Warehouses):
@@ -72,30 +60,29 @@ class Head:
         url: str,
         warehouse: Path,
         client: redis.Redis | None = None,
-        background: Runs | None = None,
+        background: Any = None,
         **settings: Any,
     ) -> None:
         self.settings = Settings(redis_url=url, warehouse=str(warehouse), **settings)
         self.redis = client or connect(url)
         self.keys = Keys(self.settings.prefix)
         self.store = Store.of(self.settings, self.redis)
-        self.dispatcher, self.warehouses = KeptHints(), WatchedWarehouses()
-        self.reconciler = Reconciler(
-            *(self.store, self.dispatcher, self.warehouses, self.settings, mint), background=background
-        )
-        self.collector = StagingCollector(StagingIndex(self.redis, self.keys), self.store, background or AtOnce())
+        self.sent: list[Hint] = []  # instead of to Celery
+        self.warehouses = WatchedWarehouses()
+        background = background or AtOnce()
+        self.reconciler = Reconciler(self.store, self._send, self.warehouses, self.settings, mint, background)
+        self.collector = StagingCollector(StagingIndex(self.redis, self.keys), self.store, background)
         self.sweep = Sweep(self.store, self.reconciler, self.settings, collector=self.collector)
         name = f"host:1:{mint()}"
         self.stream = ReportStream(self.redis, self.keys, name)
         self.stream.open()
         self.heartbeat = Heartbeat(self.redis, self.keys, name)
-        self.consumer = Consumer(self.stream, self.reconciler, self.sweep, self.settings, heartbeat=self.heartbeat)
+        self.consumer = Consumer(self.stream, self.reconciler, self.sweep, self.settings, self.heartbeat)
         self.client = Client(self.settings, redis_client=self.redis)
         self.lease = Lease(self.redis, self.keys, self.settings.lease_ttl)
 
-    @property
-    def sent(self) -> list[Hint]:
-        return self.dispatcher.sent
+    def _send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+        self.sent.extend(hint for _, hint in hints)
 
     def note_runner(self, name: str, heard: float = 0.0, **fields: Any) -> None:
         """As if the watchdog of a runner of queue ``light`` had described it ``heard`` seconds ago."""
@@ -126,10 +113,11 @@ class Head:
 
     def read(self) -> None:
         """Apply every report that is in the stream, and all that they lead to, without collecting."""
-        while entries := self.stream.read(500, 0.001):
-            self.consumer.apply(entries)
-        while self.consumer.again(time.monotonic()):
-            pass
+        with patch.object(self.consumer, "_beat"):  # a coordinator that the list of the fleet does not show
+            while entries := self.stream.read(500, 0.001):
+                self.consumer.apply(entries)
+            while self.consumer.again(time.monotonic()):
+                pass
 
     def hints(self, job: str | None = None) -> list[Hint]:
         """Take the hints that were sent, as the broker would hand them out."""

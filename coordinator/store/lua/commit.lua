@@ -7,7 +7,7 @@
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
 --          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], orders: {}, events: [], due, due_seen,
---          acks: [], counts: {}, refused: {}, summary, submitted_at, expire, wake, lease_ttl,
+--          acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
 --          staged: {after, …}} (JSON)
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
@@ -58,8 +58,8 @@ end
 if change.summary ~= cjson.null then redis.call('HSET', keys.summary, args.job, change.summary) end
 acknowledge(change)
 
--- Instant, where the renewal would be sure: runners of this job have something to hear.
-if change.wake then redis.call('PUBLISH', args.channel, change.id) end
+-- The cancel channel tells the runners of this job at once; without it they learn it when they renew.
+if change.notify then redis.call('PUBLISH', args.channel, change.id) end
 
 if change.due ~= cjson.null then
     set_due(change, time)

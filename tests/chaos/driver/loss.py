@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,12 +27,13 @@ from kombu import Connection, Exchange, Queue
 from tests.chaos.driver.fleet import plain
 from tests.chaos.driver.reports import Account, Sent, judge, transactions
 from tests.chaos.driver.server import Server
+from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.parent_death import end_with
 from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.dispatcher import Dispatcher
+from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
@@ -43,7 +44,6 @@ from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, ReportKind
 from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.transport.celery_app import app
 from unstuck.tasks.transport.redis_client import connect
 
 KEYS = Keys("unstuck")
@@ -237,9 +237,10 @@ def consume_reports(url: str, warehouse: str) -> None:
     settings = _settings(url, warehouse)
     client = connect(url)
     store = Store.of(settings, client)
-    reconciler = Reconciler(store, Silent(app), Warehouses(), settings, mint)
-    stream = ReportStream(client, KEYS, f"host:{os.getpid()}:{mint()[:4]}")
-    Consumer(stream, reconciler, Sweep(store, reconciler, settings), settings).run()
+    reconciler = Reconciler(store, lambda _: None, Warehouses(), settings, mint, AtOnce())
+    name = f"host:{os.getpid()}:{mint()[:4]}"
+    stream, heartbeat = ReportStream(client, KEYS, name), Heartbeat(client, KEYS, name)
+    Consumer(stream, reconciler, Sweep(store, reconciler, settings), settings, heartbeat).run()
 
 
 def consume_queue(url: str) -> None:
@@ -260,13 +261,6 @@ def consume_queue(url: str) -> None:
         with consumer:
             while True:
                 connection.drain_events()
-
-
-class Silent(Dispatcher):
-    """Sends no hints: the test finds what can be claimed on the records."""
-
-    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
-        return
 
 
 def _settings(url: str, warehouse: str) -> Settings:

@@ -82,7 +82,7 @@ def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(make_hea
     one.store.end = noted  # type: ignore[method-assign]
     thread = threading.Thread(target=keeps_trying)
     thread.start()
-    one.reconciler.cache.states.clear()
+    one.reconciler.cache.clear()
     began = time.perf_counter()
     try:
         one.reconciler.reconcile(job)
@@ -96,7 +96,7 @@ def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(make_hea
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that finds the state a second old loads the job afresh, which costs the width: per second, not per report.
     Where lines are counted, no second passes, however slow the machine."""
-    monkeypatch.setattr("unstuck.coordinator.reconcile.environment.CACHE_SECONDS", 3600.0)
+    monkeypatch.setattr("unstuck.coordinator.reconcile.reconciler.CACHE_SECONDS", 3600.0)
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -221,7 +221,7 @@ def test_more_live_jobs_than_the_plan_cache_holds_do_not_recompile_every_pass(ma
     def cost() -> float:
         began = time.perf_counter()
         for job in jobs:
-            head.reconciler.cache.states.clear()
+            head.reconciler.cache.clear()
             head.reconciler.reconcile(job)
         return (time.perf_counter() - began) / len(jobs)
 

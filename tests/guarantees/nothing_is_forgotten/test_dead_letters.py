@@ -19,9 +19,9 @@ REPORT = {"v": "1", "id": "e1", "kind": "succeeded", "at": "1388534400"}
 
 
 def poisoned(head: Head) -> str:
-    """A job that no coordinator can decide, nor even halt: the time of its submit is no number."""
+    """A job that no coordinator can decide, nor even halt: what should be its lock is a list."""
     job = head.submit(group("only"), name="poisoned")
-    head.redis.hset(head.keys.of(job).job, "submitted_at", "SLEEPING")
+    head.redis.rpush(head.keys.of(job).lock, "SLEEPING")
     return job
 
 
@@ -51,7 +51,7 @@ def test_a_report_that_raises_every_time_is_parked_and_those_behind_it_are_appli
 
     (dead,) = wait_until(parked, 20, "the poison to be parked")
     assert dead.reason.startswith("POISON: ")
-    assert "SLEEPING" in dead.reason
+    assert "WRONGTYPE" in dead.reason
     assert dead.deliveries >= POISON_AFTER
     assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0
 

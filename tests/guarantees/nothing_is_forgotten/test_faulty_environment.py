@@ -74,7 +74,7 @@ def _shift(head: Head, job: str, seconds: float) -> None:
     at = r.hget(head.keys.alive, "at")
     if at:
         r.hset(head.keys.alive, "at", float(at) + seconds)
-    head.reconciler.cache.states.clear()
+    head.reconciler.cache.clear()
 
 
 def test_a_lost_hint_is_found_although_the_clock_was_set_back(make_head: Callable[..., Head]) -> None:
@@ -235,7 +235,7 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(make_head
         def the_other_follows() -> bool:
             for head in heads:  # one of them has it in hand already
                 head.redis.hset(head.keys.of(stuck).job, "publish_next", "1")  # as if publish_timeout had passed
-                head.reconciler.cache.states.clear()
+                head.reconciler.cache.clear()
                 head.reconciler.reconcile(stuck)
             return len(inside) == 2
 

@@ -53,7 +53,7 @@ def done(head: Head, name: str) -> str:
 def looked_at(head: Head, job: str) -> Status:
     """Its status after one more look, at which its next try of publishing has come."""
     head.redis.hset(head.keys.of(job).job, mapping={"publish_next": "1", "publish_heard": "0"})
-    head.reconciler.cache.states.clear()
+    head.reconciler.cache.clear()
     head.reconciler.reconcile(job)
     return head.status(job)
 
@@ -139,7 +139,7 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
     make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job of ten thousand files on an object store takes an hour to look at each of them."""
-    monkeypatch.setattr(publisher, "SIGN_EVERY", 0.0)
+    monkeypatch.setattr(publisher, "PROGRESS_EVERY", 0.0)
     head = make_head(background=Background(2))
     asks, may_answer = threading.Semaphore(0), threading.Semaphore(0)
     publish, begun = head.warehouses.publish, []
@@ -174,7 +174,7 @@ def _go_by(head: Head, job: str, seconds: float) -> None:
     head.redis.hset(keys.job, "publish_next", str(now))
     if asked:
         head.redis.hset(keys.job, "publish_heard", str(asked - seconds))
-    head.reconciler.cache.states.clear()
+    head.reconciler.cache.clear()
 
 
 def _publishers() -> list[str]:

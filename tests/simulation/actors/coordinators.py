@@ -22,14 +22,15 @@ from tests.simulation.stage.line import Line
 from tests.simulation.stage.stage import Stage, Turn
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.weather import NEWER
+from tests.support.at_once import AtOnce
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import EMPTY, Acks, Decision
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.publishing.background import Work
+from unstuck.coordinator.publishing.background import Background, Work
 from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.dispatcher import Dispatcher
+from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.plan import plan_of
@@ -214,6 +215,16 @@ class _Stopping:
         return False
 
 
+class _NoHeartbeat:
+    """It is for people, and nobody looks."""
+
+    def note(self, read_ago: float | None, swept_ago: float | None) -> None: ...
+
+    def forget_silent(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
 class Behind:
     """Runs work in turns of its own: as ``Background``, but for a process that never hangs for longer than its term."""
 
@@ -277,15 +288,17 @@ class Office:
         dispatcher = DispatcherAtHand(line, self._broker)
         warehouses = WarehousesAtHand(line, self._depot, self._wrote, self._answered)
         reconciler = Reconciler(
-            *(cast(Store, store), cast(Dispatcher, dispatcher), cast(Warehouses, warehouses)),
-            *(self._settings, self._stage.mint, lambda seconds: Turn.current().pause(seconds)),
-            background=Behind(self._publish) if self._behind else None,
+            *(cast(Store, store), dispatcher.send, cast(Warehouses, warehouses)),
+            *(self._settings, self._stage.mint),
+            cast(Background, Behind(self._publish) if self._behind else AtOnce()),
+            sleep=lambda seconds: Turn.current().pause(seconds),
             clock=lambda: self._stage.now,
         )
         sweep = Sweep(cast(Store, store), reconciler, self._settings)
         reports = StreamAtHand(line, self._stream, f"{self.name}.{self._lives}", self._knows)
         consumer = Consumer(
-            cast(ReportStream, reports), reconciler, sweep, self._settings, clock=lambda: self._stage.now
+            *(cast(ReportStream, reports), reconciler, sweep, self._settings, cast(Heartbeat, _NoHeartbeat())),
+            clock=lambda: self._stage.now,
         )
         consumer.stopping = cast(Any, _Stopping())
         self._threads = [Turn(self._stage, self.name, consumer.run, delay)]

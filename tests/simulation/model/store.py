@@ -389,7 +389,7 @@ class ModelStore:
             self.watching.halted(job, reason)
         paused_at = job.record.paused_at or now
         job.record = replace(job.record, halted=reason, status=Status.PAUSED, commit=commit_id, paused_at=paused_at)
-        self.due[job_id] = round(now + HALTED_LOOK, 6)
+        self._set_due(job_id, now + HALTED_LOOK, "")
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         now = self.now

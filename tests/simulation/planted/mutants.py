@@ -16,7 +16,6 @@ from unstuck.coordinator.decide import attempts, completion, deadlines, dispatch
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.publisher import Publisher
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.environment import EnvironmentReader
 from unstuck.coordinator.reconcile.reconciler import Pass
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.jobs import Begun
@@ -63,7 +62,7 @@ MUTANTS = (
         "no room to send hints again but on an empty queue",
         broken.LOST_HINT,
         0,
-        line(EnvironmentReader.read, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
+        line(Pass._environment, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
     ),
     mutant(
         "no due for the end of a lease",

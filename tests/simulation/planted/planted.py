@@ -125,7 +125,7 @@ def _not_found_is_success() -> Patches:
     hand_over = Consumer._apply_to
 
     def from_memory(self: Consumer, job: str, entries: list[Entry], tries: int) -> None:
-        if job in self._reconciler.cache.states:
+        if job in self._reconciler.cache:
             hand_over(self, job, entries, tries)
         else:
             self._stream.ack(entries)
@@ -187,7 +187,7 @@ def _looks_only_at_reports() -> Patches:
 
 def _partial(whole: Any) -> Any:
     def round_(self: Pass) -> CommitAnswer:
-        states = self._reconciler.cache.states
+        states = self._reconciler.cache
         if self.job in states:
             _, state = states[self.job]
             state.looked_at = self._begun.now + 3600.0

@@ -13,13 +13,13 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.stage.history import SETTINGS
 from tests.simulation.stage.line import Line
 from tests.simulation.stage.trouble import Trouble
+from tests.support.at_once import AtOnce
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing.publisher import Warehouses
-from unstuck.coordinator.reconcile.dispatcher import Dispatcher
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.model import JobSpec
@@ -104,8 +104,9 @@ class Calm:
         words = count()
         store = cast(Store, StoreAtHand(CalmLine(), self.core, cast(Broker, _Empty()), lambda: {"spark": width}))
         self.reconciler = Reconciler(
-            *(store, cast(Dispatcher, self.dispatcher), cast(Warehouses, warehouses or EmptyWarehouses()), SETTINGS),
+            *(store, self.dispatcher.send, cast(Warehouses, warehouses or EmptyWarehouses()), SETTINGS),
             lambda: f"w{next(words)}",
+            AtOnce(),
             clock=lambda: self.now,
         )
         self.sweep = Sweep(store, self.reconciler, SETTINGS)

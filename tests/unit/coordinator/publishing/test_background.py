@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.servers import wait_until
 from tests.support.thread_limit import no_new_threads
-from unstuck.coordinator.publishing.background import AtOnce, Background, Work
+from unstuck.coordinator.publishing.background import Background, Work
 
 
 class Place:
@@ -177,15 +177,3 @@ def test_so_much_that_hangs_that_another_process_had_better_be_started(place: Pl
     assert background.exhausted
     place.release.set()
     wait_until(lambda: not background.exhausted, 5, "those that come back not to count")
-
-
-def test_at_once_does_not_begin_what_it_is_doing() -> None:
-    at_once, began = AtOnce(), []
-
-    def work(further: Callable[[], None]) -> None:
-        began.append(1)
-        at_once("a", "here", work)
-
-    at_once("a", "here", work)
-    at_once("a", "here", lambda _: began.append(2))
-    assert began == [1, 2]

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -23,8 +24,9 @@ import pytest
 import unstuck.coordinator.publishing.package
 from tests.support.paths import ROOT
 from unstuck.coordinator.errors import PublishFailed
+from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.publishing.package import Aborted, Published, PublishRequest, abort, publish
+from unstuck.coordinator.publishing.package import PublishRequest, abort, publish
 from unstuck.tasks.errors import LogBroken, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, arm
 from unstuck.tasks.warehouse.files import Files
@@ -41,6 +43,7 @@ def schema(*columns: str, nullable: bool = True) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
 
+FORCED = PublishResult(failed=Reason("FORCE_STOPPED", "by alice"))
 FLIGHTS = schema("month:long", "flights:long")
 
 
@@ -76,11 +79,11 @@ class Job:
 
     def publish(
         self, wanted: tuple[str, ...] | None = None, base: int = 0, by: set[str] | None = None
-    ) -> Published | Aborted:
+    ) -> PublishResult:
         more = {"published_by": set(self.sources) if by is None else by, "wanted": wanted}
         return publish(self.request(base, params={"year": 2013}, sources=self.sources, **more))
 
-    def abort(self, base: int = 0, code: str = "FORCE_STOPPED", reason: str = "by alice") -> Published | Aborted:
+    def abort(self, base: int = 0, code: str = "FORCE_STOPPED", reason: str = "by alice") -> PublishResult:
         return abort(self.request(base), Reason(code, reason))
 
 
@@ -102,7 +105,7 @@ def two_outputs(root: str, job: str) -> Job:
 def test_all_outputs_of_a_job_appear_in_one_entry(root: str) -> None:
     job = two_outputs(root, "job-1")
 
-    assert job.publish() == Published(1, {"carriers": 2, "months": 5}, adopted=False)
+    assert job.publish() == PublishResult(version=1, rows={"carriers": 2, "months": 5})
 
     entry = Warehouse(root).entry(1)
     assert entry is not None
@@ -128,7 +131,7 @@ def test_the_members_of_a_fork_make_one_dataset(root: str) -> None:
     for month in (1, 2, 3):
         job.stage("by_month", rows=month, ordinal=month, months=10)
 
-    assert job.publish() == Published(1, {"months": 6})
+    assert job.publish() == PublishResult(version=1, rows={"months": 6})
     assert [f.rows for f in Warehouse(root).dataset("months").files] == [1, 2, 3]
 
 
@@ -146,14 +149,14 @@ def test_by_default_only_the_groups_that_publish_are_published(root: str) -> Non
     job = Job(root)
     job.stage("clean", flights=10)
     job.stage("report", report=10)
-    assert job.publish(by={"report"}) == Published(1, {"report": 3})
+    assert job.publish(by={"report"}) == PublishResult(version=1, rows={"report": 3})
 
 
 def test_a_wanted_output_is_published_from_whichever_group_made_it(root: str) -> None:
     job = Job(root)
     job.stage("clean", flights=10, rejected=10)
     job.stage("report", report=10)
-    assert job.publish(wanted=("flights",), by={"report"}) == Published(1, {"flights": 3})
+    assert job.publish(wanted=("flights",), by={"report"}) == PublishResult(version=1, rows={"flights": 3})
     entry = Warehouse(root).entry(1)
     assert entry is not None
     assert entry.tokens == [job.sources["clean"][0]]
@@ -163,43 +166,43 @@ def test_a_wanted_output_is_published_from_whichever_group_made_it(root: str) ->
 def test_a_job_with_nothing_to_publish_writes_no_entry(root: str, wanted: tuple[str, ...] | None) -> None:
     job = Job(root)
     job.stage("check")
-    assert job.publish(wanted=wanted) == Published(None)
+    assert job.publish(wanted=wanted) == PublishResult()
     assert Warehouse(root).head() == 0
 
 
 # What cannot be published
 
 
-def missing(job: Job) -> Published | Aborted:
+def missing(job: Job) -> PublishResult:
     job.stage("report", report=10)
     return job.publish(wanted=("report", "summary"))
 
 
-def doubled(job: Job) -> Published | Aborted:
+def doubled(job: Job) -> PublishResult:
     job.stage("left", report=10)
     job.stage("right", report=10)
     return job.publish()
 
 
-def mixed(job: Job) -> Published | Aborted:
+def mixed(job: Job) -> PublishResult:
     job.stage("by_month", ordinal=0, months=10)
     job.stage("by_month", ordinal=1, columns=schema("month:string", "flights:long"), months=10)
     return job.publish()
 
 
-def reordered(job: Job) -> Published | Aborted:
+def reordered(job: Job) -> PublishResult:
     job.stage("by_month", ordinal=0, months=10)
     job.stage("by_month", ordinal=1, columns=schema("flights:long", "month:long"), months=10)
     return job.publish()
 
 
-def unmarked(job: Job) -> Published | Aborted:
+def unmarked(job: Job) -> PublishResult:
     staging = job.stage("report", report=10)
     (Path(job.root) / staging / MARKER).unlink()
     return job.publish()
 
 
-def emptied(job: Job) -> Published | Aborted:
+def emptied(job: Job) -> PublishResult:
     staging = job.stage("report", report=10)
     (Path(job.root) / staging / "report/part-0.parquet").write_bytes(b"cut")
     return job.publish()
@@ -217,25 +220,24 @@ def emptied(job: Job) -> Published | Aborted:
     ],
 )
 def test_what_cannot_be_published_says_why_and_shows_readers_nothing(
-    root: str, case: Callable[[Job], Published | Aborted], code: str, says: str
+    root: str, case: Callable[[Job], PublishResult], code: str, says: str
 ) -> None:
-    with pytest.raises(PublishFailed, match=says) as failure:
-        case(Job(root))
-    assert failure.value.code == code
+    failed = case(Job(root)).failed
+    assert failed is not None
+    assert failed.code == code
+    assert re.search(says, failed.text)
     assert Warehouse(root).state() == {}
 
 
 def test_a_failure_is_final_and_the_same_on_every_repeat(root: str) -> None:
     job = Job(root)
-    with pytest.raises(PublishFailed) as first:
-        unmarked(job)
+    first = unmarked(job)
+    assert first.failed is not None
     job.stage("report", report=10)  # the marker is back: too late, the job may be called FAILED already
 
-    with pytest.raises(PublishFailed) as second:
-        job.publish()
-
-    assert (second.value.code, str(second.value)) == (first.value.code, str(first.value))
-    assert job.abort() == Aborted(1, "MARKER_GONE", str(first.value))
+    assert job.publish() == first
+    assert job.abort().version == 0
+    assert job.publish() == first, "the abort that came later has not taken its place"
     assert Warehouse(root).head() == 1
 
 
@@ -267,7 +269,7 @@ class Mount:
     [(Job.publish, Point.BEFORE_PACKAGE), (Job.publish, Point.BEFORE_ENTRY), (Job.abort, Point.BEFORE_ENTRY)],
 )
 def test_a_warehouse_that_goes_away_while_it_is_published_to_is_no_failure_and_nothing_is_made_there(
-    root: str, act: Callable[[Job], Published | Aborted], at: Point
+    root: str, act: Callable[[Job], PublishResult], at: Point
 ) -> None:
     job, warehouse = two_outputs(root, "job-1"), Mount(root)
     job.known = Warehouse(root).ensure_id()
@@ -297,7 +299,7 @@ def test_a_warehouse_that_was_away_for_one_look_fails_nothing(root: str, monkeyp
         return found
 
     monkeypatch.setattr(unstuck.coordinator.publishing.package, "read_marker", look)
-    assert job.publish() == Published(1, {"carriers": 2, "months": 5})
+    assert job.publish() == PublishResult(version=1, rows={"carriers": 2, "months": 5})
 
 
 # Once
@@ -308,8 +310,8 @@ def test_a_publish_that_is_repeated_publishes_once(root: str) -> None:
     first = job.publish()
     two_outputs(root, "job-2").publish()
 
-    assert first == Published(1, {"carriers": 2, "months": 5}, adopted=False)
-    assert job.publish() == Published(1, {"carriers": 2, "months": 5}, adopted=True)
+    assert first == PublishResult(version=1, rows={"carriers": 2, "months": 5})
+    assert job.publish() == PublishResult(version=1, rows={"carriers": 2, "months": 5})
     assert Warehouse(root).head() == 2
     assert Warehouse(root).state()["months"].job == "job-2", "the repeat did not take the newer package back"
 
@@ -319,7 +321,7 @@ def test_a_repeat_adopts_even_when_the_staging_is_swept(root: str) -> None:
     job.publish()
     for (staging,) in job.sources.values():
         (Path(root) / staging / MARKER).unlink()
-    assert job.publish() == Published(1, {"carriers": 2, "months": 5}, adopted=True)
+    assert job.publish() == PublishResult(version=1, rows={"carriers": 2, "months": 5})
 
 
 @pytest.mark.parametrize("base", [0, 1, 3])
@@ -327,11 +329,11 @@ def test_an_own_entry_is_found_from_any_base_below_it(root: str, base: int) -> N
     for other in "abc":
         two_outputs(root, f"other-{other}").publish()
     job = two_outputs(root, "job-1")
-    assert job.publish(base=3) == Published(4, {"carriers": 2, "months": 5})
+    assert job.publish(base=3) == PublishResult(version=4, rows={"carriers": 2, "months": 5})
     for other in "de":
         two_outputs(root, f"other-{other}").publish()
 
-    assert job.publish(base=base) == Published(4, {"carriers": 2, "months": 5}, adopted=True)
+    assert job.publish(base=base) == PublishResult(version=4, rows={"carriers": 2, "months": 5})
     assert Warehouse(root).head() == 6
 
 
@@ -356,7 +358,7 @@ def publish_many(root: str, name: str, count: int) -> list[int | None]:
     versions = []
     for i in range(count):
         result = two_outputs(root, f"{name}-{i}").publish()
-        assert isinstance(result, Published)
+        assert result.failed is None
         versions.append(result.version)
     return versions
 
@@ -385,7 +387,7 @@ def test_two_publishers_of_one_slot_both_stand_and_the_later_replaces_the_earlie
     slow, fast = two_outputs(root, "slow"), two_outputs(root, "fast")
     overtake_once(monkeypatch, lambda: fast.publish())
 
-    assert slow.publish() == Published(2, {"carriers": 2, "months": 5})
+    assert slow.publish() == PublishResult(version=2, rows={"carriers": 2, "months": 5})
 
     first, second = Warehouse(root).entry(1), Warehouse(root).entry(2)
     assert first is not None
@@ -414,9 +416,9 @@ def test_a_frozen_publisher_that_thaws_after_the_abort_changes_nothing(
     job, verdicts = two_outputs(root, "job-1"), []
     overtake_once(monkeypatch, lambda: verdicts.append(job.abort()))
 
-    assert job.publish() == Aborted(1, "FORCE_STOPPED", "by alice")
+    assert job.publish() == FORCED
 
-    assert verdicts == [Aborted(1, "FORCE_STOPPED", "by alice")]
+    assert verdicts == [FORCED]
     assert Warehouse(root).head() == 1
     assert Warehouse(root).state() == {}
 
@@ -427,7 +429,7 @@ def test_a_frozen_publisher_meets_its_abort_also_when_others_took_its_slot(
     job, other = two_outputs(root, "job-1"), two_outputs(root, "other")
     overtake_once(monkeypatch, lambda: (other.publish(), job.abort()))
 
-    assert job.publish() == Aborted(2, "FORCE_STOPPED", "by alice")
+    assert job.publish() == FORCED
     assert Warehouse(root).head() == 2
     assert Warehouse(root).state()["months"].job == "other"
 
@@ -436,8 +438,8 @@ def test_an_abort_that_comes_too_late_says_what_was_published(root: str, monkeyp
     job = two_outputs(root, "job-1")
     overtake_once(monkeypatch, lambda: job.publish())
 
-    assert job.abort() == Published(1, {"carriers": 2, "months": 5}, adopted=True)
-    assert job.abort() == Published(1, {"carriers": 2, "months": 5}, adopted=True)
+    assert job.abort() == PublishResult(version=1, rows={"carriers": 2, "months": 5})
+    assert job.abort() == PublishResult(version=1, rows={"carriers": 2, "months": 5})
     assert Warehouse(root).head() == 1
 
 
@@ -445,16 +447,16 @@ def test_a_publish_that_failed_cannot_be_completed_by_a_frozen_publisher(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One coordinator has read the markers and freezes; they vanish; another one calls the job FAILED."""
-    job = two_outputs(root, "job-1")
+    job, failed = two_outputs(root, "job-1"), []
 
     def vanish_and_fail() -> None:
         (Path(root) / job.sources["by_month"][0] / MARKER).unlink()
-        with pytest.raises(PublishFailed, match="marker is gone"):
-            job.publish()
+        failed.append(job.publish().failed)
 
     overtake_once(monkeypatch, vanish_and_fail)
-    with pytest.raises(PublishFailed, match="marker is gone"):
-        job.publish()
+    failed.append(job.publish().failed)
+    assert failed[0] == failed[1]
+    assert "marker is gone" in failed[0].text
     assert Warehouse(root).state() == {}
     assert Warehouse(root).head() == 1
 
@@ -465,7 +467,7 @@ def test_abort_and_publish_in_a_race_leave_exactly_one(root: str) -> None:
         for round_ in range(40):
             job, start = two_outputs(root, f"job-{round_}"), Barrier(4)
 
-            def go(act: Callable[[], Published | Aborted], start: Barrier = start) -> Published | Aborted:
+            def go(act: Callable[[], PublishResult], start: Barrier = start) -> PublishResult:
                 start.wait()
                 return act()
 
@@ -475,9 +477,8 @@ def test_abort_and_publish_in_a_race_leave_exactly_one(root: str) -> None:
             standing = [e for n in range(1, round_ + 2) if (e := Warehouse(root).entry(n)) and e.job == job.id]
             assert len(standing) == 1
             assert Warehouse(root).head() == round_ + 1
-            expected = Published if standing[0].kind == "package" else Aborted
-            assert [type(r) for r in results] == [expected] * 4
-            assert {r.version for r in results} == {standing[0].n}
+            published = standing[0].kind == "package"
+            assert {(r.failed is None, r.version) for r in results} == {(published, standing[0].n if published else 0)}
             kinds.add(standing[0].kind)
     assert kinds <= {"package", "abort"}
 
@@ -549,7 +550,7 @@ def test_killed_at_every_point_of_publishing_readers_see_all_of_the_old_or_all_o
         seen.add("new" if shown == job.id else "old")
 
         again = job.publish()  # another coordinator takes over
-        assert again == Published(head + 1, {"carriers": 2, "months": 5}, adopted=shown == job.id)
+        assert again == PublishResult(version=head + 1, rows={"carriers": 2, "months": 5})
         assert Warehouse(root).head() == head + 1
     assert deaths >= 8
     assert seen == {"old", "new"}
@@ -598,5 +599,6 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
 
 
 def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
-    doc = PublishFailed.__doc__ or ""
-    assert all(code in doc for code in unstuck.coordinator.publishing.package._FAILURES)
+    doc, package = PublishFailed.__doc__ or "", unstuck.coordinator.publishing.package
+    codes = (package.MARKER_GONE, package.OUTPUT_MISSING, package.DUPLICATE_OUTPUT, package.SCHEMA_MISMATCH)
+    assert all(code in doc for code in codes)

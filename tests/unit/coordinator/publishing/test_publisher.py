@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.at_once import AtOnce
 from tests.support.job_in_memory import Job, group
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
@@ -60,6 +61,7 @@ def state() -> JobState:
 
 def publisher(tell: Callable[[str, PublishResult], bool], **more: Any) -> tuple[Publisher, Slow]:
     slow = Slow()
+    more = {"background": AtOnce(), **more}
     return Publisher(slow, tell, sleep=lambda _: None, clock=lambda: slow.now, **more), slow
 
 
