@@ -6,13 +6,17 @@ has its cure in docs/troubleshooting.md.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, warning
-from unstuck.coordinator.doctor.host_facts import JavaFacts, WarehouseFacts
+from unstuck.coordinator.doctor.host_facts import WarehouseFacts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.coordinator.explain.explanation import longest_gap
 from unstuck.coordinator.views.fleet import FleetView
 from unstuck.coordinator.views.queues import some
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.host import JAVA
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.processes import WarehouseSeen
 from unstuck.tasks.settings import LAST_STEPS, Settings
@@ -22,79 +26,75 @@ OLDEST_VALKEY = (8, 0)
 FULL, NEARLY_FULL = 0.9, 0.75  # of the memory that Redis may take
 SKEW = 2.0  # seconds that two clocks may differ
 LATE, TOO_LATE = 10.0, 60.0  # seconds that a report may wait, or a job be overdue where sweeps come often
-FRESH = 10.0  # seconds after a warehouse was made in which somebody may still say that there is none
-PATIENCE = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
+FRESH = 10.0  # seconds after a warehouse was made in which a process may still say that there is none
+STOP_TIMEOUT = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
+_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")  # in INFO
 
 
-# ---- Redis itself --------------------------------------------------------------------------------------
-
-
-def of_server(seen: ServerFacts, settings: Settings) -> list[Finding]:
+def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
     """Is this a Redis that loses nothing?"""
-    return [_version(seen), *_role(seen), _persistence(seen, settings), _eviction(seen), _memory(seen), _clock(seen)]
-
-
-def _version(seen: ServerFacts) -> Finding:
-    what = f"{seen.name.capitalize()} {seen.version}"
-    oldest = OLDEST_VALKEY if seen.name == "valkey" else OLDEST_REDIS
-    if _numbers(seen.version) < oldest:
-        return problem("REDIS_VERSION", f"{what} is too old", "Use Redis 7.0 or newer, or Valkey 8 or newer.")
-    return ok("REDIS_VERSION", what)
-
-
-def _numbers(version: str) -> tuple[int, int]:
-    major, _, rest = version.partition(".")
-    minor = rest.partition(".")[0]
-    return int(major) if major.isdecimal() else 0, int(minor) if minor.isdecimal() else 0
-
-
-def _role(seen: ServerFacts) -> list[Finding]:
-    found = []
-    if seen.cluster:
+    info = seen.info
+    name = "Valkey" if info.get("valkey_version") else "Redis"
+    version = str(info.get("valkey_version") or info.get("redis_version", "0"))
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < (OLDEST_VALKEY if name == "Valkey" else OLDEST_REDIS):
+        cure = "Use Redis 7.0 or newer, or Valkey 8 or newer."
+        yield problem("REDIS_VERSION", f"{name} {version} is too old", cure)
+    else:
+        yield ok("REDIS_VERSION", f"{name} {version}")
+    cluster, replica = info.get("cluster_enabled"), info.get("role") == "slave"
+    if cluster:
         text = "This Redis runs as a Cluster, in which neither Celery's broker nor our scripts work"
-        found.append(problem("REDIS_CLUSTER", text, "Use a server that is not a Cluster, with replicas if need be."))
-    if seen.replica:
+        cure = "Use a server that is not a Cluster, with replicas if need be."
+        yield problem("REDIS_CLUSTER", text, cure)
+    if replica:
         text = "This Redis is a read-only replica: nothing can be submitted, claimed or decided here"
         cure = "Set UNSTUCK_REDIS_URL to the primary; after a failover, to the address that follows it."
-        found.append(problem("REDIS_READ_ONLY", text, cure))
-    return found or [ok("REDIS_READ_ONLY", "it is a primary and can be written to")]
+        yield problem("REDIS_READ_ONLY", text, cure)
+    if not cluster and not replica:
+        yield ok("REDIS_READ_ONLY", "it is a primary and can be written to")
+    yield _persistence(seen, settings)
+    policy = info.get("maxmemory_policy", "unknown")
+    if policy != "noeviction":
+        text = f"maxmemory-policy is {policy}: a full Redis would drop records, and a dropped record is a lost job"
+        yield problem("REDIS_EVICTION", text, "Set `maxmemory-policy noeviction` in its configuration.")
+    else:
+        yield ok("REDIS_EVICTION", "maxmemory-policy is noeviction")
+    yield _memory(seen)
+    yield _clock(seen)
 
 
 def _persistence(seen: ServerFacts, settings: Settings) -> Finding:
     code = "REDIS_PERSISTENCE"
-    if seen.trouble:
+    if errors := [f"{name} is {seen.info[name]}" for name in _WRITES if seen.info.get(name, "ok") != "ok"]:
         cure = "Look at the server's log and disk. Until it can write, it refuses writes or loses them."
-        return problem(code, f"its last write to disk went wrong: {', '.join(seen.trouble)}", cure)
-    if not seen.aof:
+        return problem(code, f"its last write to disk went wrong: {', '.join(errors)}", cure)
+    if not seen.info.get("aof_enabled"):
         cure = "Set `appendonly yes` and `appendfsync everysec` in its configuration (CONFIG SET, then CONFIG REWRITE)."
         return problem(code, "it has no append-only file, so a restart forgets jobs that were taken", cure)
     if seen.fsync == "no":
         cure = "Set `appendfsync everysec`, or `always`."
         return problem(code, "its append-only file is written whenever the kernel likes (appendfsync no)", cure)
-    if settings.durability == "replica" and not seen.replicas:
+    if settings.durability == "replica" and not seen.info.get("connected_slaves"):
         cure = "Attach a replica, or set UNSTUCK_DURABILITY=fsync."
         return problem(code, "UNSTUCK_DURABILITY=replica, and it has no replica: every submit would fail", cure)
     return ok(code, f"append-only file, appendfsync {seen.fsync or 'not known (we may not ask)'}")
 
 
-def _eviction(seen: ServerFacts) -> Finding:
-    if seen.policy != "noeviction":
-        text = f"maxmemory-policy is {seen.policy}: a full Redis would drop records, and a dropped record is a lost job"
-        return problem("REDIS_EVICTION", text, "Set `maxmemory-policy noeviction` in its configuration.")
-    return ok("REDIS_EVICTION", "maxmemory-policy is noeviction")
-
-
 def _memory(seen: ServerFacts) -> Finding:
-    room = seen.limit or seen.machine
-    used = f"{_size(seen.memory)} used"
-    if not room:
+    memory, limit, host = (seen.info.get(name, 0) for name in ("used_memory", "maxmemory", "total_system_memory"))
+    used = f"{_size(memory)} used"
+    if not (limit or host):
         return ok("REDIS_MEMORY", f"{used}, no limit known")
-    share = seen.memory / room
-    text = f"{used} of {_size(room)} ({share:.0%}, {'maxmemory' if seen.limit else 'all that its host has'})"
+    share = memory / (limit or host)
+    text = f"{used} of {_size(limit or host)} ({share:.0%}, {'maxmemory' if limit else 'all that its host has'})"
     cure = "Give it more memory, shorten UNSTUCK_RETENTION, or find out who else fills it. Full, it refuses all writes."
     if share >= FULL:
         return problem("REDIS_MEMORY", text, cure)
     return warning("REDIS_MEMORY", text, cure) if share >= NEARLY_FULL else ok("REDIS_MEMORY", text)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def _clock(seen: ServerFacts) -> Finding:
@@ -106,15 +106,36 @@ def _clock(seen: ServerFacts) -> Finding:
     return ok("CLOCK", f"this machine and Redis agree on the time within {max(off, seen.unsure, 0.1):.1f}s")
 
 
-# ---- the records of the fleet --------------------------------------------------------------------------
-
-
-def of_records(seen: RecordFacts, settings: Settings) -> list[Finding]:
+def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
     """Does anybody take what waits?"""
-    return [
-        *(_reports(seen, settings), _parked(seen), *_newer(seen)),
-        *(_overdue(seen, settings), _sweep(seen, settings), *_astray(seen, settings)),
-    ]
+    yield _reports(seen, settings)
+    if seen.dead:
+        cure = "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck dead drop`."
+        yield warning("REPORTS_PARKED", f"{count_of(seen.dead, 'report')} that nobody could apply: dead letters", cure)
+    else:
+        yield ok("REPORTS_PARKED", "there are no dead letters")
+    if seen.newer:
+        counts = ", ".join(f"{count:,} of schema {version}" for version, count in sorted(seen.newer.items()))
+        cure = "Upgrade all coordinators to the release of the newest worker."
+        yield warning("REPORTS_NEWER", f"reports of a newer release wait for a newer coordinator: {counts}", cure)
+    # As the fleet is set, which need not be as this process is.
+    gap = longest_gap(settings.sweep_every if seen.period is None else seen.period)
+    late = max(LATE, gap)
+    if seen.overdue is not None and seen.overdue > late:
+        text = f"job {seen.overdue_job} should have been decided {format_duration(seen.overdue)} ago, and nobody did"
+        cure = f"Start a coordinator. If one runs, its log says why: look for {seen.overdue_job} in it."
+        yield (problem if seen.overdue > max(TOO_LATE, 2 * late) else warning)("JOBS_OVERDUE", text, cure)
+    else:
+        yield ok("JOBS_OVERDUE", f"{count_of(seen.open, 'open job')}, none overdue")
+    yield _sweep(seen, gap)
+    if seen.stray:
+        count = count_of(seen.stray, "message")
+        text = f"{count} for a coordinator, sent without a prefix to a queue that no fleet reads"
+        option = f'broker_transport_options={{"global_keyprefix": "{Keys(settings.prefix).broker}"}}'
+        cure = (
+            f"Give the Celery app that sends {option}, send again, and remove the list: redis-cli DEL {CONTROL_QUEUE}"
+        )
+        yield problem("STRAY_MESSAGES", text, cure)
 
 
 def _reports(seen: RecordFacts, settings: Settings) -> Finding:
@@ -130,106 +151,52 @@ def _reports(seen: RecordFacts, settings: Settings) -> Finding:
     return ok(code, f"{seen.lag or 0:,} unread, {seen.pending:,} being applied")
 
 
-def _parked(seen: RecordFacts) -> Finding:
-    if seen.parked:
-        cure = "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck dead drop`."
-        return warning("REPORTS_PARKED", f"{count_of(seen.parked, 'report')} that nobody could apply, parked", cure)
-    return ok("REPORTS_PARKED", "no report is parked")
-
-
-def _newer(seen: RecordFacts) -> list[Finding]:
-    if not seen.newer:
-        return []
-    told = ", ".join(f"{count:,} of schema {version}" for version, count in sorted(seen.newer.items()))
-    cure = "Upgrade all coordinators to the release of the newest worker."
-    return [warning("REPORTS_NEWER", f"reports of a newer release wait for a newer coordinator: {told}", cure)]
-
-
-def _astray(seen: RecordFacts, settings: Settings) -> list[Finding]:
-    if not seen.astray:
-        return []
-    text = f"{count_of(seen.astray, 'message')} for a coordinator, sent without a prefix to a queue that no fleet reads"
-    option = f'broker_transport_options={{"global_keyprefix": "{Keys(settings.prefix).broker}"}}'
-    cure = f"Give the Celery app that sends {option}, send again, and remove the list: redis-cli DEL {CONTROL_QUEUE}"
-    return [problem("STRAY_MESSAGES", text, cure)]
-
-
-def _gap(seen: RecordFacts, settings: Settings) -> float:
-    """Seconds that may lie between two sweeps: as the fleet is set, which need not be as this process is."""
-    return longest_gap(settings.sweep_every if seen.period is None else seen.period)
-
-
-def _overdue(seen: RecordFacts, settings: Settings) -> Finding:
-    late = max(LATE, _gap(seen, settings))
-    if seen.overdue is not None and seen.overdue > late:
-        ago = format_duration(seen.overdue)
-        text = f"job {seen.overdue_job} should have been decided {ago} ago, and nobody did"
-        cure = f"Start a coordinator. If one runs, its log says why: look for {seen.overdue_job} in it."
-        return (problem if seen.overdue > max(TOO_LATE, 2 * late) else warning)("JOBS_OVERDUE", text, cure)
-    return ok("JOBS_OVERDUE", f"{count_of(seen.open, 'open job')}, none overdue")
-
-
-def _sweep(seen: RecordFacts, settings: Settings) -> Finding:
+def _sweep(seen: RecordFacts, gap: float) -> Finding:
     cure = (
         "Start a coordinator (celery -A unstuck.coordinator worker -P threads) and a beat "
         "(celery -A unstuck.coordinator beat)."
     )
     if seen.swept_age is None:
         return (problem if seen.open else warning)("SWEEP", "nobody has ever swept here", cure)
-    ago = f"{format_duration(max(0.0, seen.swept_age))} ago"
-    if seen.swept_age > _gap(seen, settings):
-        return (problem if seen.open else warning)("SWEEP", f"the last sweep was {ago}", cure)
+    text = f"the last sweep was {format_duration(max(0.0, seen.swept_age))} ago"
+    if seen.swept_age > gap:
+        return (problem if seen.open else warning)("SWEEP", text, cure)
     if not seen.beat:
-        text = f"the last sweep was {ago}; no beat is there, so coordinators sweep by themselves, half as often"
+        text += "; no beat is there, so coordinators sweep by themselves, half as often"
         return warning("SWEEP", text, "Start a beat: celery -A unstuck.coordinator beat")
-    return ok("SWEEP", f"the last sweep was {ago}, and a beat is there")
-
-
-# ---- settings, this machine, the warehouse -------------------------------------------------------------
+    return ok("SWEEP", f"{text}, and a beat is there")
 
 
 def of_settings(settings: Settings) -> list[Finding]:
     """Do the terms fit each other? As this process sees them: every process of a fleet should have the same."""
     s = settings
+    lease = (s.lease_ttl, "UNSTUCK_LEASE_TTL")
+    lock, idle = (s.lock_ttl, "UNSTUCK_LOCK_TTL"), s.report_idle + s.sweep_every
+    grace, deadline = (s.cancel_grace, "UNSTUCK_CANCEL_GRACE"), (s.cancel_deadline, "UNSTUCK_CANCEL_DEADLINE")
+    sweep, timeout = (s.sweep_every, "UNSTUCK_SWEEP_EVERY"), (s.dispatch_timeout, "UNSTUCK_DISPATCH_TIMEOUT")
+    last = (s.lease_ttl + s.cancel_grace, "UNSTUCK_LEASE_TTL + UNSTUCK_CANCEL_GRACE")
     rules = [
-        (
-            3 * s.lease_renew < s.lease_ttl,
-            f"3 × UNSTUCK_LEASE_RENEW ({3 * s.lease_renew:g}s) must be below UNSTUCK_LEASE_TTL ({s.lease_ttl:g}s), "
-            "or two lost renewals lose a lease",
-        ),
-        (
-            s.lock_ttl < s.report_idle + s.sweep_every,
-            f"UNSTUCK_LOCK_TTL ({s.lock_ttl:g}s) must be below UNSTUCK_REPORT_IDLE + UNSTUCK_SWEEP_EVERY "
-            f"({s.report_idle + s.sweep_every:g}s), or the reports of a coordinator that died meet its lock",
-        ),
-        (
-            s.cancel_grace < s.cancel_deadline,
-            f"UNSTUCK_CANCEL_GRACE ({s.cancel_grace:g}s) must be below UNSTUCK_CANCEL_DEADLINE ({s.cancel_deadline:g}s)"
-            ", or a job is CANCELED before its runners were told to go",
-        ),
-        (
-            3 * s.sweep_every < s.lease_ttl,
-            f"3 × UNSTUCK_SWEEP_EVERY ({3 * s.sweep_every:g}s) must be below UNSTUCK_LEASE_TTL ({s.lease_ttl:g}s), "
-            "or a dead worker is found by the sweep and not by its lease",
-        ),
-        (
-            s.sweep_every < s.dispatch_timeout,
-            f"UNSTUCK_SWEEP_EVERY ({s.sweep_every:g}s) must be below UNSTUCK_DISPATCH_TIMEOUT "
-            f"({s.dispatch_timeout:g}s), or lost hints are sent again late",
-        ),
-        (
-            s.lease_ttl + s.cancel_grace < s.retention,
-            f"UNSTUCK_RETENTION ({s.retention:g}s) must be above UNSTUCK_LEASE_TTL + UNSTUCK_CANCEL_GRACE "
-            f"({s.lease_ttl + s.cancel_grace:g}s), or a job is forgotten while a worker may still hold it",
-        ),
+        ((3 * s.lease_renew, "3 × UNSTUCK_LEASE_RENEW"), lease, "two lost renewals lose a lease"),
+        (lock, (idle, "UNSTUCK_REPORT_IDLE + UNSTUCK_SWEEP_EVERY"), "the reports of a dead coordinator meet its lock"),
+        (grace, deadline, "a job is CANCELED before its runners were told to go"),
+        ((3 * s.sweep_every, "3 × UNSTUCK_SWEEP_EVERY"), lease, "the sweep, and not its lease, finds a dead worker"),
+        (sweep, timeout, "lost hints are sent again late"),
+        (last, (s.retention, "UNSTUCK_RETENTION"), "a job is forgotten while a worker may still hold it"),
     ]
-    cure = "Change one of them, in every process of the fleet alike."
-    broken = [problem("SETTINGS", text, cure) for fits, text in rules if not fits]
+    broken = [
+        problem(
+            "SETTINGS",
+            f"{name} ({short:g}s) must be below {limit} ({long:g}s), or {otherwise}",
+            "Change one of them, in every process of the fleet alike.",
+        )
+        for (short, name), (long, limit), otherwise in rules
+        if short >= long
+    ]
     stops = s.stop_within() + LAST_STEPS
-    if stops > PATIENCE:
+    if stops > STOP_TIMEOUT:
         text = (
             f"a worker may take {stops:g}s to stop (UNSTUCK_DRAIN_GRACE {s.drain_grace:g}s + UNSTUCK_CANCEL_GRACE "
-            f"{s.cancel_grace:g}s + 10s), longer than the {PATIENCE:g}s that a supervisor was advised to wait"
+            f"{s.cancel_grace:g}s + 10s), longer than the {STOP_TIMEOUT:g}s that a supervisor was advised to wait"
         )
         wait = f"Let its supervisor wait {stops:g}s before it kills (TimeoutStopSec and the like), or shorten one."
         broken.append(warning("SETTINGS", text, wait))
@@ -239,97 +206,87 @@ def of_settings(settings: Settings) -> list[Finding]:
     return broken or [ok("SETTINGS", "the terms fit each other, as this process is set")]
 
 
-def of_java(seen: JavaFacts, oldest: int) -> list[Finding]:
-    """Can this machine run Spark, with Java ``oldest`` or newer? Asked only where a worker is installed."""
-    if seen.spark is None:
+def of_java(java: int, spark: str | None) -> list[Finding]:
+    """Can this machine run Spark? Takes what ``java_facts`` found."""
+    if spark is None:
         return [ok("JAVA", "not looked at: no worker is installed here (no PySpark)")]
-    spark = ok("SPARK", f"PySpark {seen.spark}")
-    if seen.java >= oldest:
-        return [ok("JAVA", f"Java {seen.java}"), spark]
-    what = f"Java {seen.java} is too old" if seen.java else "Java is not installed"
-    cure = f"Install Java {oldest} or newer, on the PATH or in JAVA_HOME. It matters only where a worker is to run."
-    return [problem("JAVA", f"{what} for Spark on this machine", cure), spark]
+    found = ok("SPARK", f"PySpark {spark}")
+    if java >= JAVA:
+        return [ok("JAVA", f"Java {java}"), found]
+    what = f"Java {java} is too old" if java else "Java is not installed"
+    cure = f"Install Java {JAVA} or newer, on the PATH or in JAVA_HOME. It matters only where a worker is to run."
+    return [problem("JAVA", f"{what} for Spark on this machine", cure), found]
 
 
-def of_warehouse(seen: WarehouseFacts) -> list[Finding]:
+def of_warehouse(seen: WarehouseFacts) -> Finding:
     """Can the warehouse be published to?"""
     cure = "Mount it here under the same path as everywhere, or set UNSTUCK_WAREHOUSE."
     if seen.trouble:
-        return [problem("WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure)]
+        return problem("WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure)
     if not seen.there:
         text = f"there is no warehouse at {seen.uri} yet; the first submit makes one"
-        return [warning("WAREHOUSE", text, f"Nothing, if this is a new installation. {cure}")]
+        return warning("WAREHOUSE", text, f"Nothing, if this is a new installation. {cure}")
     if not seen.creates_once:
         text = f"{seen.uri} does not create a file only if it is absent: two publishers could overwrite each other"
-        return [problem("WAREHOUSE", text, "Put the warehouse on another file system, or on an object store like S3.")]
-    return [ok("WAREHOUSE", f"{seen.uri} can be written, and creates a file only if it is absent")]
+        return problem("WAREHOUSE", text, "Put the warehouse on another file system, or on an object store like S3.")
+    return ok("WAREHOUSE", f"{seen.uri} can be written, and creates a file only if it is absent")
 
 
 def of_warehouse_and_jobs(seen: WarehouseFacts, jobs: tuple[JobWarehouse, ...]) -> list[Finding]:
-    """Is the warehouse here the one that the open jobs were submitted to? Nobody knows of one that cannot be used."""
+    """Is the warehouse here the one that the open jobs were submitted to? Nothing where it cannot be used."""
     if seen.trouble:
         return []
     here = [job for job in jobs if job.warehouse == seen.uri]
-    strange = [job for job in here if job.id != seen.id]
-    if strange:
+    if differing := [f"{job.job} ({job.id})" for job in here if job.id != seen.id]:
         what = f"has the id {seen.id} here" if seen.id else "is not there, as seen from here"
         text = (
-            f"the warehouse {seen.uri} {what}, and {count_of(len(strange), 'open job')} submitted to another under "
-            f"that path: {some([f'{job.job} ({job.id})' for job in strange])}"
+            f"the warehouse {seen.uri} {what}, and {count_of(len(differing), 'open job')} submitted to another under "
+            f"that path: {some(differing)}"
         )
         cure = "Share one folder between all hosts, mounted under one path. See WAREHOUSE_MISMATCH."
         return [problem("WAREHOUSE_ID", text, cure)]
-    away = len(jobs) - len(here)
-    if away:
+    text = f"{seen.id or 'none yet'}; the same for {count_of(len(here), 'open job')} looked at"
+    if away := len(jobs) - len(here):
         text = f"{count_of(away, 'open job')} with another warehouse than {seen.uri}, which was not looked at"
-        return [ok("WAREHOUSE_ID", text)]
-    return [ok("WAREHOUSE_ID", f"{seen.id or 'none yet'}; the same for {count_of(len(here), 'open job')} looked at")]
+    return [ok("WAREHOUSE_ID", text)]
 
 
 def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Finding]:
     """Is the warehouse here the one that runners and coordinators see? Each looks from its own host, now and then."""
     code = "WAREHOUSE_SHARED"
     fleet = [*view.coordinators, *view.runners]
-    there = [(f"{one.host}:{one.pid}", one.warehouse) for one in fleet if not one.silent]
-    same = [
+    all_ = [(f"{one.host}:{one.pid}", one.warehouse) for one in fleet if not one.silent]
+    said = [
         (who, what)
-        for who, what in there
-        if what.uri == seen.uri and (what.id is not None or what.trouble) and not _before(seen, what)
+        for who, what in all_
+        if what.uri == seen.uri and (what.id is not None or what.trouble) and not _saw_too_early(seen, what)
     ]
     known, where = seen.id, "here"
     if known is None:
-        known, where = next(((what.id, f"for {who}") for who, what in same if what.id), ("", "here"))
-    strange = [f"{who} ({what.trouble or what.id or 'none'})" for who, what in same if what.id != known]
-    other = [f"{who} ({what.uri})" for who, what in there if what.uri not in (None, seen.uri)]
+        known, where = next(((what.id, f"for {who}") for who, what in said if what.id), ("", "here"))
     found = []
-    if strange:
-        text = f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: {some(strange)}"
+    if differing := [f"{who} ({what.trouble or what.id or 'none'})" for who, what in said if what.id != known]:
+        text = f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: {some(differing)}"
         cure = "Mount the same folder at that path on their hosts. Until then their attempts fail: WAREHOUSE_MISMATCH."
         found.append(problem(code, text, cure))
-    if other:
-        text = f"runners and coordinators that are set to another warehouse than {seen.uri}: {some(other)}"
+    if elsewhere := [f"{who} ({what.uri})" for who, what in all_ if what.uri not in (None, seen.uri)]:
+        text = f"runners and coordinators that are set to another warehouse than {seen.uri}: {some(elsewhere)}"
         cure = "If it is the same one, mount it everywhere under one path, set as UNSTUCK_WAREHOUSE. Else nothing."
         found.append(warning(code, text, cure))
-    if found:
-        return found
-    silent = len(there) - len(same)
-    text = f"{len(same):,} of {len(there):,} runners and coordinators say that they see the same there"
-    why = (
-        f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, or they have not "
-        "looked since it was made)"
-    )
-    return [ok(code, text + (why if silent else ""))]
+    text = f"{len(said):,} of {len(all_):,} runners and coordinators say that they see the same there"
+    if silent := len(all_) - len(said):
+        text += (
+            f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, or they have not "
+            "looked since it was made)"
+        )
+    return found or [ok(code, text)]
 
 
-def _before(seen: WarehouseFacts, what: WarehouseSeen) -> bool:
-    """Did that process look before the warehouse was made, or about then? That it saw none says nothing.
+def _saw_too_early(seen: WarehouseFacts, what: WarehouseSeen) -> bool:
+    """Did that process see no warehouse, before it was made or about then? That says nothing.
 
     Every process of a new fleet has looked before the first submit makes the warehouse. It looks again within seconds.
     """
     if what.id != "" or what.looked_at is None or seen.made_at is None:
         return False
     return what.looked_at < seen.made_at + FRESH
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -5,14 +5,26 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+
 from unstuck.coordinator.doctor.finding import Finding, ago, count_of, ok, problem, warning
-from unstuck.coordinator.views.fleet import FleetView, QueueView
+from unstuck.coordinator.views.fleet import FleetView
 from unstuck.coordinator.views.queues import STALLED_AFTER, left_lying, some
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 
+RESTART_COORDINATOR = (
+    "Look at their logs and restart them: Celery has stalled in them, or all their threads hang. Submits and "
+    "commands sent through Celery wait meanwhile, and so does the sweep of beat."
+)
+RESTART_WORKER = (
+    "Look at it with `unstuck fleet`, and restart that worker: its main process is frozen, or Celery in it has "
+    "stalled. Other workers of the queue take what lies there; no job is lost by a restart."
+)
 
-def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float = STALLED_AFTER) -> list[Finding]:
+
+def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float = STALLED_AFTER) -> Iterator[Finding]:
     """Who is there, and when each last consumed something; and which queue nobody empties.
 
     Args:
@@ -20,86 +32,63 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float =
     """
     coordinators = [one for one in view.coordinators if not one.silent]
     runners = [one for one in view.runners if not one.silent]
-    silent = [f"{one.host}:{one.pid}" for one in view.coordinators if one.silent]
-    silent += [f"{one.host}:{one.pid}" for one in view.runners if one.silent]
-    found = []
     if coordinators:
-        told = [f"{one.host}:{one.pid} (last report {ago(one.read_at, view.at)})" for one in coordinators]
-        found.append(ok("COORDINATORS", some(told)))
+        shown = [f"{one.host}:{one.pid} (last report {ago(one.read_at, view.at)})" for one in coordinators]
+        yield ok("COORDINATORS", some(shown))
     else:
         cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
-        found.append(problem("COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure))
+        yield problem("COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure)
     if runners:
-        told = [f"{one.host}:{one.pid} (last hint {ago(one.taken_at, view.at)})" for one in runners]
-        found.append(ok("WORKERS", some(told)))
+        shown = [f"{one.host}:{one.pid} (last hint {ago(one.taken_at, view.at)})" for one in runners]
+        yield ok("WORKERS", some(shown))
     else:
-        cure = (
-            "Start one: celery -A unstuck.tasks worker. If some run, they use another UNSTUCK_REDIS_URL or "
-            "UNSTUCK_PREFIX."
-        )
-        found.append(
-            (problem if open_jobs else warning)("WORKERS", f"no worker is heard of at {place}, so nothing runs", cure)
-        )
-    if silent:
+        text = f"no worker is heard of at {place}, so nothing runs"
+        cure = "Start one: celery -A unstuck.tasks worker. If some run, they use another UNSTUCK_REDIS_URL or "
+        yield (problem if open_jobs else warning)("WORKERS", text, f"{cure}UNSTUCK_PREFIX.")
+    if silent := [f"{one.host}:{one.pid}" for one in [*view.coordinators, *view.runners] if one.silent]:
         cure = "If they were stopped, nothing: they are forgotten after an hour. Else look at their hosts."
-        found.append(warning("SILENT", f"not heard of any more: {some(silent)}", cure))
-    if view.stalled:
-        told = [f"{one.worker} ({ago(one.at, view.at)})" for one in view.stalled]
-        text = f"stalled within a day, and ended themselves (UNSTUCK_STALLED_AFTER): {some(told)}"
+        yield warning("SILENT", f"not heard of any more: {some(silent)}", cure)
+    if stalled := [f"{one.worker} ({ago(one.at, view.at)})" for one in view.stalled]:
+        text = f"stalled within a day, and ended themselves (UNSTUCK_STALLED_AFTER): {some(stalled)}"
         cure = "See that a supervisor started them again. If it comes back, look at the network between them and Redis."
-        found.append(warning("STALLED", text, cure))
-    idle = [queue for queue in view.queues if queue.length and not queue.listeners]
-    for queue in idle:
-        start = (
-            "celery -A unstuck.coordinator worker -P threads"
-            if queue.name == CONTROL_QUEUE
-            else f"celery -A unstuck.tasks worker -Q {queue.name}"
-        )
+        yield warning("STALLED", text, cure)
+    yield from _queues(view, stalled_after)
+
+
+def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
+    unserved = [queue for queue in view.queues if queue.length and not queue.listeners]
+    for queue in unserved:
         text = f"{count_of(queue.length, 'message')} on queue {queue.name}, and nobody listens to it"
-        found.append(problem("QUEUES", text, f"Start a process for it: {start}"))
-    standing = left_lying(view, stalled_after)
+        start = f"celery -A unstuck.tasks worker -Q {queue.name}"
+        if queue.name == CONTROL_QUEUE:
+            start = "celery -A unstuck.coordinator worker -P threads"
+        yield problem("QUEUES", text, f"Start a process for it: {start}")
+    lying = left_lying(view, stalled_after)
     for queue in view.queues:
-        if queue.name in standing:
-            found.append(
-                problem("QUEUES", f"{count_of(queue.length, 'message')} on {standing[queue.name]}", _cure(queue))
-            )
-    if not idle and not standing:
-        found.append(ok("QUEUES", some([f"{q.name} {q.length:,}" for q in view.queues]) or "no queue in use"))
-    return found
+        if queue.name in lying:
+            cure = RESTART_COORDINATOR if queue.name == CONTROL_QUEUE else RESTART_WORKER
+            yield problem("QUEUES", f"{count_of(queue.length, 'message')} on {lying[queue.name]}", cure)
+    if not unserved and not lying:
+        yield ok("QUEUES", some([f"{one.name} {one.length:,}" for one in view.queues]) or "no queue in use")
 
 
 def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
     """Does everybody run one release, on one Python (its first two numbers)? ``here``: this machine, where we run."""
-    known = [
-        ("this machine", here),
-        *((f"{one.host}:{one.pid}", one.runs_on) for one in [*view.coordinators, *view.runners] if not one.silent),
-    ]
-    releases: dict[str, list[str]] = {}
-    pythons: dict[str, list[str]] = {}
-    for who, on in known:
+    fleet = [(f"{one.host}:{one.pid}", one.runs_on) for one in [*view.coordinators, *view.runners] if not one.silent]
+    releases: defaultdict[str, list[str]] = defaultdict(list)
+    pythons: defaultdict[str, list[str]] = defaultdict(list)
+    for name, on in [("this machine", here), *fleet]:
         if on.release:
-            releases.setdefault(on.release, []).append(who)
+            releases[on.release].append(name)
         if on.python:
-            pythons.setdefault(".".join(on.python.split(".")[:2]), []).append(who)
+            pythons[".".join(on.python.split(".")[:2])].append(name)
     cure = "Unless an upgrade is under way: install one release and one Python everywhere, and restart what differs."
     found = [
-        warning("VERSIONS", "; ".join(f"{what} {one}: {some(who)}" for one, who in sorted(seen.items())), cure)
+        warning("VERSIONS", "; ".join(f"{what} {one}: {some(names)}" for one, names in sorted(seen.items())), cure)
         for what, seen in (("Unstuck", releases), ("Python", pythons))
         if len(seen) > 1
     ]
-    silent = sum(not on.release for _, on in known[1:])
+    same = sum(bool(on.release) for _, on in fleet)
     text = f"Unstuck {here.release or '(not installed)'} and Python {here.python} here"
-    text += f"; of {len(known) - 1:,} runners and coordinators {len(known) - 1 - silent:,} say that they run the same"
+    text += f"; of {len(fleet):,} runners and coordinators {same:,} say that they run the same"
     return found or [ok("VERSIONS", text)]
-
-
-def _cure(queue: QueueView) -> str:
-    if queue.name == CONTROL_QUEUE:
-        return (
-            "Look at their logs and restart them: Celery has stalled in them, or all their threads hang. Submits and "
-            "commands sent through Celery wait meanwhile, and so does the sweep of beat."
-        )
-    return (
-        "Look at it with `unstuck fleet`, and restart that worker: its main process is frozen, or Celery in it has "
-        "stalled. Other workers of the queue take what lies there; no job is lost by a restart."
-    )

@@ -6,12 +6,12 @@ The warehouse gets one probe file beside the log, which is removed again. This m
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.host import java_version
 from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
 
 
@@ -33,14 +33,6 @@ class WarehouseFacts:
     creates_once: bool = False
     trouble: str = ""
     made_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class JavaFacts:
-    """Java's major version (0: none), and the version of PySpark; None if no worker is installed here."""
-
-    java: int
-    spark: str | None
 
 
 def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
@@ -77,10 +69,10 @@ def _in_the_way(folder: Path) -> str:
     return f"{there} is a link that leads nowhere" if there.is_symlink() else f"{there} is a file, not a folder"
 
 
-def java_facts(java: Callable[[], int]) -> JavaFacts:
-    """``java``: asks the Java that Spark would start for its version; only where a worker is installed."""
+def java_facts() -> tuple[int, str | None]:
+    """The major version of Java (0: none), and that of PySpark. (0, None) where no worker is installed."""
     try:
         spark = version("pyspark")
     except PackageNotFoundError:
-        return JavaFacts(0, None)
-    return JavaFacts(java(), spark)
+        return 0, None
+    return java_version(), spark

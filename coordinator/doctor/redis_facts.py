@@ -23,25 +23,13 @@ class ServerFacts:
     """The server as it describes itself.
 
     Attributes:
-        name, version: ``valkey 9.1.2``, ``redis 7.4.0``.
+        info: what it answers to INFO.
         fsync: of the append-only file: ``everysec``, ``always``, ``no``; None if it may not be asked.
-        trouble: errors of its last writes to disk.
-        memory, limit, machine: bytes used, ``maxmemory`` (0: none), and those of its host (0: unknown).
         ahead: seconds that the clock of this machine is ahead of the server's; ``unsure`` by as much either way.
     """
 
-    name: str
-    version: str
-    cluster: bool
-    replica: bool
-    replicas: int
-    aof: bool
+    info: Mapping[str, Any]
     fsync: str | None
-    trouble: tuple[str, ...]
-    policy: str
-    memory: int
-    limit: int
-    machine: int
     ahead: float
     unsure: float
 
@@ -57,70 +45,47 @@ class JobWarehouse:
 
 @dataclass(frozen=True, slots=True)
 class RecordFacts:
-    """How the fleet's records stand. Ages are in seconds by the clock of Redis; None: there is nothing of the kind.
+    """The state of the fleet's records. Ages are in seconds by the clock of Redis; None: there is nothing of the kind.
 
     Attributes:
         lag: reports that no coordinator has read; None if that is not known.
         unread_age, pending_age: of the oldest report that nobody read; that somebody read and nobody finished.
+        dead: reports that nobody could apply.
         newer: reports that wait for a newer release, by schema version.
         open: jobs that have not ended; ``overdue`` by how long the most overdue of them, ``overdue_job``, is.
         swept_age: since the last sweep. ``beat``: does a beat hold its lock?
-        period: UNSTUCK_SWEEP_EVERY of whoever swept last.
-        astray: messages for a coordinator that were sent without any prefix, so that no fleet reads them.
-        places: of open jobs, the newest.
+        warehouses: of open jobs, the newest.
+        period: UNSTUCK_SWEEP_EVERY of the process that swept last.
+        stray: messages for a coordinator that were sent without any prefix, so that no fleet reads them.
     """
 
     lag: int | None
     unread_age: float | None
     pending: int
     pending_age: float | None
-    parked: int
+    dead: int
     newer: Mapping[int, int]
     open: int
     overdue: float | None
     overdue_job: str
     swept_age: float | None
     beat: bool
-    places: tuple[JobWarehouse, ...]
+    warehouses: tuple[JobWarehouse, ...]
     period: float | None = None
-    astray: int = 0
+    stray: int = 0
 
 
 def server_facts(client: redis.Redis) -> ServerFacts:
     """Raises: redis.RedisError."""
     info: dict[str, Any] = client.info()
+    try:
+        fsync = cast(dict[str, str], client.config_get("appendfsync")).get("appendfsync") or None
+    except redis.ResponseError:  # managed servers do not let everybody ask
+        fsync = None
     before = time.time()
     seconds, micros = client.time()
     after = time.time()
-    valkey = str(info.get("valkey_version", ""))
-    trouble = [
-        f"{name} is {info[name]}"
-        for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
-        if info.get(name, "ok") != "ok"
-    ]
-    return ServerFacts(
-        name="valkey" if valkey else "redis",
-        version=valkey or str(info.get("redis_version", "0")),
-        cluster=bool(info.get("cluster_enabled")) or info.get("redis_mode") == "cluster",
-        replica=info.get("role") == "slave",
-        replicas=int(info.get("connected_slaves", 0)),
-        aof=bool(info.get("aof_enabled")),
-        fsync=_fsync(client),
-        trouble=tuple(trouble),
-        policy=str(info.get("maxmemory_policy", "unknown")),
-        memory=int(info.get("used_memory", 0)),
-        limit=int(info.get("maxmemory", 0)),
-        machine=int(info.get("total_system_memory", 0)),
-        ahead=(before + after) / 2 - (seconds + micros / 1e6),
-        unsure=(after - before) / 2,
-    )
-
-
-def _fsync(client: redis.Redis) -> str | None:
-    try:
-        return str(cast(dict[str, str], client.config_get("appendfsync")).get("appendfsync") or "") or None
-    except redis.ResponseError:  # managed servers do not let everybody ask
-        return None
+    return ServerFacts(info, fsync, (before + after) / 2 - (seconds + micros / 1e6), (after - before) / 2)
 
 
 def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
@@ -136,7 +101,7 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
     versions = range(SCHEMA_VERSION + 1, NEWEST_SCHEMA + 1)
     for version in versions:
         pipe.xlen(keys.newer_reports(version))
-    (seconds, micros), reports, parked, open_jobs, first, (swept, period), beat, *newer = pipe.execute()
+    (seconds, micros), reports, dead, open_jobs, first, (swept, period), beat, *newer = pipe.execute()
     now = seconds + micros / 1e6
     lag, unread, pending, oldest = _stream(client, keys) if reports else (None, None, 0, None)
     overdue_job, due = first[0] if first else ("", None)
@@ -145,26 +110,26 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
         unread_age=_age(unread, now),
         pending=pending,
         pending_age=_age(oldest, now),
-        parked=int(parked),
+        dead=int(dead),
         newer={version: int(count) for version, count in zip(versions, newer, strict=True) if count},
         open=int(open_jobs),
         overdue=None if due is None else now - float(due),
         overdue_job=str(overdue_job),
         swept_age=None if swept is None else now - float(swept),
         beat=bool(beat),
-        places=_places(client, keys),
+        warehouses=_job_warehouses(client, keys),
         period=None if period is None else float(period),
-        astray=_astray(client),
+        stray=_stray_messages(client),
     )
 
 
-def _astray(client: redis.Redis) -> int:
+def _stray_messages(client: redis.Redis) -> int:
     try:
         oldest = cast(str | None, client.lindex(CONTROL_QUEUE, -1))
         ours = oldest is not None and str(json.loads(oldest)["headers"]["task"]).startswith("unstuck.")
         return client.llen(CONTROL_QUEUE) if ours else 0
     except (redis.ResponseError, ValueError, TypeError, KeyError):
-        return 0  # whatever it is, nobody meant it for a coordinator
+        return 0  # the key belongs to another program
 
 
 def _stream(client: redis.Redis, keys: Keys) -> tuple[int | None, str | None, int, str | None]:
@@ -183,7 +148,7 @@ def _age(entry: str | None, now: float) -> float | None:
     return None if entry is None else now - int(entry.partition("-")[0]) / 1000
 
 
-def _places(client: redis.Redis, keys: Keys) -> tuple[JobWarehouse, ...]:
+def _job_warehouses(client: redis.Redis, keys: Keys) -> tuple[JobWarehouse, ...]:
     pipe = client.pipeline(transaction=False)
     for status in Status:
         if not status.terminal:
@@ -191,5 +156,5 @@ def _places(client: redis.Redis, keys: Keys) -> tuple[JobWarehouse, ...]:
     jobs = [job for found in pipe.execute() for job in found][:JOBS_EXAMINED]
     for job in jobs:
         pipe.hmget(keys.of(job).job, "warehouse", "warehouse_id")
-    places = zip(jobs, pipe.execute() if jobs else (), strict=True)
-    return tuple(JobWarehouse(job, place, known) for job, (place, known) in places if place and known)
+    known = zip(jobs, pipe.execute(), strict=True)
+    return tuple(JobWarehouse(job, uri, id_) for job, (uri, id_) in known if uri and id_)

@@ -16,20 +16,15 @@ from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.token import split_member
 
 A_PERSON = "a person decides"
-PATIENCE = 10.0  # seconds for which nobody may look at a job, however often the fleet sweeps
+UNSEEN_LIMIT = 10.0  # seconds for which nobody may look at a job, however often the fleet sweeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Next:
-    """What happens next, and when: never earlier than now, and 0 where no time is known."""
+class Event:
+    """What happens next, or ends the wait, in words; ``at`` is its time, or that of the last thing named there.
 
-    what: str = ""
-    at: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
-    """When the wait ends by itself, in words; ``at`` is the time of the last thing named there, 0 if it is unknown."""
+    The time is never earlier than now, and 0 where it is unknown.
+    """
 
     what: str = ""
     at: float = 0.0
@@ -57,8 +52,8 @@ class Explanation:
     timed: bool = False
     since: float = 0.0
     tried: str = ""
-    next: Next = Next()
-    ends: Ends = Ends()
+    next: Event = Event()
+    ends: Event = Event()
     help: tuple[str, ...] = ()
 
     def line(self, at: float) -> str:
@@ -83,9 +78,9 @@ class Idle:
     period: float = 1.0
 
     @property
-    def patience(self) -> float:
+    def limit(self) -> float:
         """Seconds after which it is worth a word that nobody looks."""
-        return max(PATIENCE, longest_gap(self.period))
+        return max(UNSEEN_LIMIT, longest_gap(self.period))
 
 
 AT_WORK = Idle()
@@ -147,12 +142,12 @@ class JobFacts:
     def ahead(self, at: float) -> float:
         return ahead(at, self.env, self.due)
 
-    def ends(self, own: str, at: float = 0.0) -> Ends:
+    def ends(self, own: str, at: float = 0.0) -> Event:
         """When a group of a job that is to run gives up: by its ``own`` rule, or by the timeout of the job."""
         over = job_timeout_at(self.state.job, self.state.plan.timeout, self.env) or 0.0
         if not over or 0 < at <= over:
-            return Ends(what=own, at=at)
-        return Ends(what=f"{own}; or by the job's {timeout_of(self.state.plan.timeout)}", at=over)
+            return Event(what=own, at=at)
+        return Event(what=f"{own}; or by the job's {timeout_of(self.state.plan.timeout)}", at=over)
 
 
 def ways_to_end(job: JobRecord) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from unstuck.coordinator.decide.deadlines import (
 )
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import Verdict, judge
-from unstuck.coordinator.explain.explanation import A_PERSON, Ends, Explanation, JobFacts, Next, held, timeout_of
+from unstuck.coordinator.explain.explanation import A_PERSON, Event, Explanation, JobFacts, held, timeout_of
 from unstuck.coordinator.model.records import Attempt, GroupRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
@@ -45,7 +45,7 @@ def explain_group(facts: JobFacts, name: str, planned: PlannedGroup, shown: int 
         yield Explanation(subject=name, state="", what=f"and {more} more of its members that are not done")
     whole = state.record(name)
     if whole.state is S.SKIPPED and whole.reason is not None and whole.reason.code == "CONDITION_FALSE":
-        ends = Ends(what="it was skipped; this is final")
+        ends = Event(what="it was skipped; this is final")
         yield Explanation(subject=name, state=whole.state, what=whole.reason.text, since=whole.since, ends=ends)
     # Members that a pause took back are among the waiting: why they wait now may differ from what was noted then.
     waiting = Draft(state, facts.env).waiting_members(name)
@@ -78,26 +78,26 @@ def _waiting_for_needs(facts: JobFacts, name: str, planned: PlannedGroup, many: 
         what=f"{many}{join}; waits for {needs}{more}",
         short=f"waits for {needs}{more}",
         since=state.job.submitted_at,
-        next=Next(what="what it needs is looked at again", at=facts.look_at),
-        ends=Ends(what=A_PERSON) if held(state.job) else facts.ends("when its join can no longer be satisfied"),
+        next=Event(what="what it needs is looked at again", at=facts.look_at),
+        ends=Event(what=A_PERSON) if held(state.job) else facts.ends("when its join can no longer be satisfied"),
         help=facts.help,
     )
 
 
 def _waiting_for_room(facts: JobFacts, name: str, planned: PlannedGroup, many: str, since: float) -> Explanation:
     job, queue, helps = facts.state.job, planned.spec.queue_name, facts.help
-    ends = Ends(what=A_PERSON) if held(job) else facts.ends("never by itself: it goes when it has room")
+    ends = Event(what=A_PERSON) if held(job) else facts.ends("never by itself: it goes when it has room")
     if held(job):
         text = f"it may go, but {'pause was asked for' if job.intent is Intent.PAUSE else 'the job is halted'}"
-        following = Next(what="it is queued when the job is resumed")
+        following = Event(what="it is queued when the job is resumed")
     elif not facts.room.for_(queue):
         text = f"it may go; {_no_room(facts, queue)}"
-        following = Next(what="it is queued as soon as one of them ends or is claimed", at=facts.look_at)
+        following = Event(what="it is queued as soon as one of them ends or is claimed", at=facts.look_at)
         if facts.room.in_parallel and not facts.env.slots.get(queue):
             helps = (_worker(queue), *helps)
     else:
         text = "it may go, and is queued when the job is looked at next"
-        following = Next(what="it is queued", at=facts.look_at)
+        following = Event(what="it is queued", at=facts.look_at)
     return Explanation(
         subject=name, state=S.WAITING, what=f"{many}{text}", since=since, next=following, ends=ends, help=helps
     )
@@ -117,16 +117,16 @@ def _canceled(
     facts: JobFacts, subject: str, state: GroupState, since: float, many: str = "", tried: str = ""
 ) -> Explanation:
     """A group that no runner holds, of a job that ends: at once, or as soon as it is resumed."""
-    when, ends = "when the job is looked at next", Ends(what="when the job is looked at next", at=facts.look_at)
+    when, ends = "when the job is looked at next", Event(what="when the job is looked at next", at=facts.look_at)
     if held(facts.state.job):
-        when, ends = "when the job is resumed", Ends(what=A_PERSON)
+        when, ends = "when the job is resumed", Event(what=A_PERSON)
     return Explanation(
         subject=subject,
         state=state,
         what=f"{many}{facts.canceled}; it is canceled {when}",
         since=since,
         tried=tried,
-        next=Next(what=f"it is canceled, {when}", at=ends.at),
+        next=Event(what=f"it is canceled, {when}", at=ends.at),
         ends=ends,
         help=facts.help,
     )
@@ -163,12 +163,12 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
             what = record.last_error.text  # without the time of the attempt, which was noted with the reason
         short = f"{attempt} when the job is resumed: {code}: {what}" if code else f"{attempt} when the job is resumed"
         what = f"{what}; it is tried again when the job is resumed"
-        following, ends = Next(what=f"{attempt}, when the job is resumed"), Ends(what=A_PERSON)
+        following, ends = Event(what=f"{attempt}, when the job is resumed"), Event(what=A_PERSON)
     else:
         short = f"{code}: {what}" if code else ""
         at = retry_at(record, planned.retry, facts.env)
         timed = at > facts.env.now or facts.room.for_(queue)
-        following = Next(what=attempt if timed else f"{attempt}, if there is room", at=facts.ahead(at))
+        following = Event(what=attempt if timed else f"{attempt}, if there is room", at=facts.ahead(at))
         if not timed:
             short = f"its time has come; {_no_room(facts, queue)}: {short or what}"
             what = f"{what}; its time has come; {_no_room(facts, queue)}"
@@ -192,13 +192,13 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
     job, env, queue, helps = facts.state.job, facts.env, planned.spec.queue_name, facts.help
     sent = f"its hint was sent {record.hints} times" if record.hints > 1 else ""
     if held(job):
-        ends = Ends(what=A_PERSON)
+        ends = Event(what=A_PERSON)
         if job.halted is not None:
             what = "nobody may take it before a resume: the job is halted"
-            following = Next(what="it may be taken again, when the job is resumed")
+            following = Event(what="it may be taken again, when the job is resumed")
         else:
             what = f"{job.intent} was asked for"
-            following = Next(what="its hint is taken back, if nobody has taken it", at=facts.look_at)
+            following = Event(what="its hint is taken back, if nobody has taken it", at=facts.look_at)
     else:
         slots = env.slots.get(queue, 0)
         if slots:
@@ -211,7 +211,7 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
         else:
             what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
         at = facts.ahead(resend_at(record, queue, env))
-        following = Next(what="the hint is sent again if it may be lost", at=at)
+        following = Event(what="the hint is sent again if it may be lost", at=at)
         ends = facts.ends("never by itself: a worker may come at any time")
         given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, env)
         if given_up_at:
@@ -238,21 +238,21 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     if took and ran > max(LONG * took, SHORT):
         what += f"; it has run for {format_duration(ran)}, and took {format_duration(took)} when it last succeeded"
     ends = _running_ends(facts, planned, attempt)
-    following = Next(what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease))
+    following = Event(what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease))
     if job.halted is not None and held(job):
-        following = Next(what="its outcome counts when the job is resumed")
+        following = Event(what="its outcome counts when the job is resumed")
     elif facts.cut:
         what = f"{what}; {facts.canceled}, and it can change nothing any more"
-        following = Next(what="it is ended", at=facts.look_at)
-        ends = Ends(what="when the job is looked at next", at=facts.look_at)
+        following = Event(what="it is ended", at=facts.look_at)
+        ends = Event(what="when the job is looked at next", at=facts.look_at)
     elif job.intent is Intent.PAUSE and job.pause_now:
         what = f"{what}; it is told to hand it back, since the job is paused"
-        following = Next(what="it is handed back, or killed", at=following.at)
-        ends = Ends(what="it is tried again when the job is resumed", at=ends.at)
+        following = Event(what="it is handed back, or killed", at=following.at)
+        ends = Event(what="it is tried again when the job is resumed", at=ends.at)
     elif record.state is S.CANCELING or job.intent is Intent.CANCEL:
         what += ", and was told to end" if record.state is S.CANCELING else ", and is told to end"
         deadline = f"at the deadline, {format_duration(env.cancel_deadline)} after the cancel was asked for"
-        ends = Ends(what=deadline, at=max(cancel_at(job, env), env.now))
+        ends = Event(what=deadline, at=max(cancel_at(job, env), env.now))
     return Explanation(
         subject=group_id,
         state=record.state,
@@ -265,7 +265,7 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     )
 
 
-def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: Attempt | None) -> Ends:
+def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: Attempt | None) -> Event:
     """The timeouts of a running attempt: of the step that the runner named last, of the group, and of the job."""
     timeouts = []
     number = 0 if attempt is None else int(attempt.told.get("step", 0))
@@ -278,7 +278,7 @@ def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: Attempt | Non
     given_up_at = job_timeout_at(facts.state.job, facts.state.plan.timeout, facts.env) or 0.0
     if given_up_at:
         timeouts.append(f"the job's {timeout_of(facts.state.plan.timeout)}")
-    return Ends(what="; ".join(timeouts) or "no timeout is set", at=given_up_at)
+    return Event(what="; ".join(timeouts) or "no timeout is set", at=given_up_at)
 
 
 def _tried_so_far(record: GroupRecord) -> str:

@@ -13,11 +13,10 @@ from unstuck.coordinator.decide.deadlines import PUBLISHING, cancel_at, job_time
 from unstuck.coordinator.explain.explanation import (
     A_PERSON,
     AT_WORK,
-    Ends,
+    Event,
     Explanation,
     Idle,
     JobFacts,
-    Next,
     ahead,
     held,
     timeout_of,
@@ -84,8 +83,8 @@ def _damaged(state: JobState, env: Environment, due: float | None) -> Explanatio
         state=job.status,
         what=state.damage,
         since=job.paused_at,
-        next=Next(what="a coordinator looks at it again", at=ahead(0.0, env, due)),
-        ends=Ends(what=A_PERSON),
+        next=Event(what="a coordinator looks at it again", at=ahead(0.0, env, due)),
+        ends=Event(what=A_PERSON),
         help=(f"unstuck force-stop {job.id}",) if job.intent is not Intent.FORCE_STOP else (),
     )
 
@@ -94,8 +93,8 @@ def _without_a_coordinator(explained: Explanation) -> Explanation:
     """While no coordinator looks, nothing happens at its time."""
     if not explained.next.what:
         return explained
-    following = Next(what=f"as soon as a coordinator looks: {explained.next.what}")
-    return replace(explained, next=following, ends=Ends(what=explained.ends.what), timed=False)
+    following = Event(what=f"as soon as a coordinator looks: {explained.next.what}")
+    return replace(explained, next=following, ends=Event(what=explained.ends.what), timed=False)
 
 
 def _job(state: JobState, env: Environment, due: float | None) -> Explanation:
@@ -108,8 +107,8 @@ def _job(state: JobState, env: Environment, due: float | None) -> Explanation:
             state=job.status,
             what=job.halted.text,
             since=job.paused_at or job.intent_at,
-            next=Next(what="it is looked at, and nothing is decided before a resume", at=ahead(0.0, env, due)),
-            ends=Ends(what=A_PERSON),
+            next=Event(what="it is looked at, and nothing is decided before a resume", at=ahead(0.0, env, due)),
+            ends=Event(what=A_PERSON),
             help=_resume_or_cancel(job),
         )
     if job.phase == PUBLISHING:
@@ -132,7 +131,7 @@ def _ended(job: JobRecord) -> Explanation:
         state=job.status,
         what=text + told,
         since=job.ended_at,
-        ends=Ends(what="it has ended; this is final"),
+        ends=Event(what="it has ended; this is final"),
         help=helps,
     )
 
@@ -152,8 +151,8 @@ def _paused(state: JobState, env: Environment, due: float | None) -> Explanation
         state=job.status,
         what=what,
         since=job.intent_at,
-        next=Next(what=next_what, at=ahead(0.0, env, due)),
-        ends=Ends(what=ends),
+        next=Event(what=next_what, at=ahead(0.0, env, due)),
+        ends=Event(what=ends),
         help=_resume_or_cancel(job),
     )
 
@@ -168,18 +167,18 @@ def _ending(state: JobState, env: Environment, due: float | None) -> Explanation
     if job.intent is Intent.STOP:
         over = job_timeout_at(job, state.plan.timeout, env) or 0.0
         before = f" before the job's {timeout_of(state.plan.timeout)}" if over else ""
-        ends = Ends(what=f"when they have ended; they are not interrupted{before}", at=over)
+        ends = Event(what=f"when they have ended; they are not interrupted{before}", at=over)
     elif job.intent is Intent.FORCE_STOP:
-        ends = Ends(what="when it is looked at next", at=look_at)
+        ends = Event(what="when it is looked at next", at=look_at)
     else:
         deadline = f"at the deadline, {format_duration(env.cancel_deadline)} after it was asked"
-        ends = Ends(what=deadline, at=max(cancel_at(job, env), env.now))
+        ends = Event(what=deadline, at=max(cancel_at(job, env), env.now))
     return Explanation(
         subject=job.id,
         state=job.status,
         what=what,
         since=job.intent_at,
-        next=Next(what=AGAIN, at=look_at),
+        next=Event(what=AGAIN, at=look_at),
         ends=ends,
         help=ways_to_end(job),
     )
@@ -191,19 +190,19 @@ def _running(state: JobState, env: Environment, due: float | None) -> Explanatio
     what = f"{left} of {state.size} groups {'is' if left == 1 else 'are'} not done"
     if state.recovering:
         what += f"; {len(state.recovering)} failed or were lost and are tried again"
-    ends = Ends(what="when its groups do")
+    ends = Event(what="when its groups do")
     over = job_timeout_at(job, state.plan.timeout, env) or 0.0
     if job.timed_out is not None:
-        what, ends = f"{what}; {job.timed_out.text}", Ends(what="when it is looked at next", at=look_at)
+        what, ends = f"{what}; {job.timed_out.text}", Event(what="when it is looked at next", at=look_at)
     elif state.plan.timeout is not None:
         begins = "" if over else " from its first claimed attempt"
-        ends = Ends(what=f"{ends.what}; or FAILED by its {timeout_of(state.plan.timeout)}{begins}", at=over)
+        ends = Event(what=f"{ends.what}; or FAILED by its {timeout_of(state.plan.timeout)}{begins}", at=over)
     return Explanation(
         subject=job.id,
         state=job.status,
         what=what,
         since=job.started_at or job.submitted_at,
-        next=Next(what=AGAIN, at=look_at),
+        next=Event(what=AGAIN, at=look_at),
         ends=ends,
         help=ways_to_end(job),
     )
@@ -229,8 +228,8 @@ def _publishing(state: JobState, env: Environment, due: float | None) -> Explana
         what=what,
         since=max((record.since for record in state.groups.values()), default=0.0),  # when the last group was done
         tried=tried,
-        next=Next(what=next_what, at=ahead(at, env, due)),
-        ends=Ends(what="never by itself: what is done is not thrown away because the warehouse is away"),
+        next=Event(what=next_what, at=ahead(at, env, due)),
+        ends=Event(what="never by itself: what is done is not thrown away because the warehouse is away"),
         help=("unstuck doctor", *(() if job.aborting else ways_to_end(job))),
     )
 
@@ -281,11 +280,11 @@ def _nobody_looks(env: Environment, due: float | None, idle: Idle) -> str:
 
     Args:
         due: when it is to be looked at; None if it has ended.
-        idle: for how long no coordinator has looked at any job. Nobody counts as missing before its patience is over.
+        idle: for how long no coordinator has looked at any job. Nobody counts as missing before the limit of ``idle``.
     """
-    if due is not None and due < env.now - idle.patience:
+    if due is not None and due < env.now - idle.limit:
         return f"it was due {format_duration(env.now - due)} ago and nobody looks: is a coordinator running?"
-    if due is not None and idle.seconds > idle.patience:
+    if due is not None and idle.seconds > idle.limit:
         return f"no coordinator has looked at any job for {format_duration(idle.seconds)}: is one running?"
     return ""
 

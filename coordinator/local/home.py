@@ -10,15 +10,14 @@ import os
 import random
 import socket
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 
+import psutil
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from unstuck.coordinator.errors import FleetRunning
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import connect
 
 DEFAULT_HOME = Path(".unstuck")
 _PORTS = range(20_000, 32_000)
@@ -33,21 +32,10 @@ class Home:
 
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = Path(path or DEFAULT_HOME).expanduser().resolve()
+        self.valkey = self.path / "valkey"  # the folder of the embedded server's data
+        self.logs = self.path / "log"
+        self._url_file = self.path / "redis.url"  # where other terminals read the address of the running fleet
         self._lock: int | None = None
-
-    @property
-    def valkey(self) -> Path:
-        """The folder of the embedded server's data."""
-        return self.path / "valkey"
-
-    @property
-    def url_file(self) -> Path:
-        """Where other terminals read the address of the running fleet."""
-        return self.path / "redis.url"
-
-    def log(self, name: str) -> Path:
-        """The log file of one process of the fleet."""
-        return self.path / "log" / f"{name}.log"
 
     def lock(self) -> int:
         """Take the home for this process; returns the file descriptor that holds the lock.
@@ -57,7 +45,7 @@ class Home:
         Raises:
             FleetRunning: another process holds it; the sentence names its pid.
         """
-        for folder in (self.valkey, self.path / "log"):
+        for folder in (self.valkey, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -72,7 +60,7 @@ class Home:
         return lock
 
     def _who(self, pid: str) -> str:
-        if pid.isdigit() and _exists(int(pid)):
+        if pid.isdigit() and psutil.pid_exists(int(pid)):
             return (
                 f"A fleet runs in {self.path} already (pid {pid}). Use it from this folder, stop it with "
                 f"'kill {pid}', or start another one with --home."
@@ -103,28 +91,25 @@ class Home:
 
     def announce(self, url: str) -> None:
         """Write the address of the fleet for other terminals, whole or not at all."""
-        draft = self.url_file.with_suffix(".new")
+        draft = self._url_file.with_suffix(".new")
         draft.write_text(f"{url}\n")
-        draft.replace(self.url_file)
+        draft.replace(self._url_file)
 
     def retract(self) -> None:
         """The fleet is gone: its address must not be found any more."""
-        self.url_file.unlink(missing_ok=True)
+        self._url_file.unlink(missing_ok=True)
 
     def address(self) -> str | None:
         """The address of the fleet that runs here, or None. A stale file (a killed fleet) counts as none."""
         try:
-            url = self.url_file.read_text().strip()
+            url = self._url_file.read_text().strip()
         except OSError:
             return None
         return url if url and answers(url) else None
 
 
-def discover_redis_url(home: Path | str | None = None) -> str:
+def discover_redis_url() -> str:
     """The Redis to talk to: ``UNSTUCK_REDIS_URL``, else the local fleet of this folder, else the default.
-
-    Args:
-        home: the home of the local fleet; ``.unstuck`` in the current folder if None.
 
     Raises:
         pydantic.ValidationError: a setting is wrong, the address among them.
@@ -132,33 +117,26 @@ def discover_redis_url(home: Path | str | None = None) -> str:
     settings = Settings()
     if "redis_url" in settings.model_fields_set:
         return settings.redis_url
-    return Home(home).address() or settings.redis_url
+    return Home().address() or settings.redis_url
 
 
-class ServerState(Enum):
-    """How a Redis or Valkey answers a ping."""
+def ping(url: str) -> None:
+    """Return if a Redis or Valkey that has loaded its data answers there within a second.
 
-    READY = "ready"
-    LOADING = "loading"  # it reads its data from disk, which takes minutes where they are large
-    NO_ANSWER = "no answer"  # within the timeout, or a refusal
-
-
-def answers(url: str, timeout: float = 1.0) -> bool:
-    """True if a Redis or Valkey that has loaded its data answers there within ``timeout`` seconds."""
-    return server_state(url, timeout) is ServerState.READY
+    Raises:
+        redis.BusyLoadingError: it reads its data from disk, which takes minutes where they are large.
+        redis.RedisError: no answer, or a refusal.
+    """
+    with connect(url, timeout=1.0, repeats=0) as client:
+        client.ping()
 
 
-def server_state(url: str, timeout: float = 1.0) -> ServerState:
-    """How the Redis or Valkey at ``url`` answers a ping within ``timeout`` seconds."""
-    with redis.Redis.from_url(
-        url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0)
-    ) as client:
-        try:
-            return ServerState.READY if client.ping() else ServerState.NO_ANSWER
-        except redis.BusyLoadingError:
-            return ServerState.LOADING
-        except redis.RedisError:
-            return ServerState.NO_ANSWER
+def answers(url: str) -> bool:
+    try:
+        ping(url)
+    except redis.RedisError:
+        return False
+    return True
 
 
 def free_port() -> int:
@@ -187,13 +165,3 @@ def _bindable(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -7,7 +7,6 @@ kills the process when the foreground process dies.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import threading
 import time
@@ -18,9 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from unstuck.coordinator.local.log_rotation import LOG_LIMIT, rotate
 from unstuck.coordinator.local.parent_death import tied
-from unstuck.tasks.process.tree import Tree
+from unstuck.tasks.process.tree import Tree, describe_exit
 
 STABLE_AFTER = 30.0  # seconds; the next death of a process that lived this long counts as its first
 SETTLED_AFTER = 1.0  # seconds
@@ -42,37 +40,19 @@ def restart_delay(deaths: int) -> float:
     return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(deaths - 1, 10)))
 
 
-def how_it_ended(code: int) -> str:
-    """The exit code of a process, for people."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
 class SupervisedProcess:
     """A process that is started again whenever it ends.
 
     Args:
         program: what to run; its output is appended to ``log``.
         say: takes one line for the person at the terminal; must not raise.
-        log_limit: bytes of the log; see ``log_rotation.rotate``.
         pass_fds: file descriptors that the process inherits.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        log: Path,
-        say: Callable[[str], None],
-        log_limit: int = LOG_LIMIT,
-        pass_fds: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, program: Program, log: Path, say: Callable[[str], None], pass_fds: Sequence[int] = ()) -> None:
         self.program, self.log = program, log
         self.deaths = 0  # in a row
-        self._say, self._log_limit, self._pass_fds = say, log_limit, pass_fds
+        self._say, self._pass_fds = say, pass_fds
         self._stopping = threading.Event()
         self._mutex = threading.Lock()  # no process is started once stop() has been called
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,22 +82,17 @@ class SupervisedProcess:
         """Ask it to end (SIGTERM), and start it no more. Returns at once."""
         with self._mutex:
             self._stopping.set()
-            if self._process is not None and self._tree is not None:
+            if self._process is not None and self._process.returncode is None:
+                # Before the signal: nobody can see what a dead process had started.
                 with suppress(OSError, psutil.Error):
-                    self._tree.remember()  # before the signal: nobody can see what a dead process had started
+                    self._tree = self._tree or Tree(psutil.Process(self._process.pid))
+                    self._tree.remember()
                 self._process.terminate()
 
-    def gone(self, timeout: float) -> bool:
-        """True once the stopped process and all that it started have ended, within ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
-        self._supervisor.join(max(0.0, timeout))
-        while not self._supervisor.is_alive():
-            if self._tree is None or not self._tree.living():
-                return True
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.05)
-        return False
+    @property
+    def gone(self) -> bool:
+        """True once the stopped process and all that it started have ended."""
+        return not self._supervisor.is_alive() and (self._tree is None or not self._tree.living())
 
     def kill(self) -> list[int]:
         """SIGKILL to the process and to all that it started; returns the pids that could not be ended."""
@@ -125,10 +100,6 @@ class SupervisedProcess:
         left = self._tree.kill() if self._tree is not None else []
         self._supervisor.join(5.0)
         return [process.pid for process in left]
-
-    def rotate_log(self) -> None:
-        """Keep the log small; to be called now and then. Raises: OSError."""
-        rotate(self.log, self._log_limit)
 
     def log_tail(self, lines: int = 12) -> str:
         """The end of its log."""
@@ -144,7 +115,7 @@ class SupervisedProcess:
         while True:
             try:
                 process = self._spawn()
-            except (OSError, psutil.Error) as error:  # no memory, no process to be had, no folder for the log
+            except OSError as error:  # no memory, no process to be had, no folder for the log
                 self.deaths += 1
                 what = f"could not be started ({error}); it is tried again"
             else:
@@ -152,7 +123,7 @@ class SupervisedProcess:
                 if self._stopping.is_set() or process is None:
                     return
                 self.deaths = 1 if time.monotonic() - self._started > STABLE_AFTER else self.deaths + 1
-                what = f"(pid {process.pid}) {how_it_ended(code)}; it is started again"
+                what = f"(pid {process.pid}) {describe_exit(code)}; it is started again"
             delay = restart_delay(self.deaths)
             self._say(f"{self.name} {what} in {delay:g} s. Its log: {self.log}")
             self._stopping.wait(delay)
@@ -164,7 +135,7 @@ class SupervisedProcess:
                 return None
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("ab") as log:
-                process = subprocess.Popen(
+                self._process = subprocess.Popen(
                     tied(self.program.argv),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -173,11 +144,5 @@ class SupervisedProcess:
                     start_new_session=True,
                     pass_fds=self._pass_fds,
                 )
-            try:
-                self._tree = Tree(psutil.Process(process.pid))
-            except BaseException:
-                process.kill()  # nobody knows it, and another one will be started
-                process.wait()
-                raise
-            self._process, self._started = process, time.monotonic()
-            return process
+            self._started = time.monotonic()
+            return self._process

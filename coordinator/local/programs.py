@@ -25,15 +25,6 @@ class Size:
     light: int = 1
     slots: int = 1  # Spark drivers per worker
     light_slots: int = 2
-    queues: tuple[str, ...] = ("spark",)  # what the Spark workers listen to
-
-    def __post_init__(self) -> None:
-        for name in ("workers", "light"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is below 0")
-        for name in ("coordinators", "slots", "light_slots"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} is below 1")
 
     def __str__(self) -> str:
         counted = [(self.workers, "Spark worker"), (self.light, "light worker"), (self.coordinators, "coordinator")]
@@ -67,7 +58,7 @@ def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cor
         ),
         Program("beat", (*CELERY, "-A", "unstuck.coordinator", "beat", "-l", "INFO"), env),
         *(
-            node("unstuck.tasks", f"spark-{i}", spark_env, "-Q", ",".join(size.queues), "-c", str(size.slots))
+            node("unstuck.tasks", f"spark-{i}", spark_env, "-Q", "spark", "-c", str(size.slots))
             for i in range(1, size.workers + 1)
         ),
         *(

@@ -168,7 +168,11 @@ def describe_status(status: int | None) -> str:
     """``status`` of a dead process in words that follow "the runner"."""
     if status is None:
         return "died; how is not known (its parent knows: see the worker's log)"
-    code = os.waitstatus_to_exitcode(status)
+    return describe_exit(os.waitstatus_to_exitcode(status))
+
+
+def describe_exit(code: int) -> str:
+    """The exit code of a process in words; a negative one is the signal that killed it."""
     if code < 0:
         try:
             name = signal.Signals(-code).name

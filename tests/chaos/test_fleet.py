@@ -23,6 +23,7 @@ from tests.support.processes import below, command_line
 from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.settings import Settings
@@ -42,7 +43,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     patch.setenv("UNSTUCK_CANCEL_DEADLINE", "8s")
     patch.setenv("PYTHONPATH", PYTHONPATH)
     try:
-        with LocalFleet(workers=1, coordinators=2, light=1, home=home) as fleet:
+        with LocalFleet(Size(coordinators=2), home) as fleet:
             fleet.wait_ready(150)
             yield fleet
     finally:
@@ -52,7 +53,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
 @pytest.fixture
 def client(fleet: LocalFleet) -> Iterator[Client]:
     # The settings of this process may have been read before the fleet was there.
-    warehouse = str(fleet.logs.parent / "warehouse")
+    warehouse = str(fleet.home.path / "warehouse")
     with Client(Settings(redis_url=fleet.redis_url, warehouse=warehouse)) as client:
         yield client
 

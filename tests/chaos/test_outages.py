@@ -27,6 +27,7 @@ from tests.support.processes import below, command_line
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.keys import Keys
@@ -63,9 +64,9 @@ def fleet(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
     patch = pytest.MonkeyPatch()
     for name, value in {**ENVIRON, "UNSTUCK_WAREHOUSE": str(home / "warehouse")}.items():
         patch.setenv(name, value)
-    sizes = {"workers": 0, "coordinators": 2, "light": 1, "light_slots": SLOTS}
+    size = Size(workers=0, coordinators=2, light=1, light_slots=SLOTS)
     try:
-        with LocalFleet(**sizes, home=home, redis_url=server.url) as running:  # type: ignore[arg-type]
+        with LocalFleet(size, home, server.url) as running:
             running.wait_ready(150)
             yield running
     finally:

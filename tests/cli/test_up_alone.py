@@ -100,7 +100,7 @@ def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(up: Ca
     first.kill()
 
     fleet.is_back(PLAIN, first.pid, 10)
-    assert f"plain (pid {first.pid}) was killed by SIGKILL; it is started again in 0.5 s" in fleet.own_log
+    assert f"plain (pid {first.pid}) was killed by signal SIGKILL; it is started again in 0.5 s" in fleet.own_log
     fleet.family()
     fleet.signal(signal.SIGTERM)
     assert fleet.code() == 0
@@ -205,10 +205,10 @@ LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
 def test_a_redis_that_is_loading_is_waited_for_and_that_is_said_once(up: Callable[..., Up]) -> None:
     ready = threading.Event()
     with loading(lambda: b"+PONG\r\n" if ready.is_set() else LOADING) as url:
-        fleet = up(redis_url=url, programs={"plain": PLAIN}, await_redis=0.5)
+        fleet = up(redis_url=url, programs={"plain": PLAIN})
         fleet.says("is loading its data")
         began = time.monotonic()
-        # Longer than a Redis that gives no answer at all is waited for.
+        # A Redis that gives no answer at all is not waited for.
         wait_until(lambda: time.monotonic() - began > 1.0, 5, "a second")
         assert fleet.process.poll() is None
         assert "Ready" not in fleet.text
@@ -248,7 +248,7 @@ def test_the_command_waits_for_a_redis_that_is_loading(tmp_path: Path) -> None:
 
 def test_the_logs_of_a_chatty_process_stay_bounded_while_it_lives(up: Callable[..., Up]) -> None:
     limit = 200_000
-    fleet = up(programs={"chatty": CHATTY}, log_limit=limit, rotate_every=0.1)
+    fleet = up(programs={"chatty": CHATTY}, LOG_LIMIT=limit, ROTATE_EVERY=0.1)
     fleet.says("Ready")
     first = fleet.find("line {number")
     assert first is not None

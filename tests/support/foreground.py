@@ -19,16 +19,18 @@ FOREGROUND = """
 import fcntl, json, os, sys, termios
 if os.isatty(1):
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)  # its terminal, as a window or ssh has one
-from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local import fleet
 from unstuck.coordinator.errors import FleetFailed, FleetRunning
 from unstuck.coordinator.local.process import Program
 
 told = json.loads(sys.argv[1])
 programs = told.pop("programs")
+for name in ("LOG_LIMIT", "ROTATE_EVERY"):
+    setattr(fleet, name, told.pop(name, getattr(fleet, name)))
 if programs is not None:
     programs = [Program(name, (sys.executable, "-c", code)) for name, code in programs.items()]
 try:
-    sys.exit(LocalFleet(programs=programs, **told).run())
+    sys.exit(fleet.LocalFleet(programs=programs, **told).run())
 except (FleetFailed, FleetRunning) as error:
     print(error, flush=True)
     sys.exit(2)

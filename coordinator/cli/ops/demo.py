@@ -38,10 +38,11 @@ def demo(
     home = home.expanduser().resolve()
     _prepare(home)
     from unstuck.coordinator.local.fleet import LocalFleet
+    from unstuck.coordinator.local.programs import Size
 
     settings = Settings()
     say = stdout.print
-    with LocalFleet(workers=workers, light=1, home=home, say=say) as fleet:
+    with LocalFleet(Size(workers), home, say=say) as fleet:
         try:
             say(f"Starting {fleet.size} and a Valkey of its own; all of it is in {home}")
             fleet.wait_ready()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from concurrent.futures import Future, wait
+from dataclasses import asdict
+from typing import Any
 
 import redis
 import typer
@@ -23,56 +23,20 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
 from unstuck.coordinator.doctor import checks, fleet_checks
 from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
-from unstuck.coordinator.doctor.host_facts import WarehouseFacts, java_facts, warehouse_facts
+from unstuck.coordinator.doctor.host_facts import java_facts, warehouse_facts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, record_facts, server_facts
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.views.fleet import FleetView
-from unstuck.tasks.host import JAVA, java_version
 from unstuck.tasks.identity import release_here
+from unstuck.tasks.process.deadlines import call_in_thread
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import NO_SPARK, Settings
 
-PATIENCE = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
-BESIDES = ("debug", "arm")  # UNSTUCK_…: read, and no settings of a fleet
+TIMEOUT = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
+NO_SETTINGS = ("debug", "arm")  # UNSTUCK_…: read, and no settings of a fleet
 STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
-
-
-@dataclass(slots=True)
-class _Look:
-    """One part of the examination, in a thread of its own. What it found until now counts, even if it hangs then."""
-
-    work: Callable[[list[Finding]], None]
-    found: list[Finding] = field(default_factory=list)
-    error: Exception | None = None
-    thread: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.work(self.found)
-        except Exception as error:  # noqa: BLE001 - raised again where somebody waits
-            self.error = error
-
-    def ended(self, until: float) -> bool:
-        """Wait for it, until ``until`` by the monotonic clock. Raises what it raised."""
-        self.thread.join(max(0.0, until - time.monotonic()))
-        if self.error is not None:
-            raise self.error
-        return not self.thread.is_alive()
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What one part saw and another needs."""
-
-    place: WarehouseFacts | None = None
-    jobs: tuple[JobWarehouse, ...] | None = None
-    fleet: FleetView | None = None
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -80,36 +44,41 @@ def doctor(as_json: AsJson = False) -> None:
 
     Exits with 0 if there is no problem (there may be warnings), 1 if there is one, 5 if Redis cannot be reached.
     """
-    until = time.monotonic() + PATIENCE
     settings = settings_here()
-    seen = _Seen()
-    fleet = _Look(lambda found: _look_at_redis(settings, seen, found))
-    warehouse = _Look(lambda found: _look_at_warehouse(settings, seen, found))
-    machine = _Look(lambda found: _look_at_machine(settings, found))
+    place = without_password(settings.redis_url)
+    findings: list[Finding] = []
+    fleet = call_in_thread(lambda: _examine_redis(settings, findings), "redis")
+    warehouse = call_in_thread(lambda: warehouse_facts(settings.warehouse, secrets.token_hex(8)), "warehouse")
+    java = call_in_thread(lambda: _examine_java(settings), "java")
+    threads: list[Future[Any]] = [fleet, warehouse, java]
+    wait(threads, TIMEOUT)
 
-    if not fleet.ended(until):
-        place = without_password(settings.redis_url)
-        text = f"the Redis at {place} has not answered everything within {PATIENCE:g}s"
-        fleet.found.append(problem("REDIS_UNREACHABLE", text, "See whether its host is overloaded or frozen."))
-    reached = not any(one.code in ("REDIS_UNREACHABLE", "REDIS_REFUSES") for one in fleet.found)
-    if not warehouse.ended(until):
-        text = f"the warehouse {settings.warehouse} has not answered within {PATIENCE:g}s; a file _doctor-… may be left"
-        warehouse.found.append(problem("WAREHOUSE", text, "See whether it is mounted here, and its server up."))
-    if not machine.ended(until):
-        text = f"java has not said its version within {PATIENCE:g}s"
-        machine.found.append(warning("JAVA", text, "Ask it yourself: java -version"))
-    findings = [*fleet.found, *checks.of_settings(settings), *of_names(os.environ), *warehouse.found]
-    if seen.place is not None and seen.jobs is not None:
-        findings += checks.of_warehouse_and_jobs(seen.place, seen.jobs)
-    if seen.place is not None and seen.fleet is not None:
-        findings += checks.of_warehouse_and_fleet(seen.place, seen.fleet)
-    findings += machine.found
+    jobs, view = fleet.result() if fleet.done() else (None, None)
+    findings = [*findings]  # a thread that still hangs must not add to it
+    if not fleet.done():
+        text = f"the Redis at {place} has not answered everything within {TIMEOUT:g}s"
+        findings.append(problem("REDIS_UNREACHABLE", text, "See whether its host is overloaded or frozen."))
+    reached = not any(one.code in ("REDIS_UNREACHABLE", "REDIS_REFUSES") for one in findings)
+    findings += [*checks.of_settings(settings), *of_names(os.environ)]
+    if warehouse.done():
+        seen = warehouse.result()
+        findings.append(checks.of_warehouse(seen))
+        findings += [] if jobs is None else checks.of_warehouse_and_jobs(seen, jobs)
+        findings += [] if view is None else checks.of_warehouse_and_fleet(seen, view)
+    else:
+        text = f"the warehouse {settings.warehouse} has not answered within {TIMEOUT:g}s; a file _doctor-… may be left"
+        findings.append(problem("WAREHOUSE", text, "See whether it is mounted here, and its server up."))
+    if java.done():
+        findings += java.result()
+    else:
+        text = f"java has not said its version within {TIMEOUT:g}s"
+        findings.append(warning("JAVA", text, "Ask it yourself: java -version"))
 
     counts = {level: sum(one.level is level for one in findings) for level in Level}
     if as_json:
         emit(
             {
-                "redis": without_password(settings.redis_url),
+                "redis": place,
                 "problems": counts[Level.PROBLEM],
                 "warnings": counts[Level.WARNING],
                 "findings": [asdict(one) for one in findings],
@@ -131,30 +100,34 @@ def of_names(environ: Iterable[str]) -> list[Finding]:
     found: list[Finding] = []
     for name in sorted(environ):
         prefix, _, rest = name.lower().partition("_")
-        if prefix == "unstuck" and rest not in (*Settings.model_fields, *BESIDES):
+        if prefix == "unstuck" and rest not in (*Settings.model_fields, *NO_SETTINGS):
             text = f"{name} is set and is no setting, so nobody reads it{suggestion(name.upper(), known)}"
             cure = "Correct its name or unset it; docs/settings.md has the names. Look at the other processes' as well."
             found.append(warning("SETTINGS", text, cure))
     return found
 
 
-def _look_at_redis(settings: Settings, seen: _Seen, found: list[Finding]) -> None:
+def _examine_redis(
+    settings: Settings, found: list[Finding]
+) -> tuple[tuple[JobWarehouse, ...] | None, FleetView | None]:
+    """Adds to ``found``, so that what was found counts even if Redis hangs then. Returns what others need of it."""
     place = without_password(settings.redis_url)
     try:
         with connected(settings) as connection:
             found.append(ok("REDIS", f"answers at {place}"))
             server = server_facts(connection.redis)
             found.extend(checks.of_server(server, settings))
-            if server.cluster:
-                return  # its records cannot be read at once, and none can be written
+            if server.info.get("cluster_enabled"):
+                return None, None  # its records cannot be read at once, and none can be written
             records = record_facts(connection.redis, Keys(settings.prefix))
-            seen.jobs = records.places
             found.extend(checks.of_records(records, settings))
-            seen.fleet = connection.client.fleet()
-            found.extend(fleet_checks.of_fleet(seen.fleet, place, records.open, settings.stalled_after))
-            found.extend(fleet_checks.of_versions(seen.fleet, release_here()))
+            view = connection.client.fleet()
+            found.extend(fleet_checks.of_fleet(view, place, records.open, settings.stalled_after))
+            found.extend(fleet_checks.of_versions(view, release_here()))
+            return records.warehouses, view
     except Unreachable as error:
         found.append(_unreachable(error))
+        return None, None
 
 
 def _unreachable(error: Exception) -> Finding:
@@ -166,16 +139,10 @@ def _unreachable(error: Exception) -> Finding:
     return problem("REDIS_REFUSES" if refused else "REDIS_UNREACHABLE", str(error), cure)
 
 
-def _look_at_warehouse(settings: Settings, seen: _Seen, found: list[Finding]) -> None:
-    seen.place = warehouse_facts(settings.warehouse, secrets.token_hex(8))
-    found.extend(checks.of_warehouse(seen.place))
-
-
-def _look_at_machine(settings: Settings, found: list[Finding]) -> None:
+def _examine_java(settings: Settings) -> list[Finding]:
     if settings.spark_master == NO_SPARK:
-        found.append(ok("JAVA", f"not looked at: no Spark is to run here (UNSTUCK_SPARK_MASTER={NO_SPARK})"))
-        return
-    found.extend(checks.of_java(java_facts(java_version), JAVA))
+        return [ok("JAVA", f"not looked at: no Spark is to run here (UNSTUCK_SPARK_MASTER={NO_SPARK})")]
+    return checks.of_java(*java_facts())
 
 
 def _show(findings: list[Finding]) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, iso, one_line, stderr, stdout, table
+from unstuck.coordinator.doctor.finding import ago
 from unstuck.coordinator.views.fleet import FleetView, QueueView
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
@@ -55,7 +56,7 @@ def advice(view: FleetView, place: str) -> list[str]:
     if view.stalled:
         last = view.stalled[0]
         told.append(
-            f"The worker or coordinator {last.worker} stalled and ended itself {_ago(last.at, view.at)}"
+            f"The worker or coordinator {last.worker} stalled and ended itself {ago(last.at, view.at)}"
             + (f" ({len(view.stalled)} such ends within a day)" if len(view.stalled) > 1 else "")
             + ". Its supervisor should have started another; its log says more."
         )
@@ -72,7 +73,7 @@ def _runners(view: FleetView) -> Table:
             ",".join(one.queues),
             Text(runs + step, "" if one.job else "dim"),
             "" if one.since is None else format_duration(max(0.0, view.at - one.since)),
-            _ago(one.taken_at, view.at),
+            ago(one.taken_at, view.at),
             _heard(one, view.at),
         )
     return shown
@@ -84,8 +85,8 @@ def _coordinators(view: FleetView) -> Table:
         shown.add_row(
             f"{one.host}:{one.pid}",
             ",".join(one.queues),
-            _ago(one.read_at, view.at),
-            _ago(one.swept_at, view.at),
+            ago(one.read_at, view.at),
+            ago(one.swept_at, view.at),
             _heard(one, view.at),
         )
     return shown
@@ -98,14 +99,10 @@ def _queues(queues: tuple[QueueView, ...]) -> Table:
     return shown
 
 
-def _ago(at: float | None, now: float) -> str:
-    return "never" if at is None else f"{format_duration(max(0.0, now - at))} ago"
-
-
 def _heard(one: ProcessStatus, now: float) -> Text:
     if one.silent:
         return Text(f"not heard of for {format_duration(now - one.seen)}", "bold red")
-    return Text(_ago(one.seen, now))
+    return Text(ago(one.seen, now))
 
 
 def fleet_json(view: FleetView) -> dict[str, Any]:

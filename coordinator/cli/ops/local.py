@@ -27,6 +27,7 @@ def up(
 ) -> None:
     """Run a local fleet in the foreground: an embedded Valkey unless UNSTUCK_REDIS_URL is set. Ctrl-C stops all."""
     from unstuck.coordinator.local.fleet import LocalFleet
+    from unstuck.coordinator.local.programs import Size
 
     queues = [*(["spark"] if workers else []), *(["light"] if light else [])]
     if queues and (lacks := lacking(settings_here(), queues, WITHOUT_JAVA)):
@@ -39,5 +40,5 @@ def up(
         except Unreachable as error:
             if not isinstance(error.__cause__, redis.BusyLoadingError):  # that one the fleet waits for
                 raise
-    fleet = LocalFleet(workers, coordinators, light, home)
+    fleet = LocalFleet(Size(workers, coordinators, light), home)
     raise typer.Exit(ExitCode.NOT_WELL if fleet.run() else ExitCode.FINE)

@@ -22,6 +22,7 @@ from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.process import Program
+from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import OutcomeKind
@@ -68,7 +69,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     patch.setenv("UNSTUCK_DISPATCH_TIMEOUT", "1s")
     patch.setenv("PYTHONPATH", PYTHONPATH)
     try:
-        with LocalFleet(workers=0, light=0, home=home) as running:
+        with LocalFleet(Size(workers=0, light=0), home) as running:
             running.wait_ready()
             yield running
     finally:

@@ -14,6 +14,7 @@ from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import broker_url, connect
@@ -36,7 +37,7 @@ def test_a_fleet_on_a_unix_socket_runs_a_job(address: str, tmp_path: Path, monke
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("UNSTUCK_WAREHOUSE", str(tmp_path / "warehouse"))
     steps = [{"python": "fleet_steps:my_pid"}]
-    with LocalFleet(workers=0, light=1, light_slots=1, home=tmp_path / "home", redis_url=address) as fleet:
+    with LocalFleet(Size(workers=0, light_slots=1), tmp_path / "home", address) as fleet:
         fleet.wait_ready()
         with Client(Settings(redis_url=address, warehouse=str(tmp_path / "warehouse"))) as client:
             job = client.submit({"name": "local", "groups": [{"name": "g", "spark": False, "steps": steps}]}).id

@@ -1,0 +1,63 @@
+"""The lines that a local fleet says, at the terminal and in a file, and the rotation of its logs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from unstuck.tasks.process.deadlines import NonBlockingHandler
+
+
+class Console:
+    """Prints a line at the terminal and, while ``keeps`` is true, appends it with its time to a file. Never raises."""
+
+    def __init__(self, log: Path, say: Callable[[str], None] | None) -> None:
+        self._log, self._say = log, say or _print
+        self.keeps = False  # until the home is locked: a refused fleet must not write to the log of the running one
+        self._mutex = threading.Lock()
+
+    def __call__(self, line: str) -> None:
+        with self._mutex:
+            # Separately: a full disk must not silence the terminal, nor a closed terminal the file.
+            if self.keeps:
+                with suppress(OSError):
+                    self._log.parent.mkdir(parents=True, exist_ok=True)
+                    with self._log.open("a", encoding="utf-8", errors="replace") as log:
+                        log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n")
+            with suppress(OSError, ValueError):  # a closed file object raises ValueError
+                self._say(line)
+
+
+def _print(line: str) -> None:
+    """Write to standard output, without waiting for a terminal that is held, or failing for one that is closed."""
+    _stdout().emit(logging.makeLogRecord({"msg": line}))
+
+
+@cache
+def _stdout() -> NonBlockingHandler:
+    return NonBlockingHandler(1)
+
+
+def rotate(log: Path, limit: int) -> None:
+    """If the log is larger than ``limit`` bytes, copy it to NAME.1, and empty it.
+
+    The process that writes to it holds it open, and appends; so the file is emptied and not replaced. Lines written
+    between the copy and the cut are lost: some microseconds of a process that just printed megabytes.
+
+    Raises:
+        OSError: the log can be neither read nor cut short.
+    """
+    if log.stat().st_size > limit:
+        older = log.with_name(log.name + ".1")
+        # A full disk stops Valkey and with it every job, so the log is emptied even where it cannot be copied.
+        with suppress(OSError):
+            older.unlink(missing_ok=True)  # first, to make room
+            shutil.copyfile(log, older)
+        os.truncate(log, 0)
