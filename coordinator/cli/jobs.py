@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,14 +14,12 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson, JobArgument, Named, Since, Statuses, resolve, since_time
-from unstuck.coordinator.cli.render.diff import diff_json, diff_lines
-from unstuck.coordinator.cli.render.json import job_json, listed_json
+from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json
 from unstuck.coordinator.cli.render.terminal import (
     clock,
     coloured,
     count_of,
     emit,
-    iso,
     one_line,
     printable,
     stderr,
@@ -31,6 +28,7 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.client import Client
+from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
@@ -121,6 +119,24 @@ def show(
         stdout.print(text)
 
 
+def diff_lines(view: JobView) -> Iterator[Text]:
+    """What was altered, and which groups ran with which revision."""
+    job = view.job
+    if not job.alterations:
+        yield Text(f"job {job.id} was never altered")
+        return
+    for number, one in enumerate(job.alterations, 1):
+        why = f": {one.reason}" if one.reason else ""
+        yield Text.assemble((f"revision {number}", "bold"), f"  {clock(one.at)} by {printable(one.by + why)}")
+        for change in one.changes:
+            old, new = (printable(in_words(change.path, value)) for value in (change.old, change.new))
+            yield Text.assemble(f"  {change.path}  ", (old, "red"), " → ", (new, "green"))
+    for member in view.claimed:
+        revision = member.record.revision
+        with_ = "as it is now" if revision == job.revision else f"revision {revision}" if revision else "as submitted"
+        yield Text.assemble((member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}")
+
+
 def _facts(view: JobView) -> Table:
     job = view.job
     times = {"submitted": job.submitted_at, "started": job.started_at, "ended": job.ended_at}
@@ -191,7 +207,7 @@ def why(job: JobArgument, as_json: AsJson = False) -> None:
     with connected() as connection:
         found = connection.client.explain(resolve(connection.client, job))
     if as_json:
-        emit([_as_json(one) for one in found])
+        emit([explanation_json(one) for one in found])
         return
     for one in found:
         stdout.print(Text.assemble((one.subject, "bold"), f"  {one.state}" if one.state else ""), soft_wrap=True)
@@ -214,13 +230,3 @@ def _explained(one: Explanation) -> list[tuple[str, str]]:
         lines.append(("ends", one.ends.what + (f", at {clock(one.ends.at)}" if one.ends.at else "")))
     lines.extend(("try", command) for command in one.help)
     return lines
-
-
-def _as_json(one: Explanation) -> dict[str, object]:
-    data = dataclasses.asdict(one)
-    following, ends = data.pop("next"), data.pop("ends")
-    data |= {"next_at": following["at"], "next_what": following["what"]}
-    data |= {"gives_up": ends["what"], "gives_up_at": ends["at"]}
-    for name in ("since", "next_at", "gives_up_at"):
-        data[name] = iso(data[name]) if data[name] else None
-    return {**data, "help": list(one.help)}

@@ -82,6 +82,11 @@ class JobView:
     def total(self) -> int:
         return sum(group.total for group in self.groups)
 
+    @property
+    def claimed(self) -> list[GroupView]:
+        """Groups and members of which a worker ever claimed an attempt."""
+        return [member for group in self.groups for member in group.members if member.record.started_at]
+
     def why_line(self, subject: str, at: float | None = None) -> str:
         """The reason why the job or group ``subject`` waits, in one line, as of ``at``; empty if it is not known."""
         found = self.why.get(subject)
