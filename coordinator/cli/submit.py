@@ -42,7 +42,7 @@ def submit(
         tell(connection.client, job_spec.name, submitted, as_json)
         code = ExitCode.FINE
         if wait:
-            code = await_end(connection, submitted.id, for_people(as_json))
+            code = await_end(connection.client, submitted.id, for_people(as_json))
         if as_json:
             answer: dict[str, Any] = {"id": submitted.id, "name": job_spec.name, "new": submitted.new}
             emit({**job_json(connection.client.show(submitted.id)), **answer} if wait else answer)

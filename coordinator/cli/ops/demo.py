@@ -94,7 +94,7 @@ def _run(fleet: LocalFleet, settings: Settings) -> ExitCode:
     with connected(settings) as connection:
         submitted = connection.client.submit(JobSpec.from_file(SPEC))
         stdout.print(f"Submitted {SPEC}: job {submitted.id}\n")
-        code = await_end(connection, submitted.id, stdout, (lambda: footer(fleet)) if can_live(stdout) else None)
+        code = await_end(connection.client, submitted.id, stdout, (lambda: footer(fleet)) if can_live(stdout) else None)
     if code is ExitCode.FINE:
         _show_report(settings.warehouse)
     # Unwrapped: a line that the terminal breaks by itself is copied whole.
