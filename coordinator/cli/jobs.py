@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.options import AsJson, JobArgument, Named, Since, Statuses, resolve, since_time
+from unstuck.coordinator.cli.options import AsJson, JobArgument, Named, Since, Statuses, resolve
 from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json
 from unstuck.coordinator.cli.render.terminal import (
     clock,
@@ -48,15 +48,14 @@ def list_jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, the newest first, and what each waits for or how it ended."""
-    start = None if since is None else since_time(since)
     with connected() as connection:
-        jobs = connection.client.jobs(status=status or (), name=name, since=start, limit=limit)
+        jobs = connection.client.jobs(status=status or (), name=name, since=since, limit=limit)
         waits = _waits(connection.client, jobs)
     if as_json:
         emit([listed_json(job, waits.get(job.id, "")) for job in jobs])
         return
     if not jobs:
-        stderr.print("No jobs." if not (status or name or since) else "No job fits.")
+        stderr.print("No jobs." if not (status or name or since is not None) else "No job fits.")
         return
     stdout.print(_listing(jobs, waits, time.time()))
     if len(jobs) == limit:
