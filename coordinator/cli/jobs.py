@@ -1,4 +1,4 @@
-"""``unstuck list``, ``show`` and ``why``: how jobs stand, and what they wait for."""
+"""``unstuck list``, ``show`` and ``why``: the state of jobs, and what they wait for."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.views.jobs import GroupView, JobView, ListedJob
+from unstuck.coordinator.views.jobs import JobView, ListedJob
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.report import Failure
 
 FAILED_SHOWN = 5  # groups whose errors are written out
 EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
@@ -170,35 +169,27 @@ def _due(view: JobView) -> str:
 
 def errors_of(view: JobView) -> Iterator[Text | Padding]:
     """First and last error of every group that failed or is recovering, a few of them in full."""
-    troubled = [
+    failed = [
         member
         for group in view.groups
         for member in group.members
         if member.record.last_error and (member.state is GroupState.FAILED or member.record.recovering)
     ]
-    for member in troubled[:FAILED_SHOWN]:
+    for member in failed[:FAILED_SHOWN]:
         yield Text.assemble(
             "\n", (member.id, "bold"), " ", coloured(member.state), f" in attempt {member.record.epoch}"
         )
-        yield from _errors(member)
-    if len(troubled) > FAILED_SHOWN:
+        first, last = member.record.first_error, member.record.last_error
+        errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
+        for what, error in errors.items():
+            if error is not None:
+                yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), f" {printable(error.text)}")
+                if error.traceback:
+                    yield Padding(Text(printable(error.traceback.rstrip()), "dim"), (0, 0, 0, 4), expand=False)
+    if len(failed) > FAILED_SHOWN:
         yield Text(
-            f"\n… and {len(troubled) - FAILED_SHOWN} more groups with errors: unstuck show {view.job.id} --json", "dim"
+            f"\n… and {len(failed) - FAILED_SHOWN} more groups with errors: unstuck show {view.job.id} --json", "dim"
         )
-
-
-def _errors(member: GroupView) -> Iterator[Text | Padding]:
-    first, last = member.record.first_error, member.record.last_error
-    if first is not None and first != last:
-        yield from _error("first error", first)
-    if last is not None:
-        yield from _error("last error" if first != last else "error", last)
-
-
-def _error(what: str, failure: Failure) -> Iterator[Text | Padding]:
-    yield Text.assemble((f"  {what}: ", "dim"), (failure.code, "red"), f" {printable(failure.text)}")
-    if failure.traceback:
-        yield Padding(Text(printable(failure.traceback.rstrip()), "dim"), (0, 0, 0, 4), expand=False)
 
 
 def why(job: JobArgument, as_json: AsJson = False) -> None:
@@ -216,16 +207,11 @@ def why(job: JobArgument, as_json: AsJson = False) -> None:
 
 
 def _explained(one: Explanation) -> list[tuple[str, str]]:
-    lines = [("why", one.what)]
-    if one.since:
-        lines.append(("since", clock(one.since)))
-    if one.tried:
-        lines.append(("tried", one.tried))
-    if one.next.at:
-        lines.append(("next", f"{clock(one.next.at)}: {one.next.what}"))
-    elif one.next.what:
-        lines.append(("next", one.next.what))
-    if one.ends.what:
-        lines.append(("ends", one.ends.what + (f", at {clock(one.ends.at)}" if one.ends.at else "")))
-    lines.extend(("try", command) for command in one.help)
-    return lines
+    lines = {
+        "why": one.what,
+        "since": clock(one.since),
+        "tried": one.tried,
+        "next": f"{clock(one.next.at)}: {one.next.what}" if one.next.at else one.next.what,
+        "ends": f"{one.ends.what}, at {clock(one.ends.at)}" if one.ends.what and one.ends.at else one.ends.what,
+    }
+    return [*((label, text) for label, text in lines.items() if text), *(("try", command) for command in one.help)]

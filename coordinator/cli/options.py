@@ -20,7 +20,6 @@ from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import listed, suggestion
-from unstuck.coordinator.views.jobs import ListedJob
 from unstuck.tasks.duration import parse_duration
 
 T = TypeVar("T")
@@ -138,7 +137,7 @@ def resolve(client: Client, word: str) -> str:
     for fits in (lambda job: job.id == word, lambda job: job.name == word):
         if (found := next(filter(fits, jobs), None)) is not None:
             return found.id  # the newest, for jobs are listed newest first
-    fitting = [job for job in jobs if _begins(job, word)]
+    fitting = [job for job in jobs if word and re.match(rf"(\w+-)?{re.escape(word)}", job.id)]
     if not fitting:
         raise NoSuchJob(
             f"no job {word} is in the store at {client.settings.prefix}: no job has this name, and no id begins with "
@@ -149,10 +148,6 @@ def resolve(client: Client, word: str) -> str:
         more = f"\n  … and {len(fitting) - 20} more" if len(fitting) > 20 else ""
         raise Ambiguous(f"{word} fits {len(fitting)} jobs; name one of them:\n{shown}{more}")
     return fitting[0].id
-
-
-def _begins(job: ListedJob, word: str) -> bool:
-    return bool(word) and (job.id.startswith(word) or job.id.partition("-")[2].startswith(word))
 
 
 def confirm(word: str, found: Sequence[T], what: str, listing: Callable[[Sequence[T]], Table], yes: bool) -> None:

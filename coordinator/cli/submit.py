@@ -11,12 +11,12 @@ from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import STANDARD_INPUT, AsJson, By, Params, read_spec
-from unstuck.coordinator.cli.render.json import job_json
+from unstuck.coordinator.cli.render.json import fields_of, job_json
 from unstuck.coordinator.cli.render.terminal import count_of, emit, for_people, stderr, stdout
 from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.client import Client, Submitted
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.spec.problems import Problem, SpecError
+from unstuck.coordinator.spec.problems import SpecError
 
 SPEC = "A job spec, YAML or JSON; `-` is standard input."
 
@@ -39,7 +39,7 @@ def submit(
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
         submitted = connection.client.submit(job_spec, key=key, by=by)
-        tell(connection.client, job_spec.name, submitted, as_json)
+        _show_submitted(connection.client, job_spec.name, submitted, as_json)
         code = ExitCode.FINE
         if wait:
             code = await_end(connection.client, submitted.id, for_people(as_json))
@@ -51,9 +51,9 @@ def submit(
     raise typer.Exit(code)
 
 
-def tell(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
+def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
     """Say which job this is, whether it is new, and whether its warehouse is."""
-    out = stderr if as_json else for_people(as_json)
+    out = for_people(as_json)
     if submitted.new_warehouse:
         # The job runs and is published all the same, so it is said here or noticed late.
         stderr.print(
@@ -87,7 +87,14 @@ def validate(
     except SpecError as error:
         if not as_json:
             raise
-        emit({"ok": False, "problems": [_problem(problem) for problem in error.problems]})
+        emit(
+            {
+                "ok": False,
+                "problems": [
+                    {"file": one.source or None, **fields_of(one, "line column path message")} for one in error.problems
+                ],
+            }
+        )
         raise typer.Exit(ExitCode.USAGE) from None
     forks = [group for group in plan.groups.values() if group.spec.for_each is not None]
     dynamic = sum(1 for group in forks if group.spec.fork_from is not None)
@@ -111,13 +118,3 @@ def validate(
         f"OK: {source}: job {job.name}, {count_of(len(plan.groups), 'group')} ({len(forks)} forked{open_ended}), "
         f"{count_of(answer['steps'], 'step')}, {size} to run"
     )
-
-
-def _problem(problem: Problem) -> dict[str, Any]:
-    return {
-        "file": problem.source or None,
-        "line": problem.line,
-        "column": problem.column,
-        "path": problem.path,
-        "message": problem.message,
-    }
