@@ -182,7 +182,7 @@ def rerun(job: JobArgument, group: Group, reason: Because = "", by: By = None, a
 def _ask_one(word: str, job: str, ask: Ask, as_json: bool) -> None:
     with connected() as connection:
         answer = ask(connection.client, resolve(connection.client, job))
-    tell(word, [_answer(answer)], as_json)
+    show_answers(word, [_answer(answer)], as_json)
 
 
 def _ask_each(
@@ -196,7 +196,7 @@ def _ask_each(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Give the command ``word`` to each job that is named or fits the filter, and tell what each answered.
+    """Give the command ``word`` to each job that is named or fits the filter, and show what each answered.
 
     Raises:
         BadRequest: neither names nor a filter, or both; or a filter, and nobody is there to confirm.
@@ -238,7 +238,7 @@ def _ask_each(
                     "rest: asking a job twice changes nothing."
                 )
     more = f"{skipped:,} skipped, since {word} is not legal in their state" if skipped else ""
-    tell(word, [*missing, *answers], as_json, filtered=filtered, more=more)
+    show_answers(word, [*missing, *answers], as_json, filtered=filtered, more=more)
 
 
 def _listing(jobs: Sequence[ListedJob]) -> Table:
@@ -258,7 +258,7 @@ def _missing(job: str, error: NoSuchJob) -> dict[str, Any]:
     return {"id": job, "answer": "NO_SUCH_JOB", "intent": None, "status": None, "text": str(error)}
 
 
-def tell(
+def show_answers(
     word: str,
     answers: Sequence[dict[str, Any]],
     as_json: bool,

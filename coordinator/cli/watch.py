@@ -181,7 +181,7 @@ def conclusion(view: JobView) -> Iterator[Text]:
 def _through_outages(say: Callable[[str], object]) -> Retrying:
     """Repeats a question while Redis is away, for a minute at most, and says so once per outage."""
 
-    def told(state: RetryCallState) -> None:
+    def announce(state: RetryCallState) -> None:
         if state.attempt_number == 1:
             say("Redis does not answer; waiting for it. The job is not affected by this.")
 
@@ -189,7 +189,7 @@ def _through_outages(say: Callable[[str], object]) -> Retrying:
         retry=retry_if_exception(_may_pass),
         wait=wait_fixed(0.5),
         stop=stop_after_delay(OUTAGE),
-        before_sleep=told,
+        before_sleep=announce,
         reraise=True,
     )
 

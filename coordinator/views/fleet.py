@@ -48,7 +48,7 @@ class StalledView:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """The fleet as it stood at ``at``; those that are silent come last.
+    """The fleet at the time ``at``; silent processes come last.
 
     Attributes:
         swept_at: the last tick of any sweep.

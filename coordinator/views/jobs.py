@@ -61,7 +61,7 @@ class ForkView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job as it stood at ``at`` (seconds, by the clock of Redis).
+    """One job at the time ``at`` (seconds, by the clock of Redis).
 
     Attributes:
         why: explains the job and its groups that are not done, by id, from the same read; empty unless asked for.
@@ -201,7 +201,7 @@ class Queries:
     def took(self, state: JobState) -> dict[str, float]:
         """Seconds that groups which run now took when they last succeeded, in an earlier job of the same name.
 
-        Without those of which the last ``EARLIER`` jobs before this one do not tell, and beyond the first 500.
+        Only groups that one of the last ``EARLIER`` jobs before this one has run, and at most 500 groups.
         """
         groups = [group for group in state.active if state.record(group).state is GroupState.RUNNING][:500]
         if not groups:

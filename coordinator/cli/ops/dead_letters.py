@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.control import tell
+from unstuck.coordinator.cli.control import show_answers
 from unstuck.coordinator.cli.options import AsJson, Yes, confirm
 from unstuck.coordinator.cli.render.terminal import (
     clock,
@@ -101,7 +101,7 @@ def drop(reports: Reports = None, everything: All = False, yes: Yes = False, as_
 
 
 def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json: bool, word: str) -> None:
-    """Replay or drop each, and tell what came of it. One that is refused, or not there, never stops the others.
+    """Replay or drop each, and show the answers. One that is refused, or is not there, does not stop the others.
 
     Raises:
         BadRequest: neither ids nor ``--all``, or both; or nobody is there to confirm.
@@ -121,7 +121,7 @@ def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json
         resolve = client.drop_report if word == "drop" else client.replay_report
         results = [resolve(one) for one in (ids or [letter.id for letter in known])]
     answers = [{"id": one.id, "answer": one.word, "text": one.text} for one in results]
-    tell(word, answers, as_json, filtered=everything, none="there is no dead letter")
+    show_answers(word, answers, as_json, filtered=everything, none="there is no dead letter")
 
 
 def _listing(letters: Sequence[DeadLetter]) -> Table:
