@@ -13,8 +13,6 @@ from redis.retry import Retry
 from unstuck.coordinator.cli.exits import ELSEWHERE, unreachable
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.home import discover_redis_url
-from unstuck.coordinator.store.reports import ReportStream
-from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 
@@ -24,15 +22,10 @@ REPEATS = 1  # of a request on a connection that has answered before
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The client of a command, and the stream of reports."""
+    """The client of a command, and its connection to Redis."""
 
     client: Client
     redis: redis.Redis
-    url: str
-
-    @property
-    def stream(self) -> ReportStream:
-        return ReportStream(self.redis, Keys(self.client.settings.prefix), "command-line")
 
 
 def settings_here() -> Settings:
@@ -56,6 +49,6 @@ def connected(settings: Settings | None = None, otherwise: str = ELSEWHERE) -> I
             # server would hold a person for four times the timeout.
             store.ping()
             store.set_retry(Retry(ExponentialBackoff(base=0.05, cap=0.5), REPEATS))
-            yield Connection(client, store, url)
+            yield Connection(client, store)
         except redis.RedisError as error:
             raise unreachable(url, error, otherwise) from error

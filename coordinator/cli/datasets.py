@@ -6,9 +6,10 @@ import json
 from typing import Annotated, Any
 
 import typer
+from rich import filesize
 
 from unstuck.coordinator.cli.options import AsJson
-from unstuck.coordinator.cli.render.terminal import clock, emit, iso, size, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import clock, emit, iso, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import DatasetState, Warehouse
@@ -53,7 +54,7 @@ def datasets(
     )
     for dataset, state in sorted(found.items()):
         listing.add_row(
-            *(dataset, str(state.changed), f"{state.rows:,}", str(len(state.files)), size(_bytes(state))),
+            *(dataset, str(state.changed), f"{state.rows:,}", str(len(state.files)), filesize.decimal(_bytes(state))),
             *(clock(state.at), f"{state.job} ({state.job_name})"),
         )
     stdout.print(listing)
@@ -80,18 +81,16 @@ def _columns(state: DatasetState) -> list[dict[str, str]]:
 
 
 def _as_json(place: Warehouse, uri: str, dataset: str, state: DatasetState, files: bool) -> dict[str, Any]:
-    answer: dict[str, Any] = {
+    answer = {
         "dataset": dataset,
         "version": state.changed,
         "rows": state.rows,
+        "job": state.job,
+        "job_name": state.job_name,
         "files": len(state.files),
         "bytes": _bytes(state),
         "published_at": iso(state.at),
-        "job": state.job,
-        "job_name": state.job_name,
         "warehouse": uri,
         "columns": _columns(state),
     }
-    if files:
-        answer["paths"] = [place.storage.uri(file.path) for file in state.files]
-    return answer
+    return {**answer, "paths": [place.storage.uri(file.path) for file in state.files]} if files else answer

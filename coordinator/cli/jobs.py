@@ -1,8 +1,7 @@
-"""``unstuck list``, ``show`` and ``why``: how jobs stand, and what they wait for."""
+"""``unstuck list``, ``show`` and ``why``: the state of jobs, and what they wait for."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,15 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.options import AsJson, JobArgument, Named, Since, Statuses, resolve, since_time
-from unstuck.coordinator.cli.render.diff import diff_json, diff_lines
-from unstuck.coordinator.cli.render.json import job_json, listed_json
+from unstuck.coordinator.cli.options import AsJson, JobArgument, Named, Since, Statuses, resolve
+from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json
 from unstuck.coordinator.cli.render.terminal import (
     clock,
     coloured,
     count_of,
     emit,
-    iso,
     one_line,
     printable,
     stderr,
@@ -31,12 +28,12 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.client import Client
+from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.views.jobs import GroupView, JobView, ListedJob
+from unstuck.coordinator.views.jobs import JobView, ListedJob
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.report import Failure
 
 FAILED_SHOWN = 5  # groups whose errors are written out
 EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
@@ -50,15 +47,14 @@ def list_jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, the newest first, and what each waits for or how it ended."""
-    start = None if since is None else since_time(since)
     with connected() as connection:
-        jobs = connection.client.jobs(status=status or (), name=name, since=start, limit=limit)
+        jobs = connection.client.jobs(status=status or (), name=name, since=since, limit=limit)
         waits = _waits(connection.client, jobs)
     if as_json:
         emit([listed_json(job, waits.get(job.id, "")) for job in jobs])
         return
     if not jobs:
-        stderr.print("No jobs." if not (status or name or since) else "No job fits.")
+        stderr.print("No jobs." if not (status or name or since is not None) else "No job fits.")
         return
     stdout.print(_listing(jobs, waits, time.time()))
     if len(jobs) == limit:
@@ -121,6 +117,24 @@ def show(
         stdout.print(text)
 
 
+def diff_lines(view: JobView) -> Iterator[Text]:
+    """What was altered, and which groups ran with which revision."""
+    job = view.job
+    if not job.alterations:
+        yield Text(f"job {job.id} was never altered")
+        return
+    for number, one in enumerate(job.alterations, 1):
+        why = f": {one.reason}" if one.reason else ""
+        yield Text.assemble((f"revision {number}", "bold"), f"  {clock(one.at)} by {printable(one.by + why)}")
+        for change in one.changes:
+            old, new = (printable(in_words(change.path, value)) for value in (change.old, change.new))
+            yield Text.assemble(f"  {change.path}  ", (old, "red"), " → ", (new, "green"))
+    for member in view.claimed:
+        revision = member.record.revision
+        with_ = "as it is now" if revision == job.revision else f"revision {revision}" if revision else "as submitted"
+        yield Text.assemble((member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}")
+
+
 def _facts(view: JobView) -> Table:
     job = view.job
     times = {"submitted": job.submitted_at, "started": job.started_at, "ended": job.ended_at}
@@ -155,35 +169,27 @@ def _due(view: JobView) -> str:
 
 def errors_of(view: JobView) -> Iterator[Text | Padding]:
     """First and last error of every group that failed or is recovering, a few of them in full."""
-    troubled = [
+    failed = [
         member
         for group in view.groups
         for member in group.members
         if member.record.last_error and (member.state is GroupState.FAILED or member.record.recovering)
     ]
-    for member in troubled[:FAILED_SHOWN]:
+    for member in failed[:FAILED_SHOWN]:
         yield Text.assemble(
             "\n", (member.id, "bold"), " ", coloured(member.state), f" in attempt {member.record.epoch}"
         )
-        yield from _errors(member)
-    if len(troubled) > FAILED_SHOWN:
+        first, last = member.record.first_error, member.record.last_error
+        errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
+        for what, error in errors.items():
+            if error is not None:
+                yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), f" {printable(error.text)}")
+                if error.traceback:
+                    yield Padding(Text(printable(error.traceback.rstrip()), "dim"), (0, 0, 0, 4), expand=False)
+    if len(failed) > FAILED_SHOWN:
         yield Text(
-            f"\n… and {len(troubled) - FAILED_SHOWN} more groups with errors: unstuck show {view.job.id} --json", "dim"
+            f"\n… and {len(failed) - FAILED_SHOWN} more groups with errors: unstuck show {view.job.id} --json", "dim"
         )
-
-
-def _errors(member: GroupView) -> Iterator[Text | Padding]:
-    first, last = member.record.first_error, member.record.last_error
-    if first is not None and first != last:
-        yield from _error("first error", first)
-    if last is not None:
-        yield from _error("last error" if first != last else "error", last)
-
-
-def _error(what: str, failure: Failure) -> Iterator[Text | Padding]:
-    yield Text.assemble((f"  {what}: ", "dim"), (failure.code, "red"), f" {printable(failure.text)}")
-    if failure.traceback:
-        yield Padding(Text(printable(failure.traceback.rstrip()), "dim"), (0, 0, 0, 4), expand=False)
 
 
 def why(job: JobArgument, as_json: AsJson = False) -> None:
@@ -191,7 +197,7 @@ def why(job: JobArgument, as_json: AsJson = False) -> None:
     with connected() as connection:
         found = connection.client.explain(resolve(connection.client, job))
     if as_json:
-        emit([_as_json(one) for one in found])
+        emit([explanation_json(one) for one in found])
         return
     for one in found:
         stdout.print(Text.assemble((one.subject, "bold"), f"  {one.state}" if one.state else ""), soft_wrap=True)
@@ -201,26 +207,11 @@ def why(job: JobArgument, as_json: AsJson = False) -> None:
 
 
 def _explained(one: Explanation) -> list[tuple[str, str]]:
-    lines = [("why", one.what)]
-    if one.since:
-        lines.append(("since", clock(one.since)))
-    if one.tried:
-        lines.append(("tried", one.tried))
-    if one.next.at:
-        lines.append(("next", f"{clock(one.next.at)}: {one.next.what}"))
-    elif one.next.what:
-        lines.append(("next", one.next.what))
-    if one.ends.what:
-        lines.append(("ends", one.ends.what + (f", at {clock(one.ends.at)}" if one.ends.at else "")))
-    lines.extend(("try", command) for command in one.help)
-    return lines
-
-
-def _as_json(one: Explanation) -> dict[str, object]:
-    data = dataclasses.asdict(one)
-    following, ends = data.pop("next"), data.pop("ends")
-    data |= {"next_at": following["at"], "next_what": following["what"]}
-    data |= {"gives_up": ends["what"], "gives_up_at": ends["at"]}
-    for name in ("since", "next_at", "gives_up_at"):
-        data[name] = iso(data[name]) if data[name] else None
-    return {**data, "help": list(one.help)}
+    lines = {
+        "why": one.what,
+        "since": clock(one.since),
+        "tried": one.tried,
+        "next": f"{clock(one.next.at)}: {one.next.what}" if one.next.at else one.next.what,
+        "ends": f"{one.ends.what}, at {clock(one.ends.at)}" if one.ends.what and one.ends.at else one.ends.what,
+    }
+    return [*((label, text) for label, text in lines.items() if text), *(("try", command) for command in one.help)]

@@ -6,22 +6,25 @@ import datetime
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+from rich.table import Table
 
 from unstuck.coordinator.cli.exits import ExitCode
-from unstuck.coordinator.cli.render.terminal import stderr
+from unstuck.coordinator.cli.render.terminal import count_of, stderr
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import listed, suggestion
-from unstuck.coordinator.views.jobs import ListedJob
 from unstuck.tasks.duration import parse_duration
 
+T = TypeVar("T")
 LAST = "last"
+SHOWN = 20  # of what a command is meant for, listed before a person is asked
 STANDARD_INPUT = Path("-")
 _MINTED = re.compile(r"\d{8}T\d{6}-[a-z0-9]{8}")
 _LOOK_AT = 100_000  # jobs; as many as a listing ever answers with
@@ -40,8 +43,7 @@ def read_status(word: str) -> Status:
 def since_time(text: str) -> float:
     """Seconds since the epoch of ``2h`` (ago) or of an ISO time (local unless it says otherwise).
 
-    Raises:
-        typer.BadParameter: it is neither.
+    Raises: typer.BadParameter: it is neither.
     """
     try:
         return time.time() - parse_duration(text)
@@ -51,7 +53,7 @@ def since_time(text: str) -> float:
         return datetime.datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is neither a duration (2h, 7d) nor an ISO time (2013-12-31T12:00)", param_hint="--since"
+            f"{text!r} is neither a duration (2h, 7d) nor an ISO time (2013-12-31T12:00)"
         ) from None
 
 
@@ -99,7 +101,10 @@ Statuses = Annotated[
 ]
 Named = Annotated[str | None, typer.Option("--name", metavar="GLOB", help="Only jobs whose name fits.")]
 Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Only jobs submitted since: 2h, 7d, or 2013-12-31T12:00.")
+    float | None,
+    typer.Option(
+        "--since", parser=since_time, metavar="TIME", help="Only jobs submitted since: 2h, 7d, or 2013-12-31T12:00."
+    ),
 ]
 Params = Annotated[
     list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Set a parameter of the spec.")
@@ -132,7 +137,7 @@ def resolve(client: Client, word: str) -> str:
     for fits in (lambda job: job.id == word, lambda job: job.name == word):
         if (found := next(filter(fits, jobs), None)) is not None:
             return found.id  # the newest, for jobs are listed newest first
-    fitting = [job for job in jobs if _begins(job, word)]
+    fitting = [job for job in jobs if word and re.match(rf"(\w+-)?{re.escape(word)}", job.id)]
     if not fitting:
         raise NoSuchJob(
             f"no job {word} is in the store at {client.settings.prefix}: no job has this name, and no id begins with "
@@ -145,26 +150,32 @@ def resolve(client: Client, word: str) -> str:
     return fitting[0].id
 
 
-def _begins(job: ListedJob, word: str) -> bool:
-    return bool(word) and (job.id.startswith(word) or job.id.partition("-")[2].startswith(word))
-
-
-def confirm(question: str, would: str, yes: bool) -> None:
-    """Let a person decide. Returns if the answer is yes.
+def confirm(word: str, found: Sequence[T], what: str, listing: Callable[[Sequence[T]], Table], yes: bool) -> None:
+    """Show what a command is meant for, and let a person confirm it.
 
     Args:
-        would: what would be done, as a sentence for a script, where nobody can answer.
+        word: the command, and ``what`` it is for, in the singular.
+        listing: makes a table of the first few.
 
     Raises:
         BadRequest: nobody can be asked.
         typer.Exit: the answer is no.
     """
+    if not found:
+        return
+    stderr.print(listing(found[:SHOWN]))
+    if len(found) > SHOWN:
+        stderr.print(f"and {len(found) - SHOWN:,} more")
     if yes:
         return
+    count = count_of(len(found), what)
     if not (sys.stdin.isatty() and stderr.is_terminal):
-        raise BadRequest(f"{would}, and nobody is there to agree. Nothing was changed; give --yes if they are meant.")
+        raise BadRequest(
+            f"{word} would be given to {count}, and nobody is there to agree. Nothing was changed; give --yes if they "
+            "are meant."
+        )
     try:
-        answer = stderr.input(f"{question} [y/N] ", markup=False, emoji=False)
+        answer = stderr.input(f"{word}: {count}, as listed? [y/N] ", markup=False, emoji=False)
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):

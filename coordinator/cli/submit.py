@@ -39,10 +39,10 @@ def submit(
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
         submitted = connection.client.submit(job_spec, key=key, by=by)
-        _report(connection.client, job_spec.name, submitted, as_json)
+        _show_submitted(connection.client, job_spec.name, submitted, as_json)
         code = ExitCode.FINE
         if wait:
-            code = await_end(connection, submitted.id, for_people(as_json))
+            code = await_end(connection.client, submitted.id, for_people(as_json))
         if as_json:
             answer: dict[str, Any] = {"id": submitted.id, "name": job_spec.name, "new": submitted.new}
             emit({**job_json(connection.client.show(submitted.id)), **answer} if wait else answer)
@@ -51,7 +51,7 @@ def submit(
     raise typer.Exit(code)
 
 
-def _report(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
+def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
     """Say which job this is, whether it is new, and whether its warehouse is."""
     out = for_people(as_json)
     if submitted.new_warehouse:

@@ -6,10 +6,9 @@ Both only read: leaving, or losing the store for a while, changes nothing for th
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import redis
 import typer
@@ -18,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from unstuck.coordinator.cli.connection import Connection, connected
+from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import Follow, JobArgument, JsonLines, resolve
 from unstuck.coordinator.cli.render.terminal import (
@@ -41,80 +40,62 @@ from unstuck.tasks.duration import format_duration
 
 EVERY = 0.5  # seconds between two reads
 OUTAGE = 60.0  # seconds that a watcher waits for a store that was there before
-STANDS = 10.0  # seconds without an event after which a line says what the job waits for
+QUIET = 10.0  # seconds without an event after which a line says what the job waits for
 FRAMES = 4  # per second, so that clocks tick between two reads
 JOB_EVERY = 2.0  # seconds between two reads of the job itself, which may end without an event
 CHANGES = 5  # of one alter, written out
 
-T = TypeVar("T")
 Event = dict[str, Any]
+Ask = Callable[[Callable[[], Any]], Any]  # asks Redis, and again while it is away
 Footer = Callable[[], str]
 _ENDS = {str(status) for status in TERMINAL}
 
 
-class Ask(Protocol):
-    """Asks Redis, and again while it is away."""
+def events_of(
+    client: Client,
+    job: str,
+    *,
+    follow: bool = True,
+    ask: Ask = lambda question: question(),
+    on_quiet: Callable[[], None] | None = None,
+) -> Iterator[tuple[str, Event]]:
+    """The events of a job, oldest first.
 
-    def __call__(self, question: Callable[[], T], /) -> T: ...
-
-
-def _once(question: Callable[[], T], /) -> T:
-    return question()
-
-
-class EventLines:
-    """The events of one job, each once."""
-
-    def __init__(self, client: Client, job: str, ask: Ask = _once) -> None:
-        self._client, self._job, self._ask = client, job, ask
-        self._after = "-"
-
-    def new(self) -> Iterator[tuple[str, Event]]:
-        """Those since the last call, oldest first."""
-        while found := self._ask(lambda: self._client.queries.events(self._job, self._after)):
-            self._after = found[-1][0]
+    Args:
+        follow: go on with each event as it comes, until the job has ended.
+        on_quiet: called once in each stretch of ``QUIET`` seconds without an event.
+    """
+    after = "-"
+    read_at = -JOB_EVERY
+    last_event = time.monotonic()
+    ended = not follow
+    while True:
+        if follow and time.monotonic() - read_at >= JOB_EVERY:
+            # Asked before the events are read, so that the last of them is among those read.
+            ended = ask(lambda: client.show(job)).job.terminal
+            read_at = time.monotonic()
+        while found := ask(lambda: client.queries.events(job, after)):  # noqa: B023 - asked at once
+            after = found[-1][0]
+            last_event = time.monotonic()
+            ended = ended or any("group" not in event and event["kind"] in _ENDS for _, event in found)
             yield from found
+        if ended:
+            return
+        if on_quiet is not None and time.monotonic() - last_event >= QUIET:
+            on_quiet()
+            last_event = math.inf  # until the next event
+        time.sleep(EVERY)
 
-    def follow(
-        self, every: float, quiet: float = 0.0, on_quiet: Callable[[], None] | None = None
-    ) -> Iterator[tuple[str, Event]]:
-        """All of them, and each as it comes, until the job has ended.
 
-        Args:
-            on_quiet: called once in each stretch of ``quiet`` seconds without an event.
-        """
-        looked = -JOB_EVERY
-        news = time.monotonic()
-        while True:
-            ended = False
-            if time.monotonic() - looked >= JOB_EVERY:
-                # Asked before the events are read, so that the last of them is among those read.
-                ended = self._ask(lambda: self._client.show(self._job)).job.terminal
-                looked = time.monotonic()
-            for entry, event in self.new():
-                ended = ended or ("group" not in event and event["kind"] in _ENDS)
-                news = time.monotonic()
-                yield entry, event
-            if ended:
-                return
-            if on_quiet is not None and time.monotonic() - news >= quiet:
-                on_quiet()
-                news = math.inf  # until the next event
-            time.sleep(every)
+_WORDS = {"worker": "on", "claimant": "claimant", "queue": "queue"}  # before the value of a field of an event
 
 
 def event_text(event: Event) -> Text:
     """One event as one line."""
     group = str(event.get("group", ""))
-    parts = []
+    parts = [f"{word} {event[key]}" for key, word in _WORDS.items() if event.get(key)]
     if "epoch" in event and event["kind"] != REFUSED:  # its sentence says so itself
-        parts.append(f"attempt {event['epoch']}")
-    if event.get("worker"):
-        parts.append(f"on {event['worker']}")
-    if event.get("claimant"):
-        parts.append(f"claimant {event['claimant']}")
-    if event.get("queue"):
-        parts.append(f"queue {event['queue']}")
+        parts.insert(0, f"attempt {event['epoch']}")
     if "rows" in event:
         parts.append(count_of(event["rows"], "row"))
     changes = event.get("changes") or ()  # of an alter
@@ -149,8 +130,7 @@ def events(job: JobArgument, follow: Follow = False, as_json: JsonLines = False)
         client = connection.client
         job_id = resolve(client, job)
         client.show(job_id)  # a job without events is not the same as no job
-        lines = EventLines(client, job_id)
-        for entry, event in lines.follow(0.5) if follow else lines.new():
+        for entry, event in events_of(client, job_id, follow=follow):
             if as_json:
                 times = {key: iso(event[key]) for key in ("at", "next_at") if key in event}
                 emit_line({"entry": entry, **event, **times})
@@ -162,10 +142,10 @@ def watch(job: JobArgument) -> None:
     """Watch a job until it ends: a live tree with progress bars. Exit code 1 if it does not finish well."""
     with connected() as connection:
         job_id = resolve(connection.client, job)
-        raise typer.Exit(await_end(connection, job_id, stdout))
+        raise typer.Exit(await_end(connection.client, job_id, stdout))
 
 
-def await_end(connection: Connection, job_id: str, console: Console, footer: Footer | None = None) -> ExitCode:
+def await_end(client: Client, job_id: str, console: Console, footer: Footer | None = None) -> ExitCode:
     """Show the job on ``console`` until it has ended or the person leaves, and say how it ended.
 
     Args:
@@ -175,7 +155,7 @@ def await_end(connection: Connection, job_id: str, console: Console, footer: Foo
     Raises: NoSuchJob; redis.RedisError: the store was away for longer than a minute. The job goes on.
     """
     try:
-        view = _live(connection, job_id, console, footer) if can_live(console) else _lines(connection, job_id, console)
+        view = _live(client, job_id, console, footer) if can_live(console) else _lines(client, job_id, console)
     except KeyboardInterrupt:
         console.print(f"You have left; job {job_id} goes on. Come back with: unstuck watch {job_id}", soft_wrap=True)
         return ExitCode.INTERRUPTED
@@ -198,91 +178,68 @@ def conclusion(view: JobView) -> Iterator[Text]:
         yield Text(f"  errors  unstuck show {job.id}\n  logs    unstuck logs {job.id}")
 
 
-class PatientStore:
-    """Repeats a question while Redis is away, and says so once per outage."""
+def _through_outages(say: Callable[[str], object]) -> Retrying:
+    """Repeats a question while Redis is away, for a minute at most, and says so once per outage."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-
-    def ask(self, question: Callable[[], T], /) -> T:
-        """The answer of ``question``. Raises: redis.RedisError: none within a minute, or a refusal."""
-        return Retrying(
-            retry=retry_if_exception(_passing),
-            wait=wait_fixed(0.5),
-            stop=stop_after_delay(OUTAGE),
-            before_sleep=self._told,
-            reraise=True,
-        )(question)
-
-    def _told(self, state: RetryCallState) -> None:
+    def announce(state: RetryCallState) -> None:
         if state.attempt_number == 1:
-            self._say("Redis does not answer; waiting for it. The job is not affected by this.")
+            say("Redis does not answer; waiting for it. The job is not affected by this.")
+
+    return Retrying(
+        retry=retry_if_exception(_may_pass),
+        wait=wait_fixed(0.5),
+        stop=stop_after_delay(OUTAGE),
+        before_sleep=announce,
+        reraise=True,
+    )
 
 
-def _passing(error: BaseException) -> bool:
-    """An outage that may pass by itself; a refusal does not."""
+def _may_pass(error: BaseException) -> bool:
+    """An outage may pass by itself; a refusal does not."""
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) and not isinstance(
         error, redis.AuthenticationError
     )
 
 
-def _live(connection: Connection, job_id: str, console: Console, footer: Footer | None) -> JobView:
-    # Read before the display starts, so that an error stands alone on the screen.
-    latest = _Latest(_read(connection, job_id))
-    store = PatientStore(console.print)
+def _live(client: Client, job_id: str, console: Console, footer: Footer | None) -> JobView:
+    def read() -> tuple[JobView, float]:
+        return client.show(job_id, why=True, members=MEMBERS), time.monotonic()
+
+    latest = read()  # before the display starts, so that an error stands alone on the screen
+    ask = _through_outages(console.print)
 
     def frame() -> RenderableType:
-        view, at = latest.now()
+        view, read_at = latest
         below = [Text(footer(), "dim")] if footer is not None and not view.job.terminal else []
+        at = view.at + time.monotonic() - read_at  # the clock of the store, as it runs on from the read
         return Group(job_tree(view, at, console.height - 2 - len(below)), *below)
 
     with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, vertical_overflow="crop") as live:
-        while not latest.view.job.terminal:
+        while not latest[0].job.terminal:
             asked = time.monotonic()
-            latest.set(store.ask(lambda: _read(connection, job_id)))
+            latest = ask(read)
             # A job of ten thousand groups takes a while to read: spend most of the time not reading it.
             time.sleep(max(EVERY, 4 * (time.monotonic() - asked)))
         live.refresh()
-    return latest.view
+    return latest[0]
 
 
-def _read(connection: Connection, job_id: str) -> JobView:
-    return connection.client.show(job_id, why=True, members=MEMBERS)
+def _lines(client: Client, job_id: str, console: Console) -> JobView:
+    """One line per event from the first on, and one line each time that nothing happens for a while."""
+    client.show(job_id)  # an error now is an answer, and later an outage to wait out
+    ask = _through_outages(console.print)
 
-
-class _Latest:
-    """The newest view, and the clock of the store as it runs on from there. Read by the drawing thread."""
-
-    def __init__(self, view: JobView) -> None:
-        self._mutex = threading.Lock()
-        self.view = view
-        self._seen = time.monotonic()
-
-    def set(self, view: JobView) -> None:
-        with self._mutex:
-            self.view, self._seen = view, time.monotonic()
-
-    def now(self) -> tuple[JobView, float]:
-        with self._mutex:
-            return self.view, self.view.at + (time.monotonic() - self._seen)
-
-
-def _lines(connection: Connection, job_id: str, console: Console) -> JobView:
-    """One line per event from the first on, and one line each time that the job stands still."""
-    connection.client.show(job_id)  # an error now is an answer, and later an outage to wait out
-    ask = PatientStore(console.print).ask
-
-    def stands() -> None:
-        if text := standing(ask(lambda: _read(connection, job_id))):
+    def say_why() -> None:
+        if text := waiting(ask(lambda: client.show(job_id, why=True, members=MEMBERS))):
             console.print(text, soft_wrap=True)
 
-    for _, event in EventLines(connection.client, job_id, ask).follow(EVERY, STANDS, stands):
+    for _, event in events_of(client, job_id, ask=ask, on_quiet=say_why):
         console.print(event_text(event), soft_wrap=True)
-    return ask(lambda: connection.client.show(job_id))
+    return ask(lambda: client.show(job_id))
 
 
-def standing(view: JobView) -> Text | None:
-    """Why a job stands still, as one line; None where something runs, for then the events have said what."""
+def waiting(view: JobView) -> Text | None:
+    """What a job waits for, as one line; None where something runs, for then the events have said what."""
     runs = any(group.census.get(state) for group in view.groups for state in (GroupState.RUNNING, GroupState.CANCELING))
     why = "" if runs or view.job.terminal else view.why_line(view.job.id)
-    return Text(f"{clock(view.at)}  stands      {one_line(why)}", "yellow") if why else None
+    return Text(f"{clock(view.at)}  waiting     {one_line(why)}", "yellow") if why else None

@@ -5,18 +5,17 @@ A process that died without a goodbye is shown as silent for an hour, since that
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import cast
 
 import redis
 
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.loading import bare_state
 from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.views.jobs import Queries
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
 
@@ -49,7 +48,7 @@ class StalledView:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """The fleet as it stood at ``at``; those that are silent come last.
+    """The fleet at the time ``at``; silent processes come last.
 
     Attributes:
         swept_at: the last tick of any sweep.
@@ -121,20 +120,10 @@ def _queues(
 
 def _wanted(client: redis.Redis, keys: Keys) -> set[str]:
     """The queues that groups of open jobs name: the only trace of a queue to which nobody ever listened."""
+    still_open = [status for status in Status if not status.terminal]
+    jobs = Queries(client, keys).jobs(status=still_open, limit=JOBS_LOOKED_AT)
+    queued = [job.id for job in jobs if job.groups.get(GroupState.QUEUED)]
     pipe = client.pipeline(transaction=False)
-    for status in Status:
-        if not status.terminal:
-            pipe.zrevrange(keys.status(status), 0, JOBS_LOOKED_AT - 1)
-    jobs = [job for found in pipe.execute() for job in found][:JOBS_LOOKED_AT]
-    if not jobs:
-        return set()
-    summaries = cast(list[str | None], client.hmget(keys.summary, jobs))
-    pipe = client.pipeline(transaction=False)
-    queued = [
-        job
-        for job, text in zip(jobs, summaries, strict=True)
-        if text is not None and json.loads(text)["groups"].get(GroupState.QUEUED)
-    ]
     for job in queued:
         pipe.hgetall(keys.of(job).job)
     wanted: set[str] = set()

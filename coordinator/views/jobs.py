@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import redis
+from pydantic import TypeAdapter
 
 from unstuck.coordinator.explain.explanation import Explanation, Idle
 from unstuck.coordinator.model.loading import state_of
@@ -22,16 +23,17 @@ from unstuck.tasks.protocol.token import split_member
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """One group, or one member of a fork, as people see it.
-
-    ``progress`` is the last progress of the runner (``Attempt.told``).
-    """
+    """One group, or one member of a fork, as people see it."""
 
     id: str
     record: GroupRecord
     value: Scalar | None = None
     attempt: Attempt | None = None
-    progress: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """The last progress of the runner (``Attempt.told``)."""
+        return {} if self.attempt is None else self.attempt.told
 
     @property
     def state(self) -> GroupState:
@@ -59,7 +61,7 @@ class ForkView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job as it stood at ``at`` (seconds, by the clock of Redis).
+    """One job at the time ``at`` (seconds, by the clock of Redis).
 
     Attributes:
         why: explains the job and its groups that are not done, by id, from the same read; empty unless asked for.
@@ -81,6 +83,11 @@ class JobView:
     @property
     def total(self) -> int:
         return sum(group.total for group in self.groups)
+
+    @property
+    def claimed(self) -> list[GroupView]:
+        """Groups and members of which a worker ever claimed an attempt."""
+        return [member for group in self.groups for member in group.members if member.record.started_at]
 
     def why_line(self, subject: str, at: float | None = None) -> str:
         """The reason why the job or group ``subject`` waits, in one line, as of ``at``; empty if it is not known."""
@@ -124,14 +131,6 @@ class Queries:
         self._redis = client
         self._keys = keys
 
-    def show(self, job: str) -> JobView | None:
-        """Everything about one job, read in one transaction; None if there is no such job."""
-        found = self.state(job)
-        if found is None:
-            return None
-        state, at, due = found
-        return view_of(state, at, due)
-
     def state(self, job: str) -> tuple[JobState, float, float | None] | None:
         """The state of a job as a decision sees it, the time of Redis, and when the job is due.
 
@@ -139,10 +138,8 @@ class Queries:
         """
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=True)
-        pipe.hgetall(keys.job)
-        pipe.hgetall(keys.groups)
-        pipe.hgetall(keys.forks)
-        pipe.hgetall(keys.attempts)
+        for key in (keys.job, keys.groups, keys.forks, keys.attempts):
+            pipe.hgetall(key)
         pipe.zscore(self._keys.due, job)
         pipe.time()
         fields, groups, forks, attempts, due, (seconds, micros) = pipe.execute()
@@ -176,15 +173,12 @@ class Queries:
             pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
         found: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
         found.sort(key=lambda item: item[1], reverse=True)
-        ids = [job for job, _ in found]
         listed: list[ListedJob] = []
-        for start in range(0, len(ids), 500):
-            chunk = ids[start : start + 500]
-            for text in cast(list[str | None], self._redis.hmget(self._keys.summary, chunk)):
-                if text is None:
-                    continue
-                line = _listed(text)
-                if name is None or fnmatch.fnmatchcase(line.name, name):
+        for start in range(0, len(found), 500):
+            ids = [job for job, _ in found[start : start + 500]]
+            for text in cast(list[str | None], self._redis.hmget(self._keys.summary, ids)):
+                line = None if text is None else _listed(text)
+                if line is not None and (name is None or fnmatch.fnmatchcase(line.name, name)):
                     listed.append(line)
                 if len(listed) == limit:
                     return listed
@@ -207,7 +201,7 @@ class Queries:
     def took(self, state: JobState) -> dict[str, float]:
         """Seconds that groups which run now took when they last succeeded, in an earlier job of the same name.
 
-        Without those of which the last ``EARLIER`` jobs before this one do not tell, and beyond the first 500.
+        Only groups that one of the last ``EARLIER`` jobs before this one has run, and at most 500 groups.
         """
         groups = [group for group in state.active if state.record(group).state is GroupState.RUNNING][:500]
         if not groups:
@@ -247,25 +241,8 @@ def _fork_view(state: JobState, name: str) -> ForkView:
     whole = state.ended_whole(name)
     total = 1 if whole or not count else count
     census = dict(state.census[name])
-    waiting = total - sum(census.values())
-    if waiting:
+    if waiting := total - sum(census.values()):
         census[GroupState.WAITING] = census.get(GroupState.WAITING, 0) + waiting
-    members = []
-    for member in state.members(name):
-        record = state.groups.get(member)
-        if record is None:
-            continue
-        attempt = state.attempts.get(member)
-        _, ordinal = split_member(member)
-        members.append(
-            GroupView(
-                member,
-                record,
-                None if ordinal is None else state.plan.member_value(name, ordinal, state.collected),
-                attempt,
-                {} if attempt is None else attempt.told,
-            )
-        )
     return ForkView(
         name,
         planned.spec.needs,
@@ -275,21 +252,19 @@ def _fork_view(state: JobState, name: str) -> ForkView:
         count is not None or whole,
         total,
         census,
-        tuple(members),
+        tuple(_group_view(state, name, member) for member in state.members(name) if member in state.groups),
     )
+
+
+def _group_view(state: JobState, name: str, member: str) -> GroupView:
+    _, ordinal = split_member(member)
+    value = None if ordinal is None else state.plan.member_value(name, ordinal, state.collected)
+    return GroupView(member, state.groups[member], value, state.attempts.get(member))
+
+
+_LISTED: TypeAdapter[ListedJob] = TypeAdapter(ListedJob)
 
 
 def _listed(text: str) -> ListedJob:
-    data = json.loads(text)
-    return ListedJob(
-        data["id"],
-        data["name"],
-        Status(data["status"]),
-        float(data["submitted_at"]),
-        float(data["started_at"]),
-        float(data["ended_at"]),
-        {state: int(n) for state, n in data["groups"].items()},
-        data["total"],
-        int(data["version"]),
-        Reason(**data["reason"]) if data["reason"] else None,
-    )
+    # Not pydantic's own JSON, which refuses half of a surrogate pair.
+    return _LISTED.validate_python(json.loads(text))

@@ -26,8 +26,8 @@ def left_lying(view: FleetView, stalled_after: float) -> dict[str, str]:
             continue
         lies = f"queue {queue.name}, the oldest for {format_duration(view.at - queue.oldest_since)}"
         if queue.name == CONTROL_QUEUE:
-            if heads := [f"{one.host}:{one.pid}" for one in view.coordinators if not one.silent]:
-                found[queue.name] = f"{lies}, and nobody takes them: they are for the coordinators {some(heads)}"
+            if live := [f"{one.host}:{one.pid}" for one in view.coordinators if not one.silent]:
+                found[queue.name] = f"{lies}, and nobody takes them: they are for the coordinators {some(live)}"
             continue
         idle = {
             f"{one.host}:{one.worker_pid}"
@@ -49,13 +49,13 @@ def all_at_work(view: FleetView) -> dict[str, str]:
         listening = [one for one in view.runners if not one.silent and queue in one.queues]
         if listening and all(one.job is not None for one in listening):
             busy[queue] = sorted(listening, key=lambda one: one.since or view.at)
-    told = {}
+    sentences = {}
     for queue, runners in busy.items():
         first = runners[0]
         who = "it is at work," if len(runners) == 1 else f"all {len(runners)} are at work, the longest"
         seconds = max(0.0, view.at - (first.since or view.at))
-        told[queue] = f"{who} for {format_duration(seconds)} on {first.group} of job {first.job}"
-    return told
+        sentences[queue] = f"{who} for {format_duration(seconds)} on {first.group} of job {first.job}"
+    return sentences
 
 
 def some(names: list[str]) -> str:

@@ -116,7 +116,7 @@ def test_nothing_is_dropped_nor_all_replayed_unless_somebody_agrees(
     done = cli("dead", "replay", "--all", "--yes")
     assert (done.returncode, done.stdout) == (0, "replay: 2 replayed\n")
     assert parked(client) == []
-    assert cli("dead", "drop", "--all").stdout == "drop: no report is parked\n"
+    assert cli("dead", "drop", "--all").stdout == "drop: there is no dead letter\n"
 
 
 def test_a_person_who_says_no_drops_nothing(cli: Cli, client: redis.Redis) -> None:
@@ -124,7 +124,7 @@ def test_a_person_who_says_no_drops_nothing(cli: Cli, client: redis.Redis) -> No
     for answer, code, left in (("n", 1, 1), ("y", 0, 0)):
         terminal = Terminal(cli, "dead", "drop", report)
         try:
-            terminal.shows(r"drop: 1 parked report, as listed\? \[y/N\]")
+            terminal.shows(r"drop: 1 dead letter, as listed\? \[y/N\]")
             terminal.type(f"{answer}\n")
             assert terminal.end() == code
         finally:

@@ -24,7 +24,6 @@ from tests.cli.conftest import ByHand, Cli
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.cli import watch
-from unstuck.coordinator.cli.connection import Connection
 from unstuck.coordinator.explain import job as explain_job
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse
@@ -174,23 +173,19 @@ def test_a_watcher_outlives_a_restart_of_redis(cli: Cli, tmp_path: Path) -> None
         server.stop()
 
 
-def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(
-    hand: ByHand, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(hand: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log of a CI that ends in SUBMITTED or QUEUED helps nobody."""
-    monkeypatch.setattr(watch, "STANDS", 0.3)
+    monkeypatch.setattr(watch, "QUIET", 0.3)
     monkeypatch.setattr(watch, "EVERY", 0.05)
     monkeypatch.setattr(explain_job, "LONELY", 0.1)
     job = hand.submit({"name": "only", "queue": "gpu"})
     drawn = io.StringIO()
     console = Console(file=drawn, width=1000)
-    waiting = threading.Thread(
-        target=watch.await_end, args=(Connection(hand.client, client, ""), job, console), daemon=True
-    )
+    waiting = threading.Thread(target=watch.await_end, args=(hand.client, job, console), daemon=True)
     waiting.start()
 
     def stood(word: str) -> list[str]:
-        return [line for line in drawn.getvalue().splitlines() if "  stands  " in line and word in line]
+        return [line for line in drawn.getvalue().splitlines() if "  waiting  " in line and word in line]
 
     # Given: no coordinator. Then: it says so; and with one, that nobody listens to the queue.
     wait_until(lambda: stood("no coordinator has looked at this job"), 5, "a word about coordinators")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.control import SHOWN
-from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.control import show_answers
 from unstuck.coordinator.cli.options import AsJson, Yes, confirm
 from unstuck.coordinator.cli.render.terminal import (
     clock,
-    count_of,
     emit,
-    for_people,
     iso,
     one_line,
     printable,
@@ -25,18 +24,18 @@ from unstuck.coordinator.cli.render.terminal import (
     stdout,
     table,
 )
-from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
-from unstuck.coordinator.store.dead_letters import DeadLetterAnswer, DeadLetterResult, unreadable
-from unstuck.coordinator.store.reports import DeadLetter
+from unstuck.coordinator.store.dead_letters import unreadable
+from unstuck.coordinator.store.reports import DeadLetter, ReportStream
 from unstuck.tasks.protocol.failure import shorten
+from unstuck.tasks.protocol.keys import Keys
 
 MOST = 200  # characters of one value in a table; `dead show` and --json have it whole
 
 dead = typer.Typer(help="Reports of workers that nobody could apply.", no_args_is_help=True)
 
 Reports = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids, as `unstuck dead list` shows them.")]
-All = Annotated[bool, typer.Option("--all", help="Every report that is parked now.")]
+All = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
 
 
 @dead.callback()
@@ -48,23 +47,24 @@ def _reports() -> None:
 def list_dead(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 100, as_json: AsJson = False
 ) -> None:
-    """List parked reports, the newest first, with the reason for each."""
+    """List dead letters, the newest first, with the reason for each."""
     with connected() as connection:
-        parked = connection.stream.dead_letters(limit)
+        stream = ReportStream(connection.redis, Keys(connection.client.settings.prefix), "command-line")
+        letters = stream.dead_letters(limit)
     if as_json:
-        emit([report_json(one) for one in parked])
+        emit([report_json(one) for one in letters])
         return
-    if not parked:
-        stderr.print("No parked reports.")
+    if not letters:
+        stderr.print("No dead letters.")
         return
-    stdout.print(_listing(parked))
+    stdout.print(_listing(letters))
 
 
 @dead.command("show", epilog="Example: unstuck dead show 1388530799000-0")
 def show_dead(
     report: Annotated[str, typer.Argument(metavar="ID", help="Of a report.")], as_json: AsJson = False
 ) -> None:
-    """Show one parked report: why and when it was parked, and, at the end, what it says, word for word."""
+    """Show one dead letter: why and when it was set aside, and, at the end, what it says, word for word."""
     with connected() as connection:
         one = connection.client.dead_letters.get(report)
     if as_json:
@@ -74,7 +74,7 @@ def show_dead(
     shown = table("", "")
     for name, value in (
         ("report", one.id),
-        ("parked", clock(_at(one.id))),
+        ("set aside", clock(_at(one.id))),
         ("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),
         ("deliveries", str(one.deliveries) if one.deliveries else "not recorded"),
         ("reason", one.reason),
@@ -90,88 +90,43 @@ def show_dead(
 
 @dead.command("replay", epilog="Example: unstuck dead replay --all")
 def replay(reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Put parked reports back, for a coordinator to apply. Refused for what would only be parked again."""
-    _treat(reports, everything, yes, as_json, "replay", lambda client: client.replay_report)
+    """Put dead letters back, for a coordinator to apply. Refused for what would only be a dead letter again."""
+    _resolve(reports, everything, yes, as_json, "replay")
 
 
 @dead.command("drop", epilog="Example: unstuck dead drop 1388530799000-0 --yes")
 def drop(reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Remove parked reports for good. Asks first."""
-    _treat(reports, everything, yes, as_json, "drop", lambda client: client.drop_report)
+    """Remove dead letters for good. Asks first."""
+    _resolve(reports, everything, yes, as_json, "drop")
 
 
-def _treat(
-    reports: Sequence[str] | None,
-    everything: bool,
-    yes: bool,
-    as_json: bool,
-    word: str,
-    treatment: Callable[[Client], Callable[[str], DeadLetterResult]],
-) -> None:
-    """Do it to each, and say what came of it. One that is refused, or not there, never stops the others.
+def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json: bool, word: str) -> None:
+    """Replay or drop each, and show the answers. One that is refused, or is not there, does not stop the others.
 
     Raises:
-        BadRequest: neither ids nor ``--all``, or both; or nobody there who could agree.
+        BadRequest: neither ids nor ``--all``, or both; or nobody is there to confirm.
         typer.Exit: not all could be done, or a person said no.
     """
     if bool(reports) == everything:
         raise BadRequest(f"unstuck dead {word} takes ids, as `unstuck dead list` shows them, or --all")
     with connected() as connection:
         client = connection.client
-        ids = [one.id for one in _chosen(client, word, yes)] if everything else list(dict.fromkeys(reports or ()))
-        if not everything and word == "drop":
-            _agree(word, _known(client, ids), yes)
-        do = treatment(client)
-        treated = [do(one) for one in ids]
-    if as_json:
-        emit([{"id": one.id, "answer": str(one.word), "text": one.text} for one in treated])
-    for one in () if as_json else treated:
-        bad = one.word in (DeadLetterAnswer.REFUSED, DeadLetterAnswer.GONE)
-        if bad or not everything:
-            (stderr if bad else stdout).print(printable(one.text), soft_wrap=True)
-    if everything:
-        counted = ((sum(one.word is answer for one in treated), str(answer).lower()) for answer in DeadLetterAnswer)
-        told = ", ".join(f"{count:,} {name}" for count, name in counted if count) or "no report is parked"
-        for_people(as_json).print(f"{word}: {told}", soft_wrap=True)
-    words = {one.word for one in treated}
-    if DeadLetterAnswer.REFUSED in words:
-        raise typer.Exit(ExitCode.REFUSED)
-    if DeadLetterAnswer.GONE in words:
-        raise typer.Exit(ExitCode.NO_SUCH_JOB)
+        ids = list(dict.fromkeys(reports or ()))
+        known: list[DeadLetter] = client.dead_letters.all() if everything else []
+        for one in ids:
+            with suppress(NoSuchReport):  # its answer says so
+                known.append(client.dead_letters.get(one))
+        if everything or word == "drop":
+            confirm(word, known, "dead letter", _listing, yes)
+        resolve = client.drop_report if word == "drop" else client.replay_report
+        results = [resolve(one) for one in (ids or [letter.id for letter in known])]
+    answers = [{"id": one.id, "answer": one.word, "text": one.text} for one in results]
+    show_answers(word, answers, as_json, filtered=everything, none="there is no dead letter")
 
 
-def _known(client: Client, ids: Sequence[str]) -> list[DeadLetter]:
-    """Those of ``ids`` that are parked."""
-    found = []
-    for one in ids:
-        try:
-            found.append(client.dead_letters.get(one))
-        except NoSuchReport:
-            continue  # said of it in its turn
-    return found
-
-
-def _chosen(client: Client, word: str, yes: bool) -> list[DeadLetter]:
-    """All that are parked, once a person has agreed."""
-    parked = client.dead_letters.all()
-    _agree(word, parked, yes)
-    return parked
-
-
-def _agree(word: str, parked: Sequence[DeadLetter], yes: bool) -> None:
-    """Show which are meant and let a person decide. Raises: BadRequest, typer.Exit."""
-    if not parked:
-        return
-    stderr.print(_listing(parked[:SHOWN]))
-    if len(parked) > SHOWN:
-        stderr.print(f"and {len(parked) - SHOWN:,} more")
-    count = count_of(len(parked), "parked report")
-    confirm(f"{word}: {count}, as listed?", f"{word} would be done to {count}", yes)
-
-
-def _listing(parked: Sequence[DeadLetter]) -> Any:
+def _listing(letters: Sequence[DeadLetter]) -> Table:
     listing = table("ID", "WHEN", "KIND", "TOKEN", "DELIVERIES", "REASON", right=("DELIVERIES",))
-    for one in parked:
+    for one in letters:
         listing.add_row(
             *(one.id, clock(_at(one.id)), Text(_cut(one.fields.get("kind", "?")))),
             *(Text(_cut(one.fields.get("token", "?"))), str(one.deliveries or "?"), Text(_cut(one.reason))),
@@ -185,7 +140,7 @@ def _cut(text: str) -> str:
 
 
 def report_json(one: DeadLetter) -> dict[str, Any]:
-    """A parked report as ``list`` and ``show`` give it. ``deliveries`` is null where that was not recorded."""
+    """A dead letter as ``list`` and ``show`` give it. ``deliveries`` is null where that was not recorded."""
     return {
         "id": one.id,
         "at": iso(_at(one.id)),

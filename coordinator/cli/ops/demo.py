@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
-import signal
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +52,8 @@ def demo(
             if keep and code is not ExitCode.INTERRUPTED:
                 say("\nThe fleet stays up until Ctrl-C. In another terminal:")
                 say(f"  UNSTUCK_REDIS_URL={fleet.redis_url} {program(CHECKOUT)} list", soft_wrap=True)
-                _until_interrupted()
+                with suppress(KeyboardInterrupt):
+                    threading.Event().wait()
         except KeyboardInterrupt:
             code = ExitCode.INTERRUPTED
         say("Stopping the fleet …")
@@ -72,10 +74,9 @@ def missing(checkout: Path) -> list[str]:
 
 
 def _prepare(home: Path) -> None:
-    """The environment and folder that the fleet's processes inherit: a Valkey and a warehouse of the demo's own, and
-    a place from which ``examples`` can be imported."""
+    """Give the fleet's processes a Valkey and a warehouse of their own, and let them import ``examples``."""
     os.environ.pop("UNSTUCK_REDIS_URL", None)
-    os.environ.setdefault("UNSTUCK_DRAIN_GRACE", "2s")  # whoever interrupts a demo does not want to wait
+    os.environ.setdefault("UNSTUCK_DRAIN_GRACE", "2s")  # a person who interrupts a demo does not want to wait
     os.environ["UNSTUCK_WAREHOUSE"] = str(home / "warehouse")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
     os.chdir(CHECKOUT)
@@ -95,7 +96,7 @@ def _run(fleet: LocalFleet, settings: Settings) -> ExitCode:
     with connected(settings) as connection:
         submitted = connection.client.submit(JobSpec.from_file(SPEC))
         stdout.print(f"Submitted {SPEC}: job {submitted.id}\n")
-        code = await_end(connection, submitted.id, stdout, (lambda: footer(fleet)) if can_live(stdout) else None)
+        code = await_end(connection.client, submitted.id, stdout, (lambda: footer(fleet)) if can_live(stdout) else None)
     if code is ExitCode.FINE:
         _show_report(settings.warehouse)
     # Unwrapped: a line that the terminal breaks by itself is copied whole.
@@ -131,11 +132,3 @@ def _show_report(warehouse: str) -> None:
         shown.add_row(str(row["name"]), str(row["value"]))
     stdout.print()
     stdout.print(shown)
-
-
-def _until_interrupted() -> None:
-    try:
-        while True:
-            signal.pause()
-    except KeyboardInterrupt:
-        return

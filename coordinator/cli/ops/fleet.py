@@ -26,7 +26,7 @@ def fleet(as_json: AsJson = False) -> None:
     """Show runners and what each runs, coordinators and what each last did, and the queues between them."""
     with connected() as connection:
         view = connection.client.fleet()
-        place = without_password(connection.url)
+        place = without_password(connection.client.settings.redis_url)
     if as_json:
         emit(fleet_json(view))
         return

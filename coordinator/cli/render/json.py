@@ -6,68 +6,52 @@ from dataclasses import asdict
 from typing import Any
 
 from unstuck.coordinator.cli.render.terminal import iso
+from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.views.jobs import ForkView, GroupView, JobView, ListedJob
 from unstuck.tasks.protocol.report import Failure
 
 
+def fields_of(record: Any, names: str) -> dict[str, Any]:
+    """The attributes ``names`` (separated by spaces) of ``record``: times as text, records as objects."""
+    fields = {}
+    for name in names.split():
+        value = getattr(record, name)
+        if name in ("at", "since") or name.endswith("_at"):
+            value = iso(value)
+        elif isinstance(value, Reason | Failure):
+            value = asdict(value)
+        fields[name] = value
+    return fields
+
+
 def listed_json(job: ListedJob, why: str = "") -> dict[str, Any]:
     """One line of ``list``; ``why``: what the job waits for. ``total`` is null while a dynamic fork is not expanded."""
-    return {
-        "id": job.id,
-        "name": job.name,
-        "status": str(job.status),
-        "submitted_at": iso(job.submitted_at),
-        "started_at": iso(job.started_at),
-        "ended_at": iso(job.ended_at),
-        "done": job.done,
-        "total": job.total,
-        "groups": job.groups,
-        "version": job.version,
-        "why": why or None,
-        "reason": _reason(job.reason),
-    }
+    known = fields_of(job, "id name status submitted_at started_at ended_at done total groups version reason")
+    return {**known, "why": why or None}
 
 
 def job_json(view: JobView) -> dict[str, Any]:
     """Everything that ``show`` knows."""
     job = view.job
     return {
-        "id": job.id,
-        "name": job.name,
-        "status": str(job.status),
-        "intent": str(job.intent),
-        "phase": job.phase,
+        **fields_of(job, "id name status intent phase reason halted submitted_at submitted_by started_at ended_at"),
         "why": None if job.terminal else view.why_line(job.id) or None,
-        "reason": _reason(job.reason),
-        "halted": _reason(job.halted),
         "damage": view.damage or None,
-        "submitted_at": iso(job.submitted_at),
-        "submitted_by": job.submitted_by,
-        "started_at": iso(job.started_at),
-        "ended_at": iso(job.ended_at),
         "due_at": iso(view.due),
         "key": job.key or None,
         "retry_of": job.retry_of or None,
         "params": {} if view.damage else job.written().get("params", {}),
-        "warehouse": job.warehouse,
-        "version": job.version,
-        "published": job.published,
-        "done": view.done,
-        "total": view.total,
+        **fields_of(job, "warehouse version published"),
+        **fields_of(view, "done total"),
         "groups": [_group(view, group) for group in view.groups],
     }
 
 
 def _group(view: JobView, group: ForkView) -> dict[str, Any]:
     return {
-        "name": group.name,
-        "needs": list(group.needs),
-        "join": group.join,
-        "forked": group.forked,
-        "expanded": group.expanded,
-        "total": group.total,
-        "states": {str(state): count for state, count in group.census.items()},
+        **fields_of(group, "name needs join forked expanded total"),
+        "states": group.census,
         "why": view.why_fork(group) or None,
         "members": [_member(view, member) for member in group.members],
     }
@@ -76,31 +60,40 @@ def _group(view: JobView, group: ForkView) -> dict[str, Any]:
 def _member(view: JobView, member: GroupView) -> dict[str, Any]:
     record, attempt = member.record, member.attempt
     return {
-        "id": member.id,
-        "value": member.value,
-        "state": str(record.state),
-        "reason": _reason(record.reason),
+        **fields_of(member, "id value progress"),
+        **fields_of(record, "state reason since started_at next_at failures losses releases adopted rows results"),
+        **fields_of(record, "first_error last_error"),
         "why": view.why_line(member.id) or None,
         "attempt": record.epoch,
-        "since": iso(record.since),
-        "started_at": iso(record.started_at),
-        "next_at": iso(record.next_at),
         "worker": (attempt.worker if attempt else "") or record.worker,
-        "failures": record.failures,
-        "losses": record.losses,
-        "releases": record.releases,
-        "adopted": record.adopted,
-        "rows": record.rows,
-        "results": record.results,
-        "progress": member.progress,
-        "first_error": _failure(record.first_error),
-        "last_error": _failure(record.last_error),
     }
 
 
-def _reason(reason: Reason | None) -> dict[str, str] | None:
-    return None if reason is None else asdict(reason)
+def explanation_json(one: Explanation) -> dict[str, Any]:
+    """The answer of ``why`` about a job or one of its groups."""
+    return {
+        **fields_of(one, "subject state what short timed since tried help"),
+        "next_at": iso(one.next.at),
+        "next_what": one.next.what,
+        "gives_up": one.ends.what,
+        "gives_up_at": iso(one.ends.at),
+    }
 
 
-def _failure(failure: Failure | None) -> dict[str, Any] | None:
-    return None if failure is None else failure.to_dict()
+def diff_json(view: JobView) -> dict[str, Any]:
+    """The alterations in order, and for each group that was ever claimed the revision that it ran with."""
+    return {
+        **fields_of(view.job, "id revision"),
+        "alterations": [
+            {
+                "revision": number,
+                **fields_of(one, "at by reason"),
+                "changes": [asdict(each) for each in one.changes],
+            }
+            for number, one in enumerate(view.job.alterations, 1)
+        ],
+        "groups": [
+            {"group": one.id, "state": one.state, "attempt": one.record.epoch, "revision": one.record.revision}
+            for one in view.claimed
+        ],
+    }

@@ -30,24 +30,16 @@ _HARMLESS = "\n\t\N{ZERO WIDTH JOINER}"
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
-STYLES = {
-    "PENDING": "dim",
-    "WAITING": "dim",
-    "QUEUED": "cyan",
-    "RUNNING": "blue",
-    "RETRYING": "yellow",
-    "BACKOFF": "yellow",
-    "PAUSING": "magenta",
-    "PAUSED": "magenta",
-    "STOPPING": "magenta",
-    "STOPPED": "magenta",
-    "CANCELING": "magenta",
-    "CANCELED": "magenta",
-    "SKIPPED": "dim",
-    "SUCCEEDED": "green",
-    "FINISHED": "green",
-    "FAILED": "bold red",
+_STATES = {
+    "dim": ("PENDING", "WAITING", "SKIPPED"),
+    "cyan": ("QUEUED",),
+    "blue": ("RUNNING",),
+    "yellow": ("RETRYING", "BACKOFF"),
+    "magenta": ("PAUSING", "PAUSED", "STOPPING", "STOPPED", "CANCELING", "CANCELED"),
+    "green": ("SUCCEEDED", "FINISHED"),
+    "bold red": ("FAILED",),
 }
+STYLES = {state: style for style, states in _STATES.items() for state in states}
 
 
 class _Console(Console):
@@ -166,13 +158,3 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
 def count_of(count: int, what: str) -> str:
     """``1 row``, ``1,200 rows``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def size(count: int) -> str:
-    """Bytes as people read them."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
@@ -72,18 +73,11 @@ def fitted(lines: Sequence[Line], height: int) -> list[Line]:
     """``lines`` cut to ``height``: what needs no look goes first, and is counted where it stood."""
     if len(lines) <= height:
         return list(lines)
-    for dull in ({"SUCCEEDED", "SKIPPED"}, {"SUCCEEDED", "SKIPPED", "WAITING"}):
+    for unimportant in ({"SUCCEEDED", "SKIPPED"}, {"SUCCEEDED", "SKIPPED", "WAITING"}):
         kept: list[Line] = []
-        hidden = 0
-        for line in [*lines, None]:
-            if line is not None and line.state in dull:
-                hidden += 1
-                continue
-            if hidden:
-                kept.append(Line(f"… {hidden} more", "", " or ".join(sorted(dull)).lower()))
-                hidden = 0
-            if line is not None:
-                kept.append(line)
+        for hidden, run in groupby(lines, lambda line: line.state in unimportant):  # noqa: B023 - called at once
+            some = list(run)
+            kept += [Line(f"… {len(some)} more", "", " or ".join(sorted(unimportant)).lower())] if hidden else some
         if len(kept) <= height:
             return kept
     left = len(kept) - max(height - 1, 0)
@@ -119,10 +113,10 @@ def headline(view: JobView, at: float, cut: bool) -> list[Text]:
         f"  {format_duration(max(0.0, elapsed))}",
     )
     reason = why(view, at)
-    calm = job.status in (Status.PENDING, Status.RUNNING)
-    style = "red" if job.status is Status.FAILED else "dim" if calm else "yellow"
     if not reason:
         return [first]
+    calm = job.status in (Status.PENDING, Status.RUNNING)
+    style = "red" if job.status is Status.FAILED else "dim" if calm else "yellow"
     # What it waits for changes while one looks, and must not move the tree; how it ended is read in full.
     short = cut and not job.terminal
     return [first, Text(f"  {reason}", style, no_wrap=short, overflow="ellipsis" if short else "fold")]
@@ -161,10 +155,10 @@ def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
     order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED, GroupState.SKIPPED)
     ended = GroupState.SUCCEEDED if over else GroupState.WAITING
     state = next((s for s in order if counts.get(s) and s is not GroupState.SKIPPED), ended)
-    told = [f"{counts[state]} {state.lower()}" for state in order if counts.get(state)]
+    counted = [f"{counts[state]} {state.lower()}" for state in order if counts.get(state)]
     # The members at work have lines of their own; the fork's says what the others wait for.
     idle = not any(counts.get(state) for state in _SHOWN)
-    detail = _joined(", ".join(told), one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)))
+    detail = _joined(", ".join(counted), one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)))
     rows = sum(sum(member.record.rows.values()) for member in group.members)
     starts = [m.record.started_at for m in group.members if m.record.started_at]
     end = max((m.record.since for m in group.members), default=at) if over else at
@@ -190,30 +184,32 @@ def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
 
 
 def _group_line(view: JobView, member: GroupView, at: float) -> Line:
-    record, progress = member.record, member.progress
-    state = record.state
+    record, progress, state = member.record, member.progress, member.state
     reason = one_line(record.reason.text) if record.reason else ""
-    line = Line(member.id, state, elapsed=elapsed_of(member, at))
     waits = one_line(view.why_line(member.id, at)) or reason
     again = f"attempt {record.epoch} after: {one_line(record.last_error.text)}" if record.last_error else ""
     if state in (GroupState.RUNNING, GroupState.CANCELING):
         step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
         label = one_line(str(progress.get("label", "")))
-        return replace(
-            line,
-            # The name of the worker stands in a column of its own; who tells what it does need not be explained.
-            detail=_joined(_joined(step, label, between=" "), _rows(progress.get("rows")), again) or waits,
-            done=progress.get("done") or 0,
-            total=progress.get("total") or 0,
-            where=(member.attempt.worker if member.attempt else "") or record.worker,
+        return Line(
+            member.id,
+            state,
+            # The worker has a column of its own; what a group waits for is shown only without progress.
+            _joined(_joined(step, label, between=" "), _rows(progress.get("rows")), again) or waits,
+            progress.get("done") or 0,
+            progress.get("total") or 0,
+            elapsed_of(member, at),
+            (member.attempt.worker if member.attempt else "") or record.worker,
         )
+    detail = reason
     if state is GroupState.QUEUED:
-        return replace(line, detail=_joined(waits, f"for {format_duration(max(0.0, at - record.since))}", again))
-    if state in (GroupState.BACKOFF, GroupState.WAITING):
-        return replace(line, detail=waits)
-    if state is GroupState.SUCCEEDED:
-        return replace(line, detail=_joined(_rows(sum(record.rows.values())), reason), where=record.worker)
-    return replace(line, detail=reason, where=record.worker)
+        detail = _joined(waits, f"for {format_duration(max(0.0, at - record.since))}", again)
+    elif state in (GroupState.BACKOFF, GroupState.WAITING):
+        detail = waits
+    elif state is GroupState.SUCCEEDED:
+        detail = _joined(_rows(sum(record.rows.values())), reason)
+    where = record.worker if state.terminal else ""
+    return Line(member.id, state, detail, elapsed=elapsed_of(member, at), where=where)
 
 
 def _rows(count: int | None) -> str:

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tests.support.coordinator import Head, group
-from unstuck.coordinator.cli.jobs import errors_of
-from unstuck.coordinator.cli.render.diff import diff_json, diff_lines
-from unstuck.coordinator.cli.render.json import job_json, listed_json
+from unstuck.coordinator.cli.jobs import diff_lines, errors_of
+from unstuck.coordinator.cli.render.json import diff_json, job_json, listed_json
 from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.model.status import Status
