@@ -13,61 +13,16 @@ from unstuck.coordinator.decide.deadlines import (
 )
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.model.records import GroupRecord, Reason
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.problems import listed
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.token import fork_member
 
-S = GroupState
 _INTENDED = {
     Intent.STOP: (Status.STOPPED, Reason("USER_STOPPED", "stopped by the user; nothing was published")),
     Intent.CANCEL: (Status.CANCELED, Reason("USER_CANCELED", "canceled by the user; nothing was published")),
     Intent.FORCE_STOP: (Status.CANCELED, Reason("FORCE_STOPPED", "stopped by force; nothing was published")),
 }
-
-
-def cancel_rest(draft: Draft) -> None:
-    """A group failed for good and nothing after it can live with that: everything else is canceled."""
-    culprit = next(iter(draft.state.fatal))
-    cancel_all(draft, Reason("SIBLING_FAILED", f"group {culprit} failed, and on_failure is cancel_others"))
-
-
-def cancel_all(draft: Draft, reason: Reason) -> None:
-    """Everything that is not done is canceled.
-
-    Running attempts become stale at once: they can publish and change nothing, and their watchdogs end them.
-    """
-    for group_id in draft.state.active:
-        if draft.commit_is_full():
-            return
-        draft.drop_attempt(group_id)
-        draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
-    cancel_waiting(draft, reason)
-
-
-def cancel_waiting(draft: Draft, reason: Reason) -> None:
-    """Cancel every group, and every member of a fork, that waits: for its needs, for its turn, for its next attempt."""
-    for group_id in [*draft.state.by_state[S.BACKOFF], *draft.state.by_state[S.WAITING]]:
-        if draft.commit_is_full():
-            return
-        draft.drop_attempt(group_id)
-        draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
-    for name, planned in draft.plan.groups.items():
-        if not draft.waiting_members(name):
-            continue
-        if draft.commit_is_full():
-            return
-        count = draft.plan.member_count(name, draft.state.collected) or 0
-        started = draft.state.census[name].total()
-        if planned.spec.for_each is None or not started:
-            draft.move(name, GroupRecord(state=S.CANCELED, reason=reason))
-            continue
-        for ordinal in range(started, count):
-            if draft.commit_is_full():
-                return
-            draft.move(fork_member(name, ordinal), GroupRecord(state=S.CANCELED, reason=reason))
-    draft.ready.clear()
 
 
 def complete(draft: Draft) -> None:

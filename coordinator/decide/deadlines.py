@@ -41,13 +41,13 @@ def held_until(record: GroupRecord, attempt: Attempt, env: Environment) -> float
     return attempt.lease if attempt.claimant else record.since + env.lease_ttl
 
 
-def lapsed(attempt: Attempt, env: Environment) -> bool:
+def lapsed(record: GroupRecord, attempt: Attempt, env: Environment) -> bool:
     """The lease is over and may be believed to be.
 
     A lease that ends later than one full term from now was given before the clock was set back (rule 7), and once the
     grace is over every living runner has renewed its lease.
     """
-    return env.takeover and not env.now <= attempt.lease <= env.now + env.lease_ttl + CLOCK_SLACK
+    return env.takeover and not env.now <= held_until(record, attempt, env) <= env.now + env.lease_ttl + CLOCK_SLACK
 
 
 def overdue_at(record: GroupRecord, env: Environment) -> float:

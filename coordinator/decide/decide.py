@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from unstuck.coordinator.decide.attempts import read_attempt
-from unstuck.coordinator.decide.completion import cancel_all, cancel_rest, complete
+from unstuck.coordinator.decide.completion import complete
 from unstuck.coordinator.decide.deadlines import PUBLISHING, due_at
 from unstuck.coordinator.decide.dispatch import queue_ready, resend_hints
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, reset_budgets
+from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, cancel_all, fail_fast, reset_budgets
 from unstuck.coordinator.decide.joins import judge_joins
 from unstuck.coordinator.decide.requests import apply_requests
 from unstuck.coordinator.decide.timeouts import check_job_timeout, check_queue_timeouts, count_job_time
@@ -55,7 +55,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     elif draft.job.timed_out is not None:
         cancel_all(draft, OUT_OF_TIME)
     elif draft.failing_fast:
-        cancel_rest(draft)
+        fail_fast(draft)
     elif draft.job.halted is None:
         queue_ready(draft)
         resend_hints(draft)

@@ -38,11 +38,8 @@ def apply_requests(draft: Draft) -> bool:
 
 
 def _skip(draft: Draft, group: str) -> None:
-    for each in list(open_members(draft.state, group)):
-        if draft.commit_is_full():
-            return
-        draft.drop_attempt(each)
-        draft.move(each, replace(draft.state.record(each), state=S.SKIPPED, reason=SKIPPED), requested=True)
+    for each in draft.while_room(list(open_members(draft.state, group))):
+        draft.end_attempt(each, S.SKIPPED, SKIPPED, requested=True)
 
 
 def _rerun(draft: Draft, group: str) -> None:

@@ -99,13 +99,13 @@ MUTANTS = (
         "a failure does not set the count of lost workers back",
         broken.LONG_BACKOFF,
         192,
-        line(attempts._failed, "failures=failures, losses=0,", "failures=failures,"),
+        line(attempts._failed, "replace(charged, losses=0)", "charged"),
     ),
     mutant(
         "a resume does not set the count of lost workers back",
         WORD,
         0,
-        line(intent.reset_budgets, "failures=0, losses=0)", "failures=0)"),
+        line(intent.reset_budgets, "failures=0, losses=0, ", "failures=0, "),
         commands=True,
     ),
     mutant(
@@ -146,7 +146,7 @@ MUTANTS = (
         "a cancel leaves what waits for a retry",
         broken.LATE_END,
         16,
-        line(completion.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
+        line(intent.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
     ),
     mutant(
         "a command does not make its job due",
