@@ -129,17 +129,9 @@ def published(draft: Draft, result: PublishResult) -> None:
         finish(draft, Status.FAILED, result.failed)
     elif result.trouble is not None:
         tries = draft.job.publish_tries + 1
-        wait = min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
-        draft.job = replace(
-            draft.job,
-            publish_tries=tries,
-            publish_next=draft.env.now + wait,
-            publish_heard=0.0,
-            reason=result.trouble,
-        )
-        draft.decision.events.append(
-            {"kind": "PUBLISH_TROUBLE", "code": result.trouble.code, "text": result.trouble.text}
-        )
+        at = draft.env.now + min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
+        draft.job = replace(draft.job, publish_tries=tries, publish_next=at, publish_heard=0.0, reason=result.trouble)
+        draft.tell("PUBLISH_TROUBLE", code=result.trouble.code, text=result.trouble.text)
     else:
         draft.job = replace(draft.job, version=result.version, published=dict(result.rows))
         what = f" and published as version {result.version}" if result.version else _unpublished(draft)
@@ -156,4 +148,4 @@ def _unpublished(draft: Draft) -> str:
 
 def finish(draft: Draft, status: Status, reason: Reason) -> None:
     draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.env.now, phase="", publish_heard=0.0)
-    draft.decision.events.append({"kind": str(status), "code": reason.code, "text": reason.text})
+    draft.tell(status, code=reason.code, text=reason.text)

@@ -16,7 +16,6 @@ from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.report import Report, ReportKind
-from unstuck.tasks.protocol.token import split_member
 
 REFUSED = "REPORT_REFUSED"
 
@@ -55,13 +54,9 @@ def classify(state: JobState, report: Report) -> Applied:
     if state.job.terminal or report.refused == Applied.TERMINAL:
         return Applied.TERMINAL
     token = report.token
-    if report.refused or split_member(token.group)[0] not in state.plan.groups:
-        return Applied.STALE
-    record = state.record(token.group)
-    if (token.epoch, token.nonce) != (record.epoch, record.nonce):
-        return Applied.STALE
-    attempt = state.attempts.get(token.group)
-    if attempt is not None and attempt.claimant and attempt.claimant != token.claimant:
+    record, attempt = state.record(token.group), state.attempts.get(token.group)
+    anothers = attempt is not None and attempt.claimant not in ("", token.claimant)
+    if report.refused or anothers or (token.epoch, token.nonce) != (record.epoch, record.nonce):
         return Applied.STALE
     if record.state is GroupState.QUEUED:
         return Applied.APPLIED

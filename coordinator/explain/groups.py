@@ -58,9 +58,9 @@ def _waiting(facts: JobFacts, name: str, planned: PlannedGroup, members: int) ->
     since = facts.state.job.submitted_at
     if facts.canceled:
         return _canceled(facts, name, S.WAITING, since, many)
-    join = judge(planned.spec.join, facts.state.needs[name])
-    if join.verdict is Verdict.WAIT:
-        return _waiting_for_needs(facts, name, planned, many, join.reason.text)
+    verdict, reason = judge(planned.spec.join, facts.state.needs[name])
+    if verdict is Verdict.WAIT:
+        return _waiting_for_needs(facts, name, planned, many, reason.text)
     since = max((facts.done[need] for need in planned.spec.needs if need in facts.done), default=since)
     return _waiting_for_room(facts, name, planned, many, since)
 

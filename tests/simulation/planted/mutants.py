@@ -84,11 +84,11 @@ MUTANTS = (
         18,
         line(
             deadlines.due_at,
-            "state.planned(group_id).retry, env)\n        times.append(at if at > now else later)",
-            "state.planned(group_id).retry, env)",
+            "times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))",
+            "pass",
         ),
     ),
-    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(deadlines.backoff, "exp_base=2", "exp_base=10")),
+    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(deadlines.backoff, "2.0 **", "10.0 **")),
     mutant(
         "a lost worker makes the backoff of a failure longer",
         broken.LONG_BACKOFF,
@@ -112,14 +112,14 @@ MUTANTS = (
         "no due for the deadline of a cancel",
         broken.LATE_CANCEL,
         74,
-        line(deadlines.due_at, "times.append(max(cancel_at(state.job, env), now))", "pass"),
+        line(deadlines.due_at, "times.append(max(cancel_at(state.job, env), soon))", "pass"),
         commands=True,
     ),
     mutant(
         "no due for the timeout of a job",
         broken.LATE_TIMEOUT,
         18,
-        line(deadlines.due_at, "times.append(given_up if given_up > now else later)\n    for", "pass\n    for"),
+        line(deadlines.due_at, "job_timeout_at(state.job, state.plan.timeout, env) or 0.0", "0.0"),
     ),
     mutant(
         "the time of a pause counts against the timeout of a job",
