@@ -290,9 +290,8 @@ class JobRecord:
     def from_fields(cls, data: Mapping[str, str]) -> JobRecord:
         """Raises: NewerJob; ValueError, TypeError, KeyError, …: it is damaged."""
         _check_schema(data)
-        given = {name: data[name] for name in _NEEDED} | {name: text for name, text in data.items() if text}
-        read = {name: read(given[name]) for name, read in _READ.items() if name in given}
-        return cls(**read, texts=texts_in(data))
+        values = {name: read(data[name]) for name, read in _READ.items() if name in _NEEDED or data.get(name)}
+        return cls(**values, texts=_texts_in(data))
 
     @classmethod
     def salvaged(cls, job: str, data: Mapping[str, str]) -> JobRecord:
@@ -300,13 +299,13 @@ class JobRecord:
 
         Raises: NewerJob.
         """
-        values: dict[str, Any] = {name: data.get(name, "") for name in ("name", "spec", "commit")}
-        for name, read in _READ.items():
-            with suppress(Exception):
-                values |= {name: read(data[name])} if data.get(name) else {}
         with suppress(ValueError):
             _check_schema(data)
-        return cls(**{**values, "id": job}, texts=texts_in(data))
+        values: dict[str, Any] = {"name": "", "spec": "", "commit": ""}
+        for name in _READ.keys() & {name for name, text in data.items() if text}:
+            with suppress(Exception):
+                values[name] = _READ[name](data[name])
+        return cls(**{**values, "id": job}, texts=_texts_in(data))
 
 
 def _check_schema(data: Mapping[str, str]) -> None:
@@ -315,8 +314,7 @@ def _check_schema(data: Mapping[str, str]) -> None:
         raise NewerJob(f"its schema is {schema}, this release reads up to {JOB_SCHEMA}")
 
 
-def texts_in(fields: Mapping[str, str]) -> dict[str, str]:
-    """The texts among the fields of a record, by digest."""
+def _texts_in(fields: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(FIELD): text for name, text in fields.items() if name.startswith(FIELD)}
 
 

@@ -246,7 +246,7 @@ def _fork_view(state: JobState, name: str) -> ForkView:
     count = state.plan.member_count(name, state.collected)
     whole = state.ended_whole(name)
     total = 1 if whole or not count else count
-    census = dict(state.census[name])
+    census = dict(+state.census[name])
     waiting = total - sum(census.values())
     if waiting:
         census[GroupState.WAITING] = census.get(GroupState.WAITING, 0) + waiting
