@@ -18,7 +18,7 @@ from typing import Any
 import redis
 
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.apply import CommandApplier, Judge
+from unstuck.coordinator.commands.apply import CommandApplier
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import (
     RETRY_LEGAL,
@@ -251,16 +251,6 @@ class Client:
             state, now, due, explain(state, self._environment(now, state), due, members, {}, self.queries.idle(now))
         )
 
-    def _record(self, job: str) -> JobRecord:
-        """Raises: NoSuchJob."""
-        record = self._store.job(job)
-        if record is None:
-            raise self._no_such_job(job)
-        return record
-
-    def _no_such_job(self, job: str) -> NoSuchJob:
-        return NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
-
     def explain(self, job: str) -> list[Explanation]:
         """What the job, and each of its groups that is not done, waits for; the job comes first.
 
@@ -276,7 +266,7 @@ class Client:
         """Raises: NoSuchJob."""
         found = self.queries.state(job)
         if found is None:
-            raise self._no_such_job(job)
+            raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
         return found
 
     def _environment(self, now: float, state: JobState) -> Environment:
@@ -323,19 +313,8 @@ class Client:
             redis.RedisError: the store could not be asked; asking again is safe.
         """
         who = by or _user()
-
-        def judge() -> tuple[JobRecord, Commanded]:
-            # Only force-stop needs nothing but the record; whatever else were said would never come about.
-            if given is Command.FORCE_STOP:
-                old = self._record(job)
-            elif (state := self._state(job)[0]).damage:
-                return state.job, against_damage(state.job, state.damage)
-            else:
-                old = state.job
-            return old, command(old, given, now=now, by=who, why=reason)
-
         said = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
-        return self._give(job, given, judge, said, who)
+        return self._apply(job, given, lambda state: command(state.job, given, now=now, by=who, why=reason), said, who)
 
     def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
         """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
@@ -347,14 +326,14 @@ class Client:
             SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
         """
         who = by or _user()
-        return self._ask(job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who)
+        return self._apply(job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who)
 
     def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
         """Skip a group, a fork or one member that has not ended; what comes after decides by its join rule.
 
         Raises: NoSuchGroup; see also `command`.
         """
-        return self._ask(job, "skip", lambda state: skip(state, group), reason, by or _user(), group)
+        return self._apply(job, "skip", lambda state: skip(state, group), reason, by or _user(), group)
 
     def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
         """Run a group, a fork or one member again, and everything after it.
@@ -362,21 +341,18 @@ class Client:
         Raises: NoSuchGroup; see also `command`.
         """
         word = self._applier.mint()
-        return self._ask(job, "rerun", lambda state: rerun(state, group, word), reason, by or _user(), group)
+        return self._apply(job, "rerun", lambda state: rerun(state, group, word), reason, by or _user(), group)
 
-    def _ask(
+    def _apply(
         self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
     ) -> Commanded:
-        """A command that is judged by the groups too."""
-
         def undamaged(state: JobState) -> Commanded:
-            return against_damage(state.job, state.damage) if state.damage else judge(state)
+            # Force-stop alone needs nothing but the readable part of the record.
+            if state.damage and word != Command.FORCE_STOP:
+                return against_damage(state.job, state.damage)
+            return judge(state)
 
-        whole = self._applier.judged_when_settled(lambda: self._state(job)[0], undamaged)
-        return self._give(job, word, whole, reason, by, group)
-
-    def _give(self, job: str, word: str, judge: Judge, reason: str, by: str, group: str = "") -> Commanded:
-        result = self._applier.apply(word, judge, reason, by, group)
+        result = self._applier.apply(word, lambda: self._state(job)[0], undamaged, reason, by, group)
         if result.answer is Answer.DONE:
             self._make_durable(job)
         return result

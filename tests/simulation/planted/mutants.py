@@ -214,10 +214,14 @@ MUTANTS = (
         commands=True,
     ),
     mutant(
-        "what is queued counts twice in max_parallel",
+        "what is active counts twice in max_parallel",
         broken.LATE_START,
         13,
-        line(dispatch.Room.__init__, "self._parallel += 1", "self._parallel += 0"),
+        line(
+            dispatch.Room.__init__,
+            "len(draft.state.active)",
+            "len(draft.state.active) - len(draft.state.by_state[S.QUEUED])",
+        ),
     ),
     mutant(
         "what came of publishing is dropped when the lock is busy",
