@@ -134,10 +134,13 @@ class Client:
         """
         if key is not None:
             check_key(key)
-        job_spec = _read(spec)
-        if params:
-            job_spec = job_spec.with_params(dict(params))
-        return self._store_job(job_spec, self.settings.warehouse, key, by)
+        try:
+            return self._store_job(_read(spec), params, self.settings.warehouse, key or "", by)
+        except KeyTaken as taken:
+            raise KeyConflict(
+                f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
+                f"use another key, or submit that spec unchanged"
+            ) from None
 
     def retry(
         self, job: str, *, params: Mapping[str, Any] | None = None, reason: str = "", by: str | None = None
@@ -165,27 +168,27 @@ class Client:
             raise Refused(against_damage(old, state.damage).text)
         if old.status not in RETRY_LEGAL:
             raise Refused(against_retry(old))
-        spec = JobSpec.model_validate(old.written())
-        if params:
-            spec = spec.with_params(dict(params))
-        return self._store_job(spec, old.warehouse, f"retry/{job}/{spec.fingerprint[:16]}", by, reason, old)
+        try:
+            return self._store_job(JobSpec.model_validate(old.written()), params, old.warehouse, "", by, reason, old)
+        except NotEnded as error:
+            raise Refused(against_retry(replace(old, status=error.status))) from None
 
     def _store_job(
         self,
         job_spec: JobSpec,
+        params: Mapping[str, Any] | None,
         warehouse: str,
-        key: str | None,
+        key: str,
         by: str | None,
         reason: str = "",
         retried: JobRecord | None = None,
     ) -> Submitted:
-        compiled = compile_to_store(job_spec)
+        compiled = compile_to_store(job_spec.with_params(dict(params)) if params else job_spec)
+        if retried is not None:
+            key = f"retry/{retried.id}/{compiled.fingerprint[:16]}"
         # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
         # stored, or its work is done again under another key.
-        try:
-            stored = self._store.submitted(key, compiled.fingerprint) if key else None
-        except KeyTaken as taken:
-            raise _conflict(key, taken) from None
+        stored = self._store.submitted(key, compiled.fingerprint) if key else None
         if stored is not None:
             self._make_durable(stored)
             return Submitted(stored, new=False)
@@ -211,19 +214,14 @@ class Client:
             warehouse=warehouse,
             warehouse_id=warehouse_id,
             base=base,
-            key=key or "",
+            key=key,
             retry_of=retried.id if retried is not None else "",
             adopts=adopts,
             reruns=reruns,
         )
         plans = compiled.plan.group_plans(warehouse, warehouse_id, reruns, adopts)
         submission = Submission(job, plans, compiled.plan.params, compiled.fingerprint)
-        try:
-            job_id, new = self._store.submit(submission, summary_of(JobState(compiled.plan, job, {}, {}, {})), reason)
-        except KeyTaken as taken:
-            raise _conflict(key, taken) from None
-        except NotEnded as error:
-            raise Refused(against_retry(replace(retried or job, status=error.status))) from None
+        job_id, new = self._store.submit(submission, summary_of(JobState(compiled.plan, job, {}, {}, {})), reason)
         self._make_durable(job_id)
         return Submitted(job_id, new, standing is None)
 
@@ -247,9 +245,8 @@ class Client:
         state, now, due = self._state(job)
         if not why:
             return view_of(state, now, due)
-        return view_of(
-            state, now, due, explain(state, self._environment(now, state), due, members, {}, self.queries.idle(now))
-        )
+        env, idle = self._environment(now, state), self.queries.idle(now)
+        return view_of(state, now, due, explain(state, env, due, members, {}, idle))
 
     def explain(self, job: str) -> list[Explanation]:
         """What the job, and each of its groups that is not done, waits for; the job comes first.
@@ -409,13 +406,6 @@ class Client:
             if view.job.terminal:
                 return
             time.sleep(every)
-
-
-def _conflict(key: str | None, taken: KeyTaken) -> KeyConflict:
-    return KeyConflict(
-        f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
-        f"use another key, or submit that spec unchanged"
-    )
 
 
 def _read(spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str]) -> JobSpec:

@@ -106,16 +106,14 @@ def end_as_intended(draft: Draft) -> None:
             result = None  # that try publishes a package that the user does not want any more
         if result is None and draft.job.aborting:
             result = _no_answer(draft)
-        if result is None or result.trouble is not None:
-            if result is not None:
-                published(draft, result)  # counts the try and sets the time of the next
-            elif publish_at(draft.job, draft.env) <= draft.env.now or not draft.job.aborting:
-                if not draft.job.aborting:  # an abort, after a try of publishing
-                    draft.job = replace(draft.job, aborting=True, publish_heard=0.0)
+        if result is None:
+            if not draft.job.aborting:  # an abort, after a try of publishing
+                draft.job = replace(draft.job, aborting=True, publish_heard=0.0, publish_next=0.0)
+            if publish_at(draft.job, draft.env) <= draft.env.now:
                 _publish(draft)
                 draft.decision.abort = reason
             return
-        if result.failed is None and result.version:
+        if result.trouble is not None or (result.failed is None and result.version):
             published(draft, result)
             return
         # Nothing to publish (version 0) does not decide: no package stands, and an ABORT may stand already.

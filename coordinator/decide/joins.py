@@ -66,14 +66,10 @@ def judge_joins(draft: Draft) -> None:
     """Judge every group whose needs have changed, and those after it, until nothing moves."""
     while draft.touched and not draft.decision.full:
         name = draft.touched.popleft()
-        if unstarted(draft, name):
+        ready = draft.ready.get(draft.plan.groups[name].spec.queue_name, ())
+        if name not in ready and draft.waiting_members(name) > 0:
             judge_one(draft, name)
     draft.decision.more |= bool(draft.touched)
-
-
-def unstarted(draft: Draft, name: str) -> bool:
-    """No member of the group was ever queued or has ended, and the group is not known to be ready."""
-    return name not in draft.ready.get(draft.plan.groups[name].spec.queue_name, ()) and draft.waiting_members(name) > 0
 
 
 def judge_one(draft: Draft, name: str) -> None:
