@@ -1,7 +1,4 @@
-"""The client, by which an app or the command line submits jobs, gives commands and reads states.
-
-Each write is one idempotent script on the caller's own connection to Redis.
-"""
+"""The client, by which an app or the command line submits jobs, gives commands and reads states."""
 
 from __future__ import annotations
 

@@ -55,8 +55,7 @@ def overdue_at(record: GroupRecord, env: Environment) -> float:
 def resend_at(record: GroupRecord, queue: str, env: Environment) -> float:
     """When an unclaimed hint is to be sent again: first after ``dispatch_timeout``, then less and less often.
 
-    The first is the one that finds a lost hint; the later ones would only pile up behind workers that are busy.
-    Where nothing waits on the queue there is nothing to pile up behind, and the hint is lost for sure.
+    Later ones would pile up behind busy workers, except on an empty queue, where the hint is surely lost.
     """
     if env.resend.get(queue) == EMPTY:
         return overdue_at(record, env)
@@ -95,10 +94,7 @@ def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> f
 
 
 def cancel_at(job: JobRecord, env: Environment) -> float:
-    """When a job that is to be canceled ends without its runners.
-
-    A command that came after the pass began lies ahead too, but not by much.
-    """
+    """When a job that is to be canceled ends without its runners."""
     return _come_if_beyond(job.intent_at, env.now + env.cancel_deadline) + env.cancel_deadline
 
 

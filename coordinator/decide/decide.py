@@ -1,7 +1,6 @@
 """From the state of a job: what changes, and what must be done (pure: no I/O, no clock, no randomness).
 
-Everything follows from the states as they stand, not from what woke the coordinator or how often. ``decide`` moves the
-given state forward; if the commit is refused, the caller throws that state away.
+Everything follows from the states as they stand. If the commit is refused, the caller throws the state away.
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     if state.job.requests and apply_requests(draft):
         conclude(draft)
         return draft.decision
-    if changed is None or state.ready is None:
-        state.ready = {}
+    if changed is None or not state.joins_judged:
+        state.ready.clear()
+        state.joins_judged = True
         draft.touched.extend(state.plan.groups)
     if draft.job.reset_budgets:
         # Before the attempts are read: an attempt that failed since the resume is charged to the new budget.
@@ -66,11 +66,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
 
 
 def conclude(draft: Draft) -> None:
-    """Derive the job's status and due time from its state now.
-
-    Raises:
-        IllegalMove: the table of job moves does not hold the change of status; nothing is committed.
-    """
+    """Derive the job's status and due time from its state now. Raises: IllegalMove."""
     outcome = draft.job.status if draft.job.terminal else None
     # The state still holds the groups whose records go.
     gone = draft.decision.forgotten

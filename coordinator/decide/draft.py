@@ -1,7 +1,4 @@
-"""A decision in the making: what has been decided so far, over the state that it was decided from.
-
-Only this file changes a group: every move goes through the table of legal moves and leaves its event.
-"""
+"""A decision in the making. Only this file changes a group: each move is in the table of moves and leaves its event."""
 
 from __future__ import annotations
 
@@ -19,13 +16,14 @@ from unstuck.tasks.protocol.token import split_member
 
 
 class Draft:
-    """A decision in the making. ``job`` and ``state`` are as decided so far."""
+    """``job`` and ``state`` are as decided so far."""
 
     def __init__(self, state: JobState, env: Environment) -> None:
         self.state = state
         self.plan = state.plan
         self.env = env
         self.job = state.job
+        self.ready = state.ready
         self.decision = Decision(job=state.job, old=state.job)
         self.touched: deque[str] = deque()  # planned groups whose join must be judged
 
@@ -39,13 +37,6 @@ class Draft:
         """Groups that are not done shall not go on: the job is failing fast, or its time is over."""
         return self.failing_fast or self.job.timed_out is not None
 
-    @property
-    def ready(self) -> dict[str, dict[str, None]]:
-        """Groups that may go and have members that were never queued, per queue."""
-        if self.state.ready is None:
-            self.state.ready = {}
-        return self.state.ready
-
     def planned(self, group_id: str) -> PlannedGroup:
         return self.state.planned(group_id)
 
@@ -58,14 +49,7 @@ class Draft:
         return max(1, count or 1) - census.total() + census[GroupState.WAITING]
 
     def move(self, group_id: str, record: GroupRecord, *, requested: bool = False, **event: Any) -> None:
-        """Change one group, with its event.
-
-        Args:
-            requested: the user asked for this move (``status.GROUP_MOVES_REQUESTED``).
-
-        Raises:
-            IllegalMove: the table of legal moves does not hold the move; nothing has changed.
-        """
+        """Change one group, with its event; ``requested``: by the user. Raises: IllegalMove."""
         old = self.state.record(group_id)
         check_move(group_id, old.state, record.state, requested=requested)
         record = replace(record, since=self.env.now)

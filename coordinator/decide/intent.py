@@ -108,10 +108,7 @@ def cancel_each(draft: Draft, groups: Iterable[str], reason: Reason) -> None:
 
 
 def reset_budgets(draft: Draft) -> None:
-    """After a resume every group has all its retries, and its full time in the queue, again.
-
-    No group waits for the end of its backoff, and none is called paused.
-    """
+    """After a resume each group has all retries and its full time in the queue, and none waits for its backoff."""
     state, now = draft.state, draft.env.now
     # Also groups in BACKOFF with a full budget: after the clock was set back, their time may lie ahead.
     for group_id in {**state.recovering, **state.by_state[S.BACKOFF]}:

@@ -1,7 +1,6 @@
-"""Receipts: how each report counts, and what a commit writes when it acks the reports (pure).
+"""How each report counts, by the record as it stands, and what a commit writes when it acks the reports (pure).
 
-The record is the truth and a report is a wake-up, so a report is judged by the record. Only the report itself says
-whether its outcome was refused, since ``finish`` alone knows.
+Only the report itself says whether its outcome was refused, since ``finish`` alone knows.
 """
 
 from __future__ import annotations

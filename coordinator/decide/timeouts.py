@@ -54,13 +54,9 @@ def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
 
 
 def check_job_timeout(draft: Draft) -> None:
-    """Note on the record that the job's time is over. From then on the job ends, in however many commits.
+    """Note on the record that the job's time is over: it may end in several commits, and the clock may be set back.
 
-    Groups that are not done are canceled (``intent.cancel_all``), and running attempts are stale at once: an order
-    would wait for runners that may be the reason why the time ran out.
-
-    The note is needed because the clock may be set back between two of those commits, and a job that is half canceled
-    must not go on and publish.
+    Running attempts are stale at once: an order would wait for runners that may be why the time ran out.
     """
     job = draft.job
     at = job_timeout_at(job, draft.plan.timeout, draft.env)

@@ -268,7 +268,7 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
 def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: Attempt | None) -> Ends:
     """The timeouts of a running attempt: of the step that the runner named last, of the group, and of the job."""
     timeouts = []
-    number = 0 if attempt is None else int(attempt.told.get("step", 0))
+    number = 0 if attempt is None else int(attempt.shown_progress.get("step", 0))
     if 0 < number <= len(planned.spec.steps):
         step = planned.spec.steps[number - 1]
         if step.timeout is not None:

@@ -132,11 +132,10 @@ class Attempt:
         return _ATTEMPT.validate_python(json.loads(text))
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What its runner last said of how far it is, as far as that can be shown. For people alone.
+    def shown_progress(self) -> dict[str, Any]:
+        """The last progress of its runner, for people; an unknown ``total`` is None.
 
-        ``{"step": 1, "steps": 2, "label": …, "rows": …, "done": …, "total": …, "app": …}``, each if it is known.
-        What is no finite number where one should be is left out, whoever wrote it there; an unknown ``total`` is None.
+        ``step``, ``steps``, ``label``, ``rows``, ``done``, ``total``, ``app``, each if known, and finite if a number.
         """
         try:
             said = json.loads(self.progress or "{}")

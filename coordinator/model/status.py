@@ -175,11 +175,7 @@ class IllegalMove(Exception):
 
 
 def check_move(group: str, old: GroupState, new: GroupState, *, requested: bool = False) -> None:
-    """Raises: IllegalMove.
-
-    Args:
-        requested: the user asked for this move of this group.
-    """
+    """Raises: IllegalMove. ``requested``: the user asked for this move of this group."""
     if (old, new) not in (GROUP_MOVES_REQUESTED if requested else GROUP_MOVES):
         raise IllegalMove(f"group {group}", old, new)
 

@@ -24,7 +24,7 @@ from unstuck.tasks.protocol.token import split_member
 class GroupView:
     """One group, or one member of a fork, as people see it.
 
-    ``progress`` is the last progress of the runner (``Attempt.told``).
+    ``progress`` is the last progress of the runner (``Attempt.shown_progress``).
     """
 
     id: str
@@ -263,7 +263,7 @@ def _fork_view(state: JobState, name: str) -> ForkView:
                 record,
                 None if ordinal is None else state.plan.member_value(name, ordinal, state.collected),
                 attempt,
-                {} if attempt is None else attempt.told,
+                {} if attempt is None else attempt.shown_progress,
             )
         )
     return ForkView(

@@ -130,7 +130,7 @@ def test_what_is_no_number_is_no_progress_is_said_once_and_fails_no_step(
     ],
 )
 def test_what_stands_in_a_record_and_is_no_progress_is_not_shown(text: str, seen: dict[str, Any]) -> None:
-    assert Attempt(1, "n", progress=text).told == seen
+    assert Attempt(1, "n", progress=text).shown_progress == seen
 
 
 # -- results ---------------------------------------------------------------------------------------------------
