@@ -16,12 +16,11 @@ from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.model.records import Alteration, Change, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec, override
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 
-S = GroupState
 _GROUP = r"(groups\.[^.]+|defaults)\."
 _STEP = r"groups\.[^.]+\.steps"
 _POLICY = re.compile(
@@ -31,7 +30,6 @@ _QUEUE = re.compile(rf"{_GROUP}queue")
 _CODE = re.compile(rf"params(\..+)?|{_GROUP}conf(\..+)?|groups\.[^.]+\.(params(\..+)?|when)|{_STEP}(\..+)?")
 _SHAPE = re.compile(r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark)(\..+)?")
 _DURATION = re.compile(r"(.+\.)?(timeout|queue_timeout|backoff|max_backoff)")
-CODE_LEGAL = (Status.PAUSED, Status.RETRYING)
 
 
 def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason: str) -> Commanded:
@@ -98,7 +96,7 @@ def _refusal(state: JobState, changes: tuple[Change, ...]) -> str:
                 )
         elif not _CODE.fullmatch(change.path):
             return _of_the_shape(change.path)
-        elif state.job.status not in CODE_LEGAL:
+        elif state.job.status not in (Status.PAUSED, Status.RETRYING):
             return (
                 f"{change.path} (code, parameters and conf) can change only while a job is PAUSED or RETRYING; "
                 f"`unstuck pause {state.job.id}` first, or change policy only (timeouts, retries, max_parallel, queues)"

@@ -21,11 +21,7 @@ class CommandApplier:
     """Applies commands to jobs, with an optimistic retry."""
 
     def __init__(
-        self,
-        store: Store,
-        ids: Callable[[], str],
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
+        self, store: Store, ids: Callable[[], str], clock: Callable[[], float], sleep: Callable[[float], None]
     ) -> None:
         """
         Args:

@@ -93,10 +93,8 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
 
 def against_damage(job: JobRecord, damage: str) -> Commanded:
     """What is said to every command but force-stop if ``job`` has ``damage``."""
-    if not job.terminal:
-        return Commanded(Answer.REFUSED, job, damage)
-    text = f"job {job.id} is {job.status}, and {damage}; submit it again for another run"
-    return Commanded(Answer.REFUSED, job, text)
+    ended = f"job {job.id} is {job.status}, and {damage}; submit it again for another run"
+    return Commanded(Answer.REFUSED, job, ended if job.terminal else damage)
 
 
 def status_is_settled(job: JobRecord) -> bool:

@@ -65,11 +65,7 @@ def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) ->
 
 
 def settle(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
-    """An attempt has ended: its record goes, and its outcome decides what becomes of the group.
-
-    Args:
-        outcome: None for a lapsed lease without an outcome.
-    """
+    """An attempt has ended: its outcome decides what becomes of the group; None is a lapsed lease without one."""
     record, attempt = draft.state.record(group_id), draft.state.attempts.get(group_id)
     draft.drop_attempt(group_id)
     unheard = f"worker {record.worker} was not heard of"
@@ -186,7 +182,7 @@ def _too_much(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> str:
             f"with the {len(values):,} values of {fork} the job would have {members:,} groups and members in all; at "
             f"most {MAX_GROUPS + MAX_MEMBERS:,} are allowed"
         )
-    size = draft.state.collected_bytes + fork_bytes(values)
+    size = sum(map(fork_bytes, [*draft.state.collected.values(), values]))
     if size > MAX_JOB_BYTES:
         return (
             f"with the values of {fork} ({megabytes(fork_bytes(values))}) those of all dynamic forks of the job would "

@@ -57,10 +57,8 @@ def resend_at(record: GroupRecord, queue: str, env: Environment) -> float:
 
     Later ones would pile up behind busy workers, except on an empty queue, where the hint is surely lost.
     """
-    if env.resend.get(queue) == EMPTY:
-        return overdue_at(record, env)
-    wait = env.dispatch_timeout * 2.0 ** min(max(0, record.hints - 1), MAX_RESEND_STEPS)
-    return _come_if_beyond(record.hinted_at, env.now) + wait
+    steps = 0 if env.resend.get(queue) == EMPTY else min(max(0, record.hints - 1), MAX_RESEND_STEPS)
+    return _come_if_beyond(record.hinted_at, env.now) + env.dispatch_timeout * 2.0**steps
 
 
 def retry_at(record: GroupRecord, policy: RetryPolicy, env: Environment) -> float:

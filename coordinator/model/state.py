@@ -15,7 +15,7 @@ from typing import Any
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup
-from unstuck.tasks.protocol.group import Scalar, fork_bytes
+from unstuck.tasks.protocol.group import Scalar
 from unstuck.tasks.protocol.token import fork_member, split_member
 
 WAITING_RECORD = GroupRecord()
@@ -60,7 +60,6 @@ class JobState:
         self.open_groups = 0  # planned groups that are not done
         self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
         self.unexpanded = 0  # dynamic forks whose values nobody knows yet
-        self._collected_bytes: int | None = None  # see ``collected_bytes``; None: not derived yet
         self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by the reconciler
         for name in plan.groups:
             full = self.fulls[name] = plan.member_count(name, self.collected)
@@ -115,13 +114,6 @@ class JobState:
         """Queues that hold, or lost, a hint that nobody has claimed."""
         return {self.planned(group_id).spec.queue_name for group_id in self.by_state[GroupState.QUEUED]}
 
-    @property
-    def collected_bytes(self) -> int:
-        """Bytes of JSON that the values of all dynamic forks take."""
-        if self._collected_bytes is None:
-            self._collected_bytes = sum(map(fork_bytes, self.collected.values()))
-        return self._collected_bytes
-
     # ---- changing ------------------------------------------------------------------------------------
 
     def collect(self, fork: str, values: tuple[Scalar, ...]) -> None:
@@ -131,7 +123,6 @@ class JobState:
         """
         if fork in self.collected:
             return
-        self._collected_bytes = self.collected_bytes + fork_bytes(values)
         self.collected[fork] = values
         count = self.fulls[fork] = len(values)
         if self.ended_whole(fork):
