@@ -1,7 +1,4 @@
-"""The client, by which an app or the command line submits jobs, gives commands and reads states.
-
-Each write is one idempotent script on the caller's own connection to Redis.
-"""
+"""The client, by which an app or the command line submits jobs, gives commands and reads states."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from typing import Any
 import redis
 
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.apply import CommandApplier, Judge
+from unstuck.coordinator.commands.apply import CommandApplier
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import (
     RETRY_LEGAL,
@@ -134,10 +131,13 @@ class Client:
         """
         if key is not None:
             check_key(key)
-        job_spec = _read(spec)
-        if params:
-            job_spec = job_spec.with_params(dict(params))
-        return self._store_job(job_spec, self.settings.warehouse, key, by)
+        try:
+            return self._store_job(_read(spec), params, self.settings.warehouse, key or "", by)
+        except KeyTaken as taken:
+            raise KeyConflict(
+                f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
+                f"use another key, or submit that spec unchanged"
+            ) from None
 
     def retry(
         self, job: str, *, params: Mapping[str, Any] | None = None, reason: str = "", by: str | None = None
@@ -165,27 +165,27 @@ class Client:
             raise Refused(against_damage(old, state.damage).text)
         if old.status not in RETRY_LEGAL:
             raise Refused(against_retry(old))
-        spec = JobSpec.model_validate(old.written())
-        if params:
-            spec = spec.with_params(dict(params))
-        return self._store_job(spec, old.warehouse, f"retry/{job}/{spec.fingerprint[:16]}", by, reason, old)
+        try:
+            return self._store_job(JobSpec.model_validate(old.written()), params, old.warehouse, "", by, reason, old)
+        except NotEnded as error:
+            raise Refused(against_retry(replace(old, status=error.status))) from None
 
     def _store_job(
         self,
         job_spec: JobSpec,
+        params: Mapping[str, Any] | None,
         warehouse: str,
-        key: str | None,
+        key: str,
         by: str | None,
         reason: str = "",
         retried: JobRecord | None = None,
     ) -> Submitted:
-        compiled = compile_to_store(job_spec)
+        compiled = compile_to_store(job_spec.with_params(dict(params)) if params else job_spec)
+        if retried is not None:
+            key = f"retry/{retried.id}/{compiled.fingerprint[:16]}"
         # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
         # stored, or its work is done again under another key.
-        try:
-            stored = self._store.submitted(key, compiled.fingerprint) if key else None
-        except KeyTaken as taken:
-            raise _conflict(key, taken) from None
+        stored = self._store.submitted(key, compiled.fingerprint) if key else None
         if stored is not None:
             self._make_durable(stored)
             return Submitted(stored, new=False)
@@ -211,19 +211,14 @@ class Client:
             warehouse=warehouse,
             warehouse_id=warehouse_id,
             base=base,
-            key=key or "",
+            key=key,
             retry_of=retried.id if retried is not None else "",
             adopts=adopts,
             reruns=reruns,
         )
         plans = compiled.plan.group_plans(warehouse, warehouse_id, reruns, adopts)
         submission = Submission(job, plans, compiled.plan.params, compiled.fingerprint)
-        try:
-            job_id, new = self._store.submit(submission, summary_of(JobState(compiled.plan, job, {}, {}, {})), reason)
-        except KeyTaken as taken:
-            raise _conflict(key, taken) from None
-        except NotEnded as error:
-            raise Refused(against_retry(replace(retried or job, status=error.status))) from None
+        job_id, new = self._store.submit(submission, summary_of(JobState(compiled.plan, job, {}, {}, {})), reason)
         self._make_durable(job_id)
         return Submitted(job_id, new, standing is None)
 
@@ -247,19 +242,8 @@ class Client:
         state, now, due = self._state(job)
         if not why:
             return view_of(state, now, due)
-        return view_of(
-            state, now, due, explain(state, self._environment(now, state), due, members, {}, self.queries.idle(now))
-        )
-
-    def _record(self, job: str) -> JobRecord:
-        """Raises: NoSuchJob."""
-        record = self._store.job(job)
-        if record is None:
-            raise self._no_such_job(job)
-        return record
-
-    def _no_such_job(self, job: str) -> NoSuchJob:
-        return NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
+        env, idle = self._environment(now, state), self.queries.idle(now)
+        return view_of(state, now, due, explain(state, env, due, members, {}, idle))
 
     def explain(self, job: str) -> list[Explanation]:
         """What the job, and each of its groups that is not done, waits for; the job comes first.
@@ -276,7 +260,7 @@ class Client:
         """Raises: NoSuchJob."""
         found = self.queries.state(job)
         if found is None:
-            raise self._no_such_job(job)
+            raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
         return found
 
     def _environment(self, now: float, state: JobState) -> Environment:
@@ -323,19 +307,8 @@ class Client:
             redis.RedisError: the store could not be asked; asking again is safe.
         """
         who = by or _user()
-
-        def judge() -> tuple[JobRecord, Commanded]:
-            # Only force-stop needs nothing but the record; whatever else were said would never come about.
-            if given is Command.FORCE_STOP:
-                old = self._record(job)
-            elif (state := self._state(job)[0]).damage:
-                return state.job, against_damage(state.job, state.damage)
-            else:
-                old = state.job
-            return old, command(old, given, now=now, by=who, why=reason)
-
         said = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
-        return self._give(job, given, judge, said, who)
+        return self._apply(job, given, lambda state: command(state.job, given, now=now, by=who, why=reason), said, who)
 
     def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
         """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
@@ -347,14 +320,14 @@ class Client:
             SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
         """
         who = by or _user()
-        return self._ask(job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who)
+        return self._apply(job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who)
 
     def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
         """Skip a group, a fork or one member that has not ended; what comes after decides by its join rule.
 
         Raises: NoSuchGroup; see also `command`.
         """
-        return self._ask(job, "skip", lambda state: skip(state, group), reason, by or _user(), group)
+        return self._apply(job, "skip", lambda state: skip(state, group), reason, by or _user(), group)
 
     def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
         """Run a group, a fork or one member again, and everything after it.
@@ -362,21 +335,18 @@ class Client:
         Raises: NoSuchGroup; see also `command`.
         """
         word = self._applier.mint()
-        return self._ask(job, "rerun", lambda state: rerun(state, group, word), reason, by or _user(), group)
+        return self._apply(job, "rerun", lambda state: rerun(state, group, word), reason, by or _user(), group)
 
-    def _ask(
+    def _apply(
         self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
     ) -> Commanded:
-        """A command that is judged by the groups too."""
-
         def undamaged(state: JobState) -> Commanded:
-            return against_damage(state.job, state.damage) if state.damage else judge(state)
+            # Force-stop alone needs nothing but the readable part of the record.
+            if state.damage and word != Command.FORCE_STOP:
+                return against_damage(state.job, state.damage)
+            return judge(state)
 
-        whole = self._applier.judged_when_settled(lambda: self._state(job)[0], undamaged)
-        return self._give(job, word, whole, reason, by, group)
-
-    def _give(self, job: str, word: str, judge: Judge, reason: str, by: str, group: str = "") -> Commanded:
-        result = self._applier.apply(word, judge, reason, by, group)
+        result = self._applier.apply(word, lambda: self._state(job)[0], undamaged, reason, by, group)
         if result.answer is Answer.DONE:
             self._make_durable(job)
         return result
@@ -433,13 +403,6 @@ class Client:
             if view.job.terminal:
                 return
             time.sleep(every)
-
-
-def _conflict(key: str | None, taken: KeyTaken) -> KeyConflict:
-    return KeyConflict(
-        f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
-        f"use another key, or submit that spec unchanged"
-    )
 
 
 def _read(spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str]) -> JobSpec:

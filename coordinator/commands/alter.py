@@ -16,12 +16,11 @@ from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.model.records import Alteration, Change, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec, override
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 
-S = GroupState
 _GROUP = r"(groups\.[^.]+|defaults)\."
 _STEP = r"groups\.[^.]+\.steps"
 _POLICY = re.compile(
@@ -31,7 +30,6 @@ _QUEUE = re.compile(rf"{_GROUP}queue")
 _CODE = re.compile(rf"params(\..+)?|{_GROUP}conf(\..+)?|groups\.[^.]+\.(params(\..+)?|when)|{_STEP}(\..+)?")
 _SHAPE = re.compile(r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark)(\..+)?")
 _DURATION = re.compile(r"(.+\.)?(timeout|queue_timeout|backoff|max_backoff)")
-CODE_LEGAL = (Status.PAUSED, Status.RETRYING)
 
 
 def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason: str) -> Commanded:
@@ -98,7 +96,7 @@ def _refusal(state: JobState, changes: tuple[Change, ...]) -> str:
                 )
         elif not _CODE.fullmatch(change.path):
             return _of_the_shape(change.path)
-        elif state.job.status not in CODE_LEGAL:
+        elif state.job.status not in (Status.PAUSED, Status.RETRYING):
             return (
                 f"{change.path} (code, parameters and conf) can change only while a job is PAUSED or RETRYING; "
                 f"`unstuck pause {state.job.id}` first, or change policy only (timeouts, retries, max_parallel, queues)"
@@ -130,33 +128,24 @@ def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
     if not all(parts):
         return Problem(f"expected a path such as groups.clean.timeout, not {path!r}")
     place: Any = spec
-    for depth, part in enumerate(parts[:-1]):
+    for depth, part in enumerate(parts):
         walked = ".".join(parts[: depth + 1])
-        if isinstance(place, list):
-            found = _in_list(place, part)
-            if found is None:
-                names = [item["name"] for item in place if _is_named(item)] or [str(n) for n in range(len(place))]
-                return Problem(f"{walked}: there is no such part{suggestion(part, names)}; there are: {listed(names)}")
-            place = found
-        elif isinstance(place, dict):
-            place = place.setdefault(part, {})
-        else:
-            return Problem(f"{walked}: {'.'.join(parts[:depth])} holds a value, and no parts")
-    last = parts[-1]
-    if isinstance(place, list):
-        at = _index(last, place)
+        at: Any = _index(part, place) if isinstance(place, list) else part
         if at is None:
-            return Problem(f"{path}: there is no such part; there are {len(place)}, from 0")
-        return _put(place, at, path, value, place[at])
-    if not isinstance(place, dict):
-        return Problem(f"{path}: {'.'.join(parts[:-1])} holds a value, and no parts")
-    return _put(place, last, path, value, place.get(last))
+            names = [item["name"] if _is_named(item) else str(n) for n, item in enumerate(place)]
+            return Problem(f"{walked}: there is no such part{suggestion(part, names)}; there are: {listed(names)}")
+        if not isinstance(place, dict | list):
+            return Problem(f"{walked}: {'.'.join(parts[:depth])} holds a value, and no parts")
+        if depth == len(parts) - 1:
+            return _put(place, at, path, value)
+        place = place.setdefault(at, {}) if isinstance(place, dict) else place[at]
+    return None
 
 
-def _put(place: Any, key: int | str, path: str, value: Any, standing: Any) -> Problem | None:
+def _put(place: Any, key: Any, path: str, value: Any) -> Problem | None:
     try:
         if isinstance(value, str) and ".conf." not in path:  # Spark's conf is text
-            value = override(value, standing)
+            value = override(value, place.get(key) if isinstance(place, dict) else place[key])
     except ValueError as error:
         return Problem(f"{path}: {error}")
     if value is None and isinstance(place, dict):
@@ -166,16 +155,12 @@ def _put(place: Any, key: int | str, path: str, value: Any, standing: Any) -> Pr
     return None
 
 
-def _in_list(items: list[Any], part: str) -> Any:
-    if (at := _index(part, items)) is not None:
-        return items[at]
-    return next((item for item in items if _is_named(item) and item["name"] == part), None)
-
-
 def _index(part: str, items: list[Any]) -> int | None:
+    """Where ``part`` stands, a number from 0 or a name."""
     # Short first: `²` is a digit, and int() takes neither it nor many thousand digits.
-    at = int(part) if re.fullmatch("[0-9]{1,9}", part) else len(items)
-    return at if at < len(items) else None
+    if re.fullmatch("[0-9]{1,9}", part) and int(part) < len(items):
+        return int(part)
+    return next((n for n, item in enumerate(items) if _is_named(item) and item["name"] == part), None)
 
 
 def _is_named(item: Any) -> bool:

@@ -5,77 +5,46 @@ If another commit came in between, the command is judged again (docs/decisions/0
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from unstuck.coordinator.commands.job import Answer, Commanded, status_is_settled
-from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.store.jobs import CommitAnswer
+from unstuck.coordinator.store.jobs import CommitAnswer, Store
 
 SETTLE_TIME = 3.0  # seconds that a decision has to follow an earlier command before a command is refused for its status
 TRY_EVERY = 0.02
-
-Judge = Callable[[], tuple[JobRecord, Commanded]]  # the record as it stands, and what a command makes of it
-
-
-class Records(Protocol):
-    """As much of the store as commands need."""
-
-    def command(
-        self,
-        commanded: JobRecord,
-        old: JobRecord,
-        command_id: str,
-        event: Mapping[str, Any],
-        *,
-        plans: Mapping[str, str] | None = None,
-        params: Mapping[str, Any] | None = None,
-    ) -> CommitAnswer: ...
 
 
 class CommandApplier:
     """Applies commands to jobs, with an optimistic retry."""
 
     def __init__(
-        self,
-        records: Records,
-        ids: Callable[[], str],
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
+        self, store: Store, ids: Callable[[], str], clock: Callable[[], float], sleep: Callable[[float], None]
     ) -> None:
         """
         Args:
             ids: mints fresh random words; one becomes the command's id, for all tries.
             clock: monotonic seconds.
         """
-        self._records = records
+        self._store = store
         self.mint = ids
         self._clock = clock
         self._sleep = sleep
 
-    def judged_when_settled(self, load: Callable[[], JobState], judge: Callable[[JobState], Commanded]) -> Judge:
-        """Judge by the whole state. A job that was just paused has a moment to become PAUSED before a refusal."""
-
-        def whole() -> tuple[JobRecord, Commanded]:
-            until = self._clock() + SETTLE_TIME
-            while True:
-                state = load()
-                result = judge(state)
-                if (
-                    result.answer is not Answer.REFUSED
-                    or state.damage
-                    or status_is_settled(state.job)
-                    or self._clock() > until
-                ):
-                    return state.job, result
-                self._sleep(TRY_EVERY)
-
-        return whole
-
-    def apply(self, word: str, judge: Judge, reason: str, by: str, group: str = "") -> Commanded:
+    def apply(
+        self,
+        word: str,
+        load: Callable[[], JobState],
+        judge: Callable[[JobState], Commanded],
+        reason: str,
+        by: str,
+        group: str = "",
+    ) -> Commanded:
         """Judge and write the command until it is on record or refused.
+
+        A job that was just paused has a moment to become PAUSED before a command is refused for its status.
 
         Args:
             word: the command, and the ``group`` that it is about; with ``reason`` and ``by`` for the event log.
@@ -83,9 +52,14 @@ class CommandApplier:
         Raises:
             redis.RedisError: the store could not be asked; applying the command again is safe.
         """
-        command_id = self.mint()
+        command_id, until = self.mint(), self._clock() + SETTLE_TIME
         while True:
-            old, result = judge()
+            state = load()
+            old, result = state.job, judge(state)
+            settled = state.damage or status_is_settled(old) or self._clock() > until
+            if result.answer is Answer.REFUSED and not settled:
+                self._sleep(TRY_EVERY)
+                continue
             if result.answer is not Answer.DONE:
                 return result
             kind = f"USER_{word.upper().replace('-', '_')}"
@@ -93,7 +67,7 @@ class CommandApplier:
             if result.job.revision != old.revision:
                 event["changes"] = [asdict(change) for change in result.job.alterations[-1].changes]
             said = {name: value for name, value in event.items() if value}
-            answer = self._records.command(result.job, old, command_id, said, plans=result.plans, params=result.params)
+            answer = self._store.command(result.job, old, command_id, said, plans=result.plans, params=result.params)
             if answer is CommitAnswer.APPLIED:
                 return result
             # Another commit came in between, or the record has just expired: the command is judged again.

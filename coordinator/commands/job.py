@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from unstuck.coordinator.model.records import JobRecord
-from unstuck.coordinator.model.status import Intent, Status
+from unstuck.coordinator.model.status import TERMINAL, Intent, Status
 
 
 class Command(StrEnum):
@@ -45,7 +45,7 @@ class Commanded:
 
 _OPEN = frozenset(status for status in Status if not status.terminal)
 
-# Where each command is legal. Everything else is refused, with `advice`.
+# Where each command is legal; `command` says why it is not elsewhere.
 LEGAL: dict[Command, frozenset[Status]] = {
     Command.PAUSE: frozenset(_OPEN - {Status.STOPPING, Status.CANCELING}),
     Command.RESUME: frozenset({Status.PAUSING, Status.PAUSED}),
@@ -53,18 +53,9 @@ LEGAL: dict[Command, frozenset[Status]] = {
     Command.CANCEL: _OPEN,
     Command.FORCE_STOP: _OPEN,
 }
-RETRY_LEGAL = frozenset({Status.FAILED, Status.CANCELED, Status.STOPPED})  # it makes a new job of an old one
-# `command` says the same in finer words.
-
-_INTENT = {
-    Command.PAUSE: Intent.PAUSE,
-    Command.RESUME: Intent.RUN,
-    Command.STOP: Intent.STOP,
-    Command.CANCEL: Intent.CANCEL,
-    Command.FORCE_STOP: Intent.FORCE_STOP,
-}
+RETRY_LEGAL = TERMINAL - {Status.FINISHED}  # it makes a new job of an old one
 _ENDS = {Command.STOP: Status.STOPPED, Command.CANCEL: Status.CANCELED, Command.FORCE_STOP: Status.CANCELED}
-_STRENGTH = (Intent.RUN, Intent.PAUSE, Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP)
+_STRENGTH = tuple(Intent)  # a later one overrides an earlier one
 
 
 def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", why: str = "") -> Commanded:
@@ -75,41 +66,35 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
         now: of a pause: interrupt what is running, charging it to nobody.
     """
     where = f"job {job.id} is {job.status}"
-    wanted = _INTENT[given]
+    wanted = Intent.RUN if given is Command.RESUME else Intent[given.name]
+    asked = replace(job, intent=wanted, intent_by=by, intent_why=why, pause_now=now and given is Command.PAUSE)
+    answer = Answer.REFUSED
     if job.terminal:
+        text = f"{where}, and a job that has ended never changes; {_after(job)}"
         if job.status is _ENDS.get(given):
-            return Commanded(Answer.ALREADY, job, f"{where} already; {_after(job)}")
-        return Commanded(Answer.REFUSED, job, f"{where}, and a job that has ended never changes; {_after(job)}")
-    if given is Command.RESUME:
-        if job.intent is Intent.RUN and job.halted is None:
-            if job.reset_budgets:  # its status says so as soon as a coordinator has looked
-                return Commanded(Answer.ALREADY, job, f"job {job.id} goes on: resume had been asked for before")
-            return Commanded(
-                Answer.ALREADY, job, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
-            )
-        if job.intent not in (Intent.RUN, Intent.PAUSE):
-            return Commanded(
-                Answer.REFUSED, job, f"{where}: a {job.intent.command} cannot be taken back; {_ending(job)}"
-            )
-        said = replace(job, intent_by=by, intent_why=why)
-        resumed = replace(said, intent=Intent.RUN, halted=None, pause_now=False, reset_budgets=True)
-        return Commanded(Answer.DONE, resumed, f"job {job.id} goes on, with its full retry budget")
-    if job.intent is wanted and (not now or job.pause_now):
-        return Commanded(Answer.ALREADY, job, f"{where}, and {given} had been asked for before")
-    if _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
+            answer, text = Answer.ALREADY, f"{where} already; {_after(job)}"
+    elif given is Command.RESUME and job.intent not in (Intent.RUN, Intent.PAUSE):
+        text = f"{where}: a {job.intent.command} cannot be taken back; {_ending(job)}"
+    elif given is Command.RESUME and (job.intent is Intent.PAUSE or job.halted is not None):
+        answer, text = Answer.DONE, f"job {job.id} goes on, with its full retry budget"
+        asked = replace(asked, halted=None, reset_budgets=True)
+    elif given is Command.RESUME:
+        answer, text = Answer.ALREADY, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
+        if job.reset_budgets:  # its status says so as soon as a coordinator has looked
+            text = f"job {job.id} goes on: resume had been asked for before"
+    elif job.intent is wanted and (not now or job.pause_now):
+        answer, text = Answer.ALREADY, f"{where}, and {given} had been asked for before"
+    elif _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
         text = f"{where}: {job.intent.command} was asked for, which {given} does not override; {_ending(job)}"
-        return Commanded(Answer.REFUSED, job, text)
-    pause_now = now and given is Command.PAUSE
-    asked = replace(job, intent=wanted, intent_by=by, intent_why=why, pause_now=pause_now)
-    return Commanded(Answer.DONE, asked, f"{given} of job {job.id} is on record; it was {job.status}")
+    else:
+        answer, text = Answer.DONE, f"{given} of job {job.id} is on record; it was {job.status}"
+    return Commanded(answer, asked if answer is Answer.DONE else job, text)
 
 
 def against_damage(job: JobRecord, damage: str) -> Commanded:
     """What is said to every command but force-stop if ``job`` has ``damage``."""
-    if not job.terminal:
-        return Commanded(Answer.REFUSED, job, damage)
-    text = f"job {job.id} is {job.status}, and {damage}; submit it again for another run"
-    return Commanded(Answer.REFUSED, job, text)
+    ended = f"job {job.id} is {job.status}, and {damage}; submit it again for another run"
+    return Commanded(Answer.REFUSED, job, ended if job.terminal else damage)
 
 
 def status_is_settled(job: JobRecord) -> bool:

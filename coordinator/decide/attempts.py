@@ -6,17 +6,16 @@ our failure and never eat a user's retry. An attempt that is handed back (RELEAS
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
-from unstuck.coordinator.decide.deadlines import backoff, held_until, lapsed, loss_backoff
+from unstuck.coordinator.decide.deadlines import backoff, lapsed, loss_backoff
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment, Guard
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Guard
 from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.checks import MAX_GROUPS, MAX_MEMBERS
-from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Scalar, fork_bytes
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
@@ -38,30 +37,22 @@ def read_attempt(draft: Draft, group_id: str) -> None:
         draft.decision.more = True
         return
     if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
-        restore_attempt(draft, group_id, record)
+        # The attempt's record is gone (a store restored in part), so no runner could ever claim or finish it.
+        if record.state is S.QUEUED:
+            draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce))
+        else:
+            gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
+            settle(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))
         return
     if record.state is S.QUEUED and attempt.claimant:
         start(draft, group_id, record, attempt)
         record = draft.state.record(group_id)
     if attempt.outcome is not None:
-        interrupted = attempt.order == "DRAIN"
-        planned = draft.planned(group_id)
-        settle(draft, group_id, fold(planned, group_id, record, attempt.outcome, draft.env, interrupted=interrupted))
-    elif record.state is not S.QUEUED:
-        held = replace(attempt, lease=held_until(record, attempt, draft.env))
-        if lapsed(held, draft.env):
-            kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
-            draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))
-            settle(draft, group_id, fold(draft.planned(group_id), group_id, record, None, draft.env))
-
-
-def restore_attempt(draft: Draft, group_id: str, record: GroupRecord) -> None:
-    """The attempt's record is gone (a store restored in part), so no runner could ever claim or finish it."""
-    if record.state is S.QUEUED:
-        draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce))
-        return
-    gone = Outcome(OutcomeKind.LOST, failure=Failure("ATTEMPT_GONE", "the record of the running attempt is gone"))
-    settle(draft, group_id, fold(draft.planned(group_id), group_id, record, gone, draft.env))
+        settle(draft, group_id, attempt.outcome)
+    elif record.state is not S.QUEUED and lapsed(record, attempt, draft.env):
+        kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
+        draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))
+        settle(draft, group_id, None)
 
 
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) -> None:
@@ -73,13 +64,99 @@ def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) ->
     draft.move(group_id, running, worker=attempt.worker)
 
 
-def settle(draft: Draft, group_id: str, folded: Folded) -> None:
-    """An attempt has ended: its record goes, its outcome stands on the group."""
+def settle(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
+    """An attempt has ended: its outcome decides what becomes of the group; None is a lapsed lease without one."""
+    record, attempt = draft.state.record(group_id), draft.state.attempts.get(group_id)
     draft.drop_attempt(group_id)
+    unheard = f"worker {record.worker} was not heard of"
+    if outcome is not None and outcome.kind is OutcomeKind.SUCCEEDED:
+        _succeeded(draft, group_id, record, outcome)
+    elif record.state is S.CANCELING:
+        # An attempt that was told to end is not tried again, however it ends.
+        reason = Reason("CANCELED", "canceled while running")
+        if outcome is None:
+            reason = Reason("UNCONFIRMED", f"{unheard} again; whatever it still does can change nothing")
+        draft.move(group_id, replace(record, state=S.CANCELED, reason=reason))
+    elif outcome is None:
+        text = f"{unheard} for a whole lease ({format_duration(draft.env.lease_ttl)})"
+        _lost(draft, group_id, record, Failure("LEASE_LAPSED", text))
+    elif outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
+        said = outcome.failure.text if outcome.failure else "handed back by a worker that was told to stop"
+        if attempt is not None and attempt.order == "DRAIN":
+            said = "interrupted by a pause that did not wait, and handed back"
+        _released(draft, group_id, record, said)
+    else:
+        charge = _lost if outcome.kind is OutcomeKind.LOST else _failed
+        charge(draft, group_id, record, outcome.failure or Failure("NO_REASON", "the worker gave no reason"))
+
+
+def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcome) -> None:
     for fork, key in draft.planned(group_id).feeds:
-        if key in folded.collected:
-            feed(draft, fork, folded.collected[key])
-    draft.move(group_id, folded.record, **folded.event)
+        if key in outcome.forks:
+            feed(draft, fork, tuple(outcome.forks[key]))
+    adopted = Reason("ADOPTED", "an earlier attempt had finished this work; nothing was run")
+    done = replace(
+        record,
+        state=S.SUCCEEDED,
+        staging=outcome.staging,
+        adopted=outcome.adopted,
+        rows=outcome.rows,
+        results=outcome.results,
+        failures=0,
+        losses=0,
+        reason=adopted if outcome.adopted else None,
+    )
+    event: dict[str, Any] = {"rows": sum(outcome.rows.values())} if outcome.rows else {}
+    draft.move(group_id, done, **event, **({"adopted": True} if outcome.adopted else {}))
+
+
+def _failed(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
+    policy, failures = draft.planned(group_id).retry, record.failures + 1
+    charged = replace(_remembered(record, failure), failures=failures)
+    if not failure.recoverable:
+        _fail(draft, group_id, charged, Reason(failure.code, f"{failure.text} (not worth a retry)"))
+    elif failures > policy.max:
+        tried = "it was not to be retried" if not policy.max else f"all {policy.max} retries are used up"
+        _fail(draft, group_id, charged, Reason(failure.code, f"{failure.text} ({tried})"))
+    else:
+        wait = backoff(policy, failures, f"{draft.env.nonce}/{group_id}/{record.epoch}")
+        text = f"{failure.text} (retry {failures} of {policy.max} in {format_duration(wait)})"
+        _retry(draft, group_id, replace(charged, losses=0), wait, Reason(failure.code, text))
+
+
+def _lost(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
+    limit, losses = draft.planned(group_id).spec.worker_losses, record.losses + 1
+    charged = replace(_remembered(record, failure), losses=losses)
+    if losses >= limit:
+        many = "1 worker was" if losses == 1 else f"{losses} workers in a row were"
+        text = f"{many} lost under this group, so it may be what kills them: {failure.text}"
+        _fail(draft, group_id, charged, Reason("POISON", text))
+    else:
+        reason = Reason(failure.code, f"{failure.text} (loss {losses}; {limit} in a row end it)")
+        _retry(draft, group_id, charged, loss_backoff(losses), reason)
+
+
+def _released(draft: Draft, group_id: str, record: GroupRecord, said: str) -> None:
+    charged = replace(record, releases=record.releases + 1)
+    if charged.releases > MAX_RELEASES:
+        text = f"handed back {charged.releases} times without an end: {said}"
+        _fail(draft, group_id, charged, Reason("RELEASED", text))
+    else:
+        _retry(draft, group_id, charged, 0.0, Reason("RELEASED", said))
+
+
+def _remembered(record: GroupRecord, failure: Failure) -> GroupRecord:
+    """First and last error are both kept; a lost worker never hides the user's own error."""
+    return replace(record, first_error=record.first_error or failure, last_error=failure)
+
+
+def _fail(draft: Draft, group_id: str, record: GroupRecord, reason: Reason) -> None:
+    draft.move(group_id, replace(record, state=S.FAILED, reason=reason))
+
+
+def _retry(draft: Draft, group_id: str, record: GroupRecord, wait: float, reason: Reason) -> None:
+    at = draft.env.now + wait
+    draft.move(group_id, replace(record, state=S.BACKOFF, next_at=at, reason=reason), next_at=at)
 
 
 def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
@@ -105,124 +182,10 @@ def _too_much(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> str:
             f"with the {len(values):,} values of {fork} the job would have {members:,} groups and members in all; at "
             f"most {MAX_GROUPS + MAX_MEMBERS:,} are allowed"
         )
-    size = draft.state.collected_bytes + fork_bytes(values)
+    size = sum(map(fork_bytes, [*draft.state.collected.values(), values]))
     if size > MAX_JOB_BYTES:
         return (
             f"with the values of {fork} ({megabytes(fork_bytes(values))}) those of all dynamic forks of the job would "
             f"take {megabytes(size)}; at most {megabytes(MAX_JOB_BYTES)} are allowed"
         )
     return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """The group after its attempt has ended."""
-
-    record: GroupRecord
-    collected: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
-    event: dict[str, Any] = field(default_factory=dict)
-
-
-def fold(
-    planned: PlannedGroup,
-    group_id: str,
-    record: GroupRecord,
-    outcome: Outcome | None,
-    env: Environment,
-    *,
-    interrupted: bool = False,
-) -> Folded:
-    """The group's record after ``outcome``; None stands for a lapsed lease without an outcome.
-
-    Args:
-        interrupted: its runner was told to hand it back, by a pause that did not wait.
-    """
-    if record.state is GroupState.CANCELING and (outcome is None or outcome.kind is not OutcomeKind.SUCCEEDED):
-        # An attempt that was told to end is not tried again, however it ends.
-        reason = Reason("CANCELED", "canceled while running")
-        if outcome is None:
-            text = f"worker {record.worker} was not heard of again; whatever it still does can change nothing"
-            reason = Reason("UNCONFIRMED", text)
-        return Folded(replace(record, state=GroupState.CANCELED, reason=reason))
-    if outcome is None:
-        text = f"worker {record.worker} was not heard of for a whole lease ({format_duration(env.lease_ttl)})"
-        return _lost(planned, group_id, record, Failure("LEASE_LAPSED", text), env)
-    if outcome.kind is OutcomeKind.SUCCEEDED:
-        return _succeeded(record, outcome)
-    if outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
-        return _released(record, outcome, env, interrupted)
-    failure = outcome.failure or Failure("NO_REASON", "the worker gave no reason")
-    if outcome.kind is OutcomeKind.LOST:
-        return _lost(planned, group_id, record, failure, env)
-    return _failed(planned, group_id, record, failure, env)
-
-
-def _succeeded(record: GroupRecord, outcome: Outcome) -> Folded:
-    done = replace(
-        record,
-        state=GroupState.SUCCEEDED,
-        staging=outcome.staging,
-        adopted=outcome.adopted,
-        rows=outcome.rows,
-        results=outcome.results,
-        failures=0,
-        losses=0,
-        reason=Reason("ADOPTED", "an earlier attempt had finished this work; nothing was run")
-        if outcome.adopted
-        else None,
-    )
-    event: dict[str, Any] = {"rows": sum(outcome.rows.values())} if outcome.rows else {}
-    if outcome.adopted:
-        event["adopted"] = True
-    return Folded(done, {key: tuple(values) for key, values in outcome.forks.items()}, event)
-
-
-def _remembered(record: GroupRecord, failure: Failure) -> GroupRecord:
-    """First and last error are both kept; a lost worker never hides the user's own error."""
-    return replace(record, first_error=record.first_error or failure, last_error=failure)
-
-
-def _failed(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Failure, env: Environment) -> Folded:
-    record = _remembered(record, failure)
-    policy = planned.retry
-    failures = record.failures + 1
-    if not failure.recoverable:
-        reason = Reason(failure.code, f"{failure.text} (not worth a retry)")
-        return Folded(replace(record, state=GroupState.FAILED, failures=failures, reason=reason))
-    if failures > policy.max:
-        tried = "it was not to be retried" if not policy.max else f"all {policy.max} retries are used up"
-        reason = Reason(failure.code, f"{failure.text} ({tried})")
-        return Folded(replace(record, state=GroupState.FAILED, failures=failures, reason=reason))
-    wait = backoff(policy, failures, f"{env.nonce}/{group_id}/{record.epoch}")
-    reason = Reason(failure.code, f"{failure.text} (retry {failures} of {policy.max} in {format_duration(wait)})")
-    waiting = replace(
-        record, state=GroupState.BACKOFF, failures=failures, losses=0, next_at=env.now + wait, reason=reason
-    )
-    return Folded(waiting, event={"next_at": waiting.next_at})
-
-
-def _lost(planned: PlannedGroup, group_id: str, record: GroupRecord, failure: Failure, env: Environment) -> Folded:
-    record = _remembered(record, failure)
-    losses = record.losses + 1
-    if losses >= planned.spec.worker_losses:
-        many = "1 worker was" if losses == 1 else f"{losses} workers in a row were"
-        text = f"{many} lost under this group, so it may be what kills them: {failure.text}"
-        return Folded(replace(record, state=GroupState.FAILED, losses=losses, reason=Reason("POISON", text)))
-    wait = loss_backoff(losses)
-    reason = Reason(failure.code, f"{failure.text} (loss {losses}; {planned.spec.worker_losses} in a row end it)")
-    waiting = replace(record, state=GroupState.BACKOFF, losses=losses, next_at=env.now + wait, reason=reason)
-    return Folded(waiting, event={"next_at": waiting.next_at})
-
-
-def _released(record: GroupRecord, outcome: Outcome, env: Environment, interrupted: bool) -> Folded:
-    releases = record.releases + 1
-    said = outcome.failure.text if outcome.failure else "handed back by a worker that was told to stop"
-    if interrupted:
-        said = "interrupted by a pause that did not wait, and handed back"
-    if releases > MAX_RELEASES:
-        text = f"handed back {releases} times without an end: {said}"
-        return Folded(replace(record, state=GroupState.FAILED, releases=releases, reason=Reason("RELEASED", text)))
-    waiting = replace(
-        record, state=GroupState.BACKOFF, releases=releases, next_at=env.now, reason=Reason("RELEASED", said)
-    )
-    return Folded(waiting, event={"next_at": waiting.next_at})

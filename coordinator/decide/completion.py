@@ -13,61 +13,16 @@ from unstuck.coordinator.decide.deadlines import (
 )
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.model.records import GroupRecord, Reason
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.problems import listed
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.token import fork_member
 
-S = GroupState
 _INTENDED = {
     Intent.STOP: (Status.STOPPED, Reason("USER_STOPPED", "stopped by the user; nothing was published")),
     Intent.CANCEL: (Status.CANCELED, Reason("USER_CANCELED", "canceled by the user; nothing was published")),
     Intent.FORCE_STOP: (Status.CANCELED, Reason("FORCE_STOPPED", "stopped by force; nothing was published")),
 }
-
-
-def cancel_rest(draft: Draft) -> None:
-    """A group failed for good and nothing after it can live with that: everything else is canceled."""
-    culprit = next(iter(draft.state.fatal))
-    cancel_all(draft, Reason("SIBLING_FAILED", f"group {culprit} failed, and on_failure is cancel_others"))
-
-
-def cancel_all(draft: Draft, reason: Reason) -> None:
-    """Everything that is not done is canceled.
-
-    Running attempts become stale at once: they can publish and change nothing, and their watchdogs end them.
-    """
-    for group_id in draft.state.active:
-        if draft.commit_is_full():
-            return
-        draft.drop_attempt(group_id)
-        draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
-    cancel_waiting(draft, reason)
-
-
-def cancel_waiting(draft: Draft, reason: Reason) -> None:
-    """Cancel every group, and every member of a fork, that waits: for its needs, for its turn, for its next attempt."""
-    for group_id in [*draft.state.by_state[S.BACKOFF], *draft.state.by_state[S.WAITING]]:
-        if draft.commit_is_full():
-            return
-        draft.drop_attempt(group_id)
-        draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELED, reason=reason))
-    for name, planned in draft.plan.groups.items():
-        if not draft.waiting_members(name):
-            continue
-        if draft.commit_is_full():
-            return
-        count = draft.plan.member_count(name, draft.state.collected) or 0
-        started = draft.state.census[name].total()
-        if planned.spec.for_each is None or not started:
-            draft.move(name, GroupRecord(state=S.CANCELED, reason=reason))
-            continue
-        for ordinal in range(started, count):
-            if draft.commit_is_full():
-                return
-            draft.move(fork_member(name, ordinal), GroupRecord(state=S.CANCELED, reason=reason))
-    draft.ready.clear()
 
 
 def complete(draft: Draft) -> None:
@@ -151,16 +106,14 @@ def end_as_intended(draft: Draft) -> None:
             result = None  # that try publishes a package that the user does not want any more
         if result is None and draft.job.aborting:
             result = _no_answer(draft)
-        if result is None or result.trouble is not None:
-            if result is not None:
-                published(draft, result)  # counts the try and sets the time of the next
-            elif publish_at(draft.job, draft.env) <= draft.env.now or not draft.job.aborting:
-                if not draft.job.aborting:  # an abort, after a try of publishing
-                    draft.job = replace(draft.job, aborting=True, publish_heard=0.0)
+        if result is None:
+            if not draft.job.aborting:  # an abort, after a try of publishing
+                draft.job = replace(draft.job, aborting=True, publish_heard=0.0, publish_next=0.0)
+            if publish_at(draft.job, draft.env) <= draft.env.now:
                 _publish(draft)
                 draft.decision.abort = reason
             return
-        if result.failed is None and result.version:
+        if result.trouble is not None or (result.failed is None and result.version):
             published(draft, result)
             return
         # Nothing to publish (version 0) does not decide: no package stands, and an ABORT may stand already.
@@ -174,17 +127,9 @@ def published(draft: Draft, result: PublishResult) -> None:
         finish(draft, Status.FAILED, result.failed)
     elif result.trouble is not None:
         tries = draft.job.publish_tries + 1
-        wait = min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
-        draft.job = replace(
-            draft.job,
-            publish_tries=tries,
-            publish_next=draft.env.now + wait,
-            publish_heard=0.0,
-            reason=result.trouble,
-        )
-        draft.decision.events.append(
-            {"kind": "PUBLISH_TROUBLE", "code": result.trouble.code, "text": result.trouble.text}
-        )
+        at = draft.env.now + min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
+        draft.job = replace(draft.job, publish_tries=tries, publish_next=at, publish_heard=0.0, reason=result.trouble)
+        draft.tell("PUBLISH_TROUBLE", code=result.trouble.code, text=result.trouble.text)
     else:
         draft.job = replace(draft.job, version=result.version, published=dict(result.rows))
         what = f" and published as version {result.version}" if result.version else _unpublished(draft)
@@ -201,4 +146,4 @@ def _unpublished(draft: Draft) -> str:
 
 def finish(draft: Draft, status: Status, reason: Reason) -> None:
     draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.env.now, phase="", publish_heard=0.0)
-    draft.decision.events.append({"kind": str(status), "code": reason.code, "text": reason.text})
+    draft.tell(status, code=reason.code, text=reason.text)

@@ -1,16 +1,11 @@
 """When a job, a group or an attempt must be looked at again: pure functions, to decide and to explain with.
 
-A time on the record that lies too far ahead was written before the clock was set back: it counts as reached. Backoffs
-take tenacity's wait strategies, with a jitter drawn from a seed, so that deciding is pure.
+A time on the record that lies too far ahead was written before the clock was set back: it counts as reached.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any, cast
-
-from tenacity import RetryCallState, wait_exponential, wait_random_exponential
-from tenacity.wait import wait_base
 
 from unstuck.coordinator.model.decision import EMPTY, Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
@@ -24,12 +19,14 @@ CLOCK_SLACK = 1.0  # seconds; as in commit.lua
 MAX_PUBLISH_WAIT = 60.0
 PUBLISH_HANGS = 120.0  # seconds without a sign of life after which a try of publishing counts as hanging, at first
 MAX_PUBLISH_HANGS = 900.0  # the same, at last
+MAX_DOUBLINGS = 100  # of a wait: more would overflow a float
 MAX_RESEND_STEPS = 4  # a hint is sent again after 1, 2, 4, 8, 16 and then every 16 dispatch_timeouts
 # A lost worker is our failure: the first relaunch is at once, the next ones give a sick host time to be noticed.
 LOSS_BACKOFF = (0.0, 2.0, 10.0)
 # How long to wait for a lock that somebody else holds, and for a store that is away.
-BUSY_WAIT = wait_random_exponential(multiplier=0.005, max=0.1)
-AWAY_WAIT = wait_random_exponential(multiplier=0.1, max=2.0)
+# Seconds at most, at first and at last.
+BUSY_WAIT = (0.005, 0.1)
+AWAY_WAIT = (0.1, 2.0)
 
 
 def held_until(record: GroupRecord, attempt: Attempt, env: Environment) -> float:
@@ -41,13 +38,13 @@ def held_until(record: GroupRecord, attempt: Attempt, env: Environment) -> float
     return attempt.lease if attempt.claimant else record.since + env.lease_ttl
 
 
-def lapsed(attempt: Attempt, env: Environment) -> bool:
+def lapsed(record: GroupRecord, attempt: Attempt, env: Environment) -> bool:
     """The lease is over and may be believed to be.
 
     A lease that ends later than one full term from now was given before the clock was set back (rule 7), and once the
     grace is over every living runner has renewed its lease.
     """
-    return env.takeover and not env.now <= attempt.lease <= env.now + env.lease_ttl + CLOCK_SLACK
+    return env.takeover and not env.now <= held_until(record, attempt, env) <= env.now + env.lease_ttl + CLOCK_SLACK
 
 
 def overdue_at(record: GroupRecord, env: Environment) -> float:
@@ -58,13 +55,10 @@ def overdue_at(record: GroupRecord, env: Environment) -> float:
 def resend_at(record: GroupRecord, queue: str, env: Environment) -> float:
     """When an unclaimed hint is to be sent again: first after ``dispatch_timeout``, then less and less often.
 
-    The first is the one that finds a lost hint; the later ones would only pile up behind workers that are busy.
-    Where nothing waits on the queue there is nothing to pile up behind, and the hint is lost for sure.
+    Later ones would pile up behind busy workers, except on an empty queue, where the hint is surely lost.
     """
-    if env.resend.get(queue) == EMPTY:
-        return overdue_at(record, env)
-    wait = env.dispatch_timeout * 2.0 ** min(max(0, record.hints - 1), MAX_RESEND_STEPS)
-    return _come_if_beyond(record.hinted_at, env.now) + wait
+    steps = 0 if env.resend.get(queue) == EMPTY else min(max(0, record.hints - 1), MAX_RESEND_STEPS)
+    return _come_if_beyond(record.hinted_at, env.now) + env.dispatch_timeout * 2.0**steps
 
 
 def retry_at(record: GroupRecord, policy: RetryPolicy, env: Environment) -> float:
@@ -98,10 +92,7 @@ def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> f
 
 
 def cancel_at(job: JobRecord, env: Environment) -> float:
-    """When a job that is to be canceled ends without its runners.
-
-    A command that came after the pass began lies ahead too, but not by much.
-    """
+    """When a job that is to be canceled ends without its runners."""
     return _come_if_beyond(job.intent_at, env.now + env.cancel_deadline) + env.cancel_deadline
 
 
@@ -133,64 +124,47 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
     now = env.now
     if more:
         return now
-    # A time that has come but could not be used (no room, no allowance, a grace) needs no early look: the event that
-    # makes room wakes the job. Lapsed leases are looked at again after a moment, when a grace may end.
-    later = now + env.dispatch_timeout
-    times = [later]
+    soon, later = now + 0.05, now + env.dispatch_timeout
+    times = [max(publish_at(state.job, env), soon) if state.job.phase == PUBLISHING else later]
     if state.by_state[S.CANCELING]:
-        times.append(max(cancel_at(state.job, env), now))
-    if state.job.phase == PUBLISHING:
-        times = [publish_at(state.job, env)]
-    given_up = job_timeout_at(state.job, state.plan.timeout, env)
-    if given_up is not None:
-        times.append(given_up if given_up > now else later)
+        times.append(max(cancel_at(state.job, env), soon))
+    times.append(job_timeout_at(state.job, state.plan.timeout, env) or 0.0)
     for group_id in state.active:
         record = state.groups[group_id]
         attempt = state.attempts.get(group_id)
         if record.state is S.QUEUED:
-            at = overdue_at(record, env)
-            times.append(at if at > now else later)
-            given_up = queue_timeout_at(state.job, record, state.planned(group_id).spec.queue_timeout, env)
-            if given_up is not None:
-                times.append(given_up if given_up > now else later)
+            times.append(overdue_at(record, env))
+            queue_timeout = state.planned(group_id).spec.queue_timeout
+            times.append(queue_timeout_at(state.job, record, queue_timeout, env) or 0.0)
         elif attempt is not None:
+            # A lapsed lease is looked at again after a moment, when a grace may end.
             held = min(held_until(record, attempt, env), now + env.lease_ttl)
             times.append(max(held + 0.01, now + 0.5))
     for group_id in state.by_state[S.BACKOFF]:
-        at = retry_at(state.groups[group_id], state.planned(group_id).retry, env)
-        times.append(at if at > now else later)
-    return max(min(times), now + 0.05)
+        times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))
+    # A time that has come but could not be used (no room, no allowance, a grace) needs no early look: the event that
+    # makes room wakes the job.
+    return max(min((at for at in times if at > now), default=later), soon)
 
 
 def _come_if_beyond(at: float, limit: float) -> float:
     return at if at <= limit + CLOCK_SLACK else 0.0
 
 
-class _Attempt:
-    """As much of a RetryCallState as a wait strategy reads."""
-
-    def __init__(self, number: int) -> None:
-        self.attempt_number = number
-
-
-def random_wait(strategy: wait_base, tries: int) -> float:
+def random_wait(wait: tuple[float, float], tries: int) -> float:
     """Seconds to wait after ``tries`` tries. The one wait here that is drawn at random and not from a seed."""
-    return float(strategy(cast(RetryCallState, cast(Any, _Attempt(max(1, tries))))))
+    first, longest = wait
+    return random.uniform(0.0, min(longest, first * 2.0 ** min(max(0, tries - 1), MAX_DOUBLINGS)))
 
 
 def backoff(policy: RetryPolicy, failures: int, seed: str) -> float:
     """Seconds to wait after the ``failures``-th failure in a row: ``backoff * 2**(failures-1)``, capped, with jitter.
 
-    The jitter is drawn from ``seed``, so that deciding the same thing twice gives the same time. It never exceeds
-    the cap and never falls below the plain backoff less its share.
+    The jitter is drawn from ``seed``, so that deciding the same thing twice gives the same time. It only shortens the
+    wait, by its share at most.
     """
-    if policy.backoff <= 0:
-        return 0.0
-    # wait_exponential meets the overflow of a thousand doublings with its maximum.
-    strategy = wait_exponential(multiplier=policy.backoff, max=policy.max_backoff, exp_base=2)
-    plain = strategy(cast(RetryCallState, cast(Any, _Attempt(max(1, failures)))))
-    share = random.Random(seed).random() * policy.jitter
-    return float(plain * (1 - share))
+    plain = min(policy.max_backoff, policy.backoff * 2.0 ** min(max(0, failures - 1), MAX_DOUBLINGS))
+    return plain * (1 - random.Random(seed).random() * policy.jitter)
 
 
 def loss_backoff(losses: int) -> float:

@@ -1,7 +1,6 @@
 """From the state of a job: what changes, and what must be done (pure: no I/O, no clock, no randomness).
 
-Everything follows from the states as they stand, not from what woke the coordinator or how often. ``decide`` moves the
-given state forward; if the commit is refused, the caller throws that state away.
+Everything follows from the states as they stand. If the commit is refused, the caller throws the state away.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from unstuck.coordinator.decide.attempts import read_attempt
-from unstuck.coordinator.decide.completion import cancel_all, cancel_rest, complete
+from unstuck.coordinator.decide.completion import complete
 from unstuck.coordinator.decide.deadlines import PUBLISHING, due_at
 from unstuck.coordinator.decide.dispatch import queue_ready, resend_hints
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, reset_budgets
+from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, cancel_all, fail_fast, reset_budgets
 from unstuck.coordinator.decide.joins import judge_joins
 from unstuck.coordinator.decide.requests import apply_requests
 from unstuck.coordinator.decide.timeouts import check_job_timeout, check_queue_timeouts, count_job_time
@@ -37,8 +36,9 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     if state.job.requests and apply_requests(draft):
         conclude(draft)
         return draft.decision
-    if changed is None or state.ready is None:
-        state.ready = {}
+    if changed is None or not state.joins_judged:
+        state.ready.clear()
+        state.joins_judged = True
         draft.touched.extend(state.plan.groups)
     if draft.job.reset_budgets:
         # Before the attempts are read: an attempt that failed since the resume is charged to the new budget.
@@ -55,7 +55,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     elif draft.job.timed_out is not None:
         cancel_all(draft, OUT_OF_TIME)
     elif draft.failing_fast:
-        cancel_rest(draft)
+        fail_fast(draft)
     elif draft.job.halted is None:
         queue_ready(draft)
         resend_hints(draft)
@@ -66,11 +66,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
 
 
 def conclude(draft: Draft) -> None:
-    """Derive the job's status and due time from its state now.
-
-    Raises:
-        IllegalMove: the table of job moves does not hold the change of status; nothing is committed.
-    """
+    """Derive the job's status and due time from its state now. Raises: IllegalMove."""
     outcome = draft.job.status if draft.job.terminal else None
     # The state still holds the groups whose records go.
     gone = draft.decision.forgotten

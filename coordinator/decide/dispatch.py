@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 
 from unstuck.coordinator.decide.deadlines import resend_at, retry_at
@@ -45,11 +47,8 @@ class Room:
     def __init__(self, draft: Draft) -> None:
         limit = draft.plan.max_parallel
         self._env = draft.env
-        self._parallel = 1_000_000 if limit is None else limit - len(draft.state.active)
-        self._windows: dict[str, int] = {}
-        for group_id in draft.state.by_state[S.QUEUED]:
-            self.take(draft.planned(group_id).spec.queue_name)
-            self._parallel += 1  # counted among the active already
+        self._parallel = math.inf if limit is None else limit - len(draft.state.active)
+        self._queued = Counter(draft.planned(group_id).spec.queue_name for group_id in draft.state.by_state[S.QUEUED])
 
     @property
     def in_parallel(self) -> bool:
@@ -57,10 +56,10 @@ class Room:
         return self._parallel > 0
 
     def for_(self, queue: str) -> bool:
-        return self._parallel > 0 and self._windows.setdefault(queue, self._env.window(queue)) > 0
+        return self._parallel > 0 and self._queued[queue] < self._env.window(queue)
 
     def take(self, queue: str) -> None:
-        self._windows[queue] = self._windows.get(queue, self._env.window(queue)) - 1
+        self._queued[queue] += 1
         self._parallel -= 1
 
 
@@ -117,13 +116,11 @@ def freeze_group(draft: Draft, name: str) -> None:
 
 def resend_hints(draft: Draft) -> None:
     """A hint that nobody claimed in time is sent again, the oldest first, within the queue's allowance (rule 6)."""
-    now = draft.env.now
-    overdue = []
-    for group_id in draft.state.by_state[S.QUEUED]:
-        record, queue = draft.state.groups[group_id], draft.planned(group_id).spec.queue_name
-        if group_id in draft.state.attempts and resend_at(record, queue, draft.env) <= now:
-            overdue.append((record.hinted_at, group_id, record, queue))
-    for _, group_id, record, queue in sorted(overdue, key=lambda item: item[:2]):
+    now, state = draft.env.now, draft.state
+    for _, group_id in sorted((state.groups[g].hinted_at, g) for g in state.by_state[S.QUEUED] if g in state.attempts):
+        record, queue = state.groups[group_id], draft.planned(group_id).spec.queue_name
+        if resend_at(record, queue, draft.env) > now:
+            continue
         used = draft.decision.resent.get(queue, 0)
         if used >= draft.env.resend.get(queue, 0) or draft.decision.full:
             continue

@@ -1,16 +1,14 @@
-"""A decision in the making: what has been decided so far, over the state that it was decided from.
-
-Only this file changes a group: every move goes through the table of legal moves and leaves its event.
-"""
+"""A decision in the making. Only this file changes a group: each move is in the table of moves and leaves its event."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.model.decision import Decision, Environment
-from unstuck.coordinator.model.records import Attempt, GroupRecord
+from unstuck.coordinator.model.decision import Decision, Environment, Guard
+from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, check_move
 from unstuck.coordinator.spec.plan import PlannedGroup
@@ -18,13 +16,14 @@ from unstuck.tasks.protocol.token import split_member
 
 
 class Draft:
-    """A decision in the making. ``job`` and ``state`` are as decided so far."""
+    """``job`` and ``state`` are as decided so far."""
 
     def __init__(self, state: JobState, env: Environment) -> None:
         self.state = state
         self.plan = state.plan
         self.env = env
         self.job = state.job
+        self.ready = state.ready
         self.decision = Decision(job=state.job, old=state.job)
         self.touched: deque[str] = deque()  # planned groups whose join must be judged
 
@@ -38,13 +37,6 @@ class Draft:
         """Groups that are not done shall not go on: the job is failing fast, or its time is over."""
         return self.failing_fast or self.job.timed_out is not None
 
-    @property
-    def ready(self) -> dict[str, dict[str, None]]:
-        """Groups that may go and have members that were never queued, per queue."""
-        if self.state.ready is None:
-            self.state.ready = {}
-        return self.state.ready
-
     def planned(self, group_id: str) -> PlannedGroup:
         return self.state.planned(group_id)
 
@@ -57,14 +49,7 @@ class Draft:
         return max(1, count or 1) - census.total() + census[GroupState.WAITING]
 
     def move(self, group_id: str, record: GroupRecord, *, requested: bool = False, **event: Any) -> None:
-        """Change one group, with its event.
-
-        Args:
-            requested: the user asked for this move (``status.GROUP_MOVES_REQUESTED``).
-
-        Raises:
-            IllegalMove: the table of legal moves does not hold the move; nothing has changed.
-        """
+        """Change one group, with its event; ``requested``: by the user. Raises: IllegalMove."""
         old = self.state.record(group_id)
         check_move(group_id, old.state, record.state, requested=requested)
         record = replace(record, since=self.env.now)
@@ -90,8 +75,23 @@ class Draft:
         self.decision.offered[group_id] = attempt
         self.decision.dropped.pop(group_id, None)
 
+    def end_attempt(self, group_id: str, state: GroupState, reason: Reason, **event: Any) -> None:
+        """Move the group without waiting for its runner, which is stale from this commit on."""
+        if group_id in self.state.groups:
+            self.drop_attempt(group_id)
+        self.move(group_id, replace(self.state.record(group_id), state=state, reason=reason), **event)
+
+    def check_unclaimed(self, group_id: str) -> None:
+        """Let the commit check once more that nobody has claimed the attempt.
+
+        An attempt that this decision offers is not in the store yet: nobody can claim it, and the check would fail.
+        """
+        if group_id not in self.decision.offered:
+            record = self.state.record(group_id)
+            self.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "unclaimed"))
+
     def drop_attempt(self, group_id: str) -> None:
-        """End the attempt: its runner is STALE from this commit on."""
+        """End the attempt: its runner is stale from this commit on."""
         self.decision.dropped[group_id] = None
         self.decision.offered.pop(group_id, None)
         self.state.attempts.pop(group_id, None)
@@ -121,6 +121,18 @@ class Draft:
         """The limit of one commit is reached; if so, the job is decided again at once."""
         self.decision.more |= self.decision.full
         return self.decision.full
+
+    def while_room(self, groups: Iterable[str]) -> Iterator[str]:
+        """``groups`` until the limit of one commit is reached."""
+        for group_id in groups:
+            if self.commit_is_full():
+                return
+            yield group_id
+
+    def unclaimed(self) -> list[str]:
+        """Groups on offer that nobody had claimed when the attempts were read."""
+        attempts = self.state.attempts
+        return [g for g in self.state.by_state[GroupState.QUEUED] if g in attempts and not attempts[g].claimant]
 
     def tell(self, kind: str, **event: Any) -> None:
         """An event of the job itself."""

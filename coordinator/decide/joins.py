@@ -7,7 +7,6 @@ edge, and an edge can be missed (Conductor lost a join that way). So judging aga
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -29,14 +28,8 @@ class Verdict(StrEnum):
     FAIL = "FAIL"  # a quorum that can no longer be reached
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    verdict: Verdict
-    reason: Reason
-
-
-def judge(rule: JoinRule, needs: Census) -> Judgement:
-    """May a group with this rule go?
+def judge(rule: JoinRule, needs: Census) -> tuple[Verdict, Reason]:
+    """May a group with this rule go, and why or why not?
 
     Args:
         rule: the group's join rule.
@@ -49,75 +42,60 @@ def judge(rule: JoinRule, needs: Census) -> Judgement:
     unknown = needs[UNEXPANDED]
     left = total - succeeded - bad - skipped  # not done, unexpanded forks among them
 
-    if rule.rule == "all_done":
-        return _go(rule) if not left else _wait(rule, left, total, unknown)
     if rule.rule in ("any_succeeded", "at_least"):
         wanted = 1 if rule.rule == "any_succeeded" else rule.count
-        if succeeded >= wanted:
-            return _go(rule)
         if not unknown and succeeded + left < wanted:
             text = f"{rule}: {succeeded} of {total} succeeded and {left} are left, so {wanted} cannot be reached"
-            return Judgement(Verdict.FAIL, Reason("JOIN_IMPOSSIBLE", text))
-        return _wait(rule, left, total, unknown)
-    if bad:
+            return Verdict.FAIL, Reason("JOIN_IMPOSSIBLE", text)
+        holds = succeeded >= wanted
+    elif bad and rule.rule != "all_done":
         text = f"{rule}: {bad} of the {total} groups it needs failed or were canceled"
-        return Judgement(Verdict.SKIP, Reason("UPSTREAM_FAILED", text))
-    if rule.rule == "all_succeeded" and skipped:
+        return Verdict.SKIP, Reason("UPSTREAM_FAILED", text)
+    elif skipped and rule.rule == "all_succeeded":
         text = f"{rule}: {skipped} of the {total} groups it needs were skipped"
-        return Judgement(Verdict.SKIP, Reason("UPSTREAM_SKIPPED", text))
-    return _go(rule) if not left else _wait(rule, left, total, unknown)
-
-
-def _go(rule: JoinRule) -> Judgement:
-    return Judgement(Verdict.GO, Reason("READY", f"{rule} holds"))
-
-
-def _wait(rule: JoinRule, left: int, total: int, unknown: int) -> Judgement:
+        return Verdict.SKIP, Reason("UPSTREAM_SKIPPED", text)
+    else:
+        holds = not left
+    if holds:
+        return Verdict.GO, Reason("READY", f"{rule} holds")
     text = f"{rule}: {left} of {total} not done"
-    if unknown:
-        text += f", of which {unknown} forks not yet expanded"
-    return Judgement(Verdict.WAIT, Reason("NEEDS", text))
+    return Verdict.WAIT, Reason("NEEDS", f"{text}, of which {unknown} forks not yet expanded" if unknown else text)
 
 
 def judge_joins(draft: Draft) -> None:
     """Judge every group whose needs have changed, and those after it, until nothing moves."""
     while draft.touched and not draft.decision.full:
         name = draft.touched.popleft()
-        if unstarted(draft, name):
+        ready = draft.ready.get(draft.plan.groups[name].spec.queue_name, ())
+        if name not in ready and draft.waiting_members(name) > 0:
             judge_one(draft, name)
     draft.decision.more |= bool(draft.touched)
 
 
-def unstarted(draft: Draft, name: str) -> bool:
-    """No member of the group was ever queued or has ended, and the group is not known to be ready."""
-    return name not in draft.ready.get(draft.plan.groups[name].spec.queue_name, ()) and draft.waiting_members(name) > 0
-
-
 def judge_one(draft: Draft, name: str) -> None:
-    planned = draft.plan.groups[name]
-    found = judge(planned.spec.join, draft.state.needs[name])
-    if found.verdict is Verdict.WAIT:
+    spec = draft.plan.groups[name].spec
+    verdict, reason = judge(spec.join, draft.state.needs[name])
+    if verdict is Verdict.WAIT:
         return
-    if found.verdict is Verdict.GO:
-        count = draft.plan.member_count(name, draft.state.collected)
-        if count is None and not all(draft.state.done(need) for need in planned.spec.needs):
-            return  # the rule holds already, but the group that makes the values is still running
-        if not condition_holds(draft, name):
-            return
-        if planned.spec.is_join:
-            draft.move(name, GroupRecord(state=S.SUCCEEDED, reason=found.reason))
-        elif count is None:
-            source = planned.spec.fork_from
-            text = f"no group that was needed made the output {source.output if source else '?'!r} with that column"
-            draft.move(name, GroupRecord(state=S.FAILED, reason=Reason("FORK_SOURCE_MISSING", text)))
-        elif count == 0:
-            reason = Reason("EMPTY_FORK", "the fork has no values, so there is nothing to run")
-            draft.move(name, GroupRecord(state=S.SKIPPED, reason=reason))
-        else:
-            draft.ready.setdefault(planned.spec.queue_name, {})[name] = None
+    if verdict is not Verdict.GO:
+        draft.move(name, GroupRecord(state=S.SKIPPED if verdict is Verdict.SKIP else S.FAILED, reason=reason))
         return
-    state = S.SKIPPED if found.verdict is Verdict.SKIP else S.FAILED
-    draft.move(name, GroupRecord(state=state, reason=found.reason))
+    count = draft.plan.member_count(name, draft.state.collected)
+    if count is None and not all(draft.state.done(need) for need in spec.needs):
+        return  # the rule holds already, but the group that makes the values is still running
+    if not condition_holds(draft, name):
+        return
+    if spec.is_join:
+        draft.move(name, GroupRecord(state=S.SUCCEEDED, reason=reason))
+    elif count is None:
+        output = spec.fork_from.output if spec.fork_from else "?"
+        text = f"no group that was needed made the output {output!r} with that column"
+        draft.move(name, GroupRecord(state=S.FAILED, reason=Reason("FORK_SOURCE_MISSING", text)))
+    elif count == 0:
+        reason = Reason("EMPTY_FORK", "the fork has no values, so there is nothing to run")
+        draft.move(name, GroupRecord(state=S.SKIPPED, reason=reason))
+    else:
+        draft.ready.setdefault(spec.queue_name, {})[name] = None
 
 
 def condition_holds(draft: Draft, name: str) -> bool:

@@ -1,7 +1,6 @@
-"""Receipts: how each report counts, and what a commit writes when it acks the reports (pure).
+"""How each report counts, by the record as it stands, and what a commit writes when it acks the reports (pure).
 
-The record is the truth and a report is a wake-up, so a report is judged by the record. Only the report itself says
-whether its outcome was refused, since ``finish`` alone knows.
+Only the report itself says whether its outcome was refused, since ``finish`` alone knows.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.report import Report, ReportKind
-from unstuck.tasks.protocol.token import split_member
 
 REFUSED = "REPORT_REFUSED"
 
@@ -55,13 +53,9 @@ def classify(state: JobState, report: Report) -> Applied:
     if state.job.terminal or report.refused == Applied.TERMINAL:
         return Applied.TERMINAL
     token = report.token
-    if report.refused or split_member(token.group)[0] not in state.plan.groups:
-        return Applied.STALE
-    record = state.record(token.group)
-    if (token.epoch, token.nonce) != (record.epoch, record.nonce):
-        return Applied.STALE
-    attempt = state.attempts.get(token.group)
-    if attempt is not None and attempt.claimant and attempt.claimant != token.claimant:
+    record, attempt = state.record(token.group), state.attempts.get(token.group)
+    anothers = attempt is not None and attempt.claimant not in ("", token.claimant)
+    if report.refused or anothers or (token.epoch, token.nonce) != (record.epoch, record.nonce):
         return Applied.STALE
     if record.state is GroupState.QUEUED:
         return Applied.APPLIED

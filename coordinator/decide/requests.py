@@ -23,10 +23,7 @@ ALTERED = Reason("ALTERED", "its attempt was ended because the job was altered; 
 
 
 def apply_requests(draft: Draft) -> bool:
-    """Do what was requested, as much as fits into one commit.
-
-    Returns whether records were deleted. The state still holds them, so the rest is decided from a fresh load.
-    """
+    """Do what was requested, as much as fits into one commit; True if the rest must be decided from a fresh load."""
     while draft.job.requests and not draft.commit_is_full() and not draft.decision.reload:
         request = draft.job.requests[0]
         {"skip": _skip, "rerun": _rerun, "restart": _restart}[request.do](draft, request.group)
@@ -38,11 +35,8 @@ def apply_requests(draft: Draft) -> bool:
 
 
 def _skip(draft: Draft, group: str) -> None:
-    for each in list(open_members(draft.state, group)):
-        if draft.commit_is_full():
-            return
-        draft.drop_attempt(each)
-        draft.move(each, replace(draft.state.record(each), state=S.SKIPPED, reason=SKIPPED), requested=True)
+    for each in draft.while_room(list(open_members(draft.state, group))):
+        draft.end_attempt(each, S.SKIPPED, SKIPPED, requested=True)
 
 
 def _rerun(draft: Draft, group: str) -> None:

@@ -10,8 +10,6 @@ from dataclasses import replace
 
 from unstuck.coordinator.decide.deadlines import CLOCK_SLACK, job_timeout_at, queue_timeout_at
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.intent import unclaimed
-from unstuck.coordinator.model.decision import Guard
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.duration import format_duration
@@ -27,7 +25,7 @@ def check_queue_timeouts(draft: Draft) -> None:
     """
     if not draft.env.takeover:
         return
-    for group_id in unclaimed(draft):
+    for group_id in draft.unclaimed():
         record, spec = draft.state.record(group_id), draft.planned(group_id).spec
         at = queue_timeout_at(draft.job, record, spec.queue_timeout, draft.env)
         if at is None or spec.queue_timeout is None:
@@ -39,9 +37,8 @@ def check_queue_timeouts(draft: Draft) -> None:
             if draft.commit_is_full():
                 return
             reason = _unserved(draft, spec.queue_name, spec.queue_timeout)
-            draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "unclaimed"))
-            draft.drop_attempt(group_id)
-            draft.move(group_id, replace(record, state=S.FAILED, reason=reason))
+            draft.check_unclaimed(group_id)
+            draft.end_attempt(group_id, S.FAILED, reason)
 
 
 def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
@@ -57,13 +54,9 @@ def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
 
 
 def check_job_timeout(draft: Draft) -> None:
-    """Note on the record that the job's time is over. From then on the job ends, in however many commits.
+    """Note on the record that the job's time is over: it may end in several commits, and the clock may be set back.
 
-    Groups that are not done are canceled (``completion.cancel_all``), and running attempts are stale at once: an order
-    would wait for runners that may be the reason why the time ran out.
-
-    The note is needed because the clock may be set back between two of those commits, and a job that is half canceled
-    must not go on and publish.
+    Running attempts are stale at once: an order would wait for runners that may be why the time ran out.
     """
     job = draft.job
     at = job_timeout_at(job, draft.plan.timeout, draft.env)

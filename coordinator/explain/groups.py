@@ -58,9 +58,9 @@ def _waiting(facts: JobFacts, name: str, planned: PlannedGroup, members: int) ->
     since = facts.state.job.submitted_at
     if facts.canceled:
         return _canceled(facts, name, S.WAITING, since, many)
-    join = judge(planned.spec.join, facts.state.needs[name])
-    if join.verdict is Verdict.WAIT:
-        return _waiting_for_needs(facts, name, planned, many, join.reason.text)
+    verdict, reason = judge(planned.spec.join, facts.state.needs[name])
+    if verdict is Verdict.WAIT:
+        return _waiting_for_needs(facts, name, planned, many, reason.text)
     since = max((facts.done[need] for need in planned.spec.needs if need in facts.done), default=since)
     return _waiting_for_room(facts, name, planned, many, since)
 
@@ -268,7 +268,7 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
 def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: Attempt | None) -> Event:
     """The timeouts of a running attempt: of the step that the runner named last, of the group, and of the job."""
     timeouts = []
-    number = 0 if attempt is None else int(attempt.told.get("step", 0))
+    number = 0 if attempt is None else int(attempt.shown_progress.get("step", 0))
     if 0 < number <= len(planned.spec.steps):
         step = planned.spec.steps[number - 1]
         if step.timeout is not None:

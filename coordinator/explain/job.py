@@ -186,7 +186,7 @@ def _ending(state: JobState, env: Environment, due: float | None) -> Explanation
 
 def _running(state: JobState, env: Environment, due: float | None) -> Explanation:
     job, look_at = state.job, ahead(0.0, env, due)
-    left = state.size - sum(n for s, n in state.tally.items() if GroupState(s).terminal)
+    left = state.size - sum(len(groups) for s, groups in state.by_state.items() if s.terminal)
     what = f"{left} of {state.size} groups {'is' if left == 1 else 'are'} not done"
     if state.recovering:
         what += f"; {len(state.recovering)} failed or were lost and are tried again"

@@ -6,7 +6,6 @@ Records are values: ``store`` reads them, ``decide`` judges them, and nothing ch
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -132,23 +131,9 @@ class Attempt:
         return _ATTEMPT.validate_python(json.loads(text))
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What its runner last said of how far it is, as far as that can be shown. For people alone.
-
-        ``{"step": 1, "steps": 2, "label": …, "rows": …, "done": …, "total": …, "app": …}``, each if it is known.
-        What is no finite number where one should be is left out, whoever wrote it there; an unknown ``total`` is None.
-        """
-        try:
-            said = json.loads(self.progress or "{}")
-        except (ValueError, RecursionError):
-            return {}
-        if not isinstance(said, dict):
-            return {}
-        shown = {name: value for name, value in said.items() if _can_be_shown(name, value)}
-        total = shown.pop("total", 0)
-        if "done" in shown:
-            shown["total"] = total if total > 0 else None
-        return shown
+    def shown_progress(self) -> dict[str, Any]:
+        """The last progress of its runner, for people: what of ``step``, ``steps``, ``label``, ``done``, … is known."""
+        return dict(json.loads(self.progress or "{}"))
 
     def to_json(self) -> str:
         """An attempt as a commit creates it: offered, not claimed."""
@@ -156,16 +141,6 @@ class Attempt:
 
 
 _ATTEMPT: TypeAdapter[Attempt] = TypeAdapter(Attempt)
-_COUNTS = frozenset({"step", "steps", "rows", "done", "total"})
-
-
-def _can_be_shown(name: str, value: Any) -> bool:
-    if isinstance(value, str):
-        return name not in _COUNTS
-    # In this form also of a whole number that is too large for a float.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
 JOB_SCHEMA = 1  # raised when an older coordinator could no longer decide what this one stores
 
 
@@ -290,9 +265,8 @@ class JobRecord:
     def from_fields(cls, data: Mapping[str, str]) -> JobRecord:
         """Raises: NewerJob; ValueError, TypeError, KeyError, …: it is damaged."""
         _check_schema(data)
-        given = {name: data[name] for name in _NEEDED} | {name: text for name, text in data.items() if text}
-        read = {name: read(given[name]) for name, read in _READ.items() if name in given}
-        return cls(**read, texts=texts_in(data))
+        values = {name: read(data[name]) for name, read in _READ.items() if name in _NEEDED or data.get(name)}
+        return cls(**values, texts=_texts_in(data))
 
     @classmethod
     def salvaged(cls, job: str, data: Mapping[str, str]) -> JobRecord:
@@ -300,13 +274,13 @@ class JobRecord:
 
         Raises: NewerJob.
         """
-        values: dict[str, Any] = {name: data.get(name, "") for name in ("name", "spec", "commit")}
-        for name, read in _READ.items():
-            with suppress(Exception):
-                values |= {name: read(data[name])} if data.get(name) else {}
         with suppress(ValueError):
             _check_schema(data)
-        return cls(**{**values, "id": job}, texts=texts_in(data))
+        values: dict[str, Any] = {"name": "", "spec": "", "commit": ""}
+        for name in _READ.keys() & {name for name, text in data.items() if text}:
+            with suppress(Exception):
+                values[name] = _READ[name](data[name])
+        return cls(**{**values, "id": job}, texts=_texts_in(data))
 
 
 def _check_schema(data: Mapping[str, str]) -> None:
@@ -315,8 +289,7 @@ def _check_schema(data: Mapping[str, str]) -> None:
         raise NewerJob(f"its schema is {schema}, this release reads up to {JOB_SCHEMA}")
 
 
-def texts_in(fields: Mapping[str, str]) -> dict[str, str]:
-    """The texts among the fields of a record, by digest."""
+def _texts_in(fields: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(FIELD): text for name, text in fields.items() if name.startswith(FIELD)}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup
-from unstuck.tasks.protocol.group import Scalar, fork_bytes
+from unstuck.tasks.protocol.group import Scalar
 from unstuck.tasks.protocol.token import fork_member, split_member
 
 WAITING_RECORD = GroupRecord()
@@ -53,21 +53,22 @@ class JobState:
         self.by_state: dict[GroupState, dict[str, None]] = {state: {} for state in GroupState}
         self.recovering: dict[str, None] = {}
         self.fatal: dict[str, None] = {}  # failed for good, and nothing after them lives with it
-        self.ready: dict[str, dict[str, None]] | None = None  # see Draft.ready; None: not derived yet
+        self.ready: dict[str, dict[str, None]] = {}  # per queue: groups that may go, with unqueued members
+        self.joins_judged = False  # ``ready`` holds all that may go
         self.needs: dict[str, Census] = {}  # per planned group: the states of all it needs
         self.fulls: dict[str, int | None] = {}  # per planned group: members counted into its successors' needs
         self.open_groups = 0  # planned groups that are not done
-        self.tally: Census = Counter()  # records per state, of the whole job
         self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
         self.unexpanded = 0  # dynamic forks whose values nobody knows yet
-        self._collected_bytes: int | None = None  # see ``collected_bytes``; None: not derived yet
         self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by the reconciler
         for name in plan.groups:
             full = self.fulls[name] = plan.member_count(name, self.collected)
             self.size += full or 1
             self.unexpanded += full is None
         for name in plan.groups:
-            self.needs[name] = self._count_needs(name)
+            self.needs[name] = Counter()
+            for need in plan.groups[name].spec.needs:
+                self.needs[name].update(self._unbegun(need))
         self.open_groups = sum(1 for name in plan.groups if not self.done(name))
         for group_id, record in groups.items():
             self.put(group_id, record)
@@ -96,12 +97,11 @@ class JobState:
 
     def done(self, name: str) -> bool:
         """Every member is terminal. A fork that is not expanded is never done."""
-        census = self.census[name]
-        ended = sum(n for state, n in census.items() if GroupState(state).terminal)
         if self.ended_whole(name):
             return self.groups[name].state.terminal
         count = self.plan.member_count(name, self.collected)
-        return count is not None and count > 0 and ended == count
+        ended = sum(n for state, n in self.census[name].items() if GroupState(state).terminal)
+        return bool(count) and ended == count
 
     @property
     def active(self) -> list[str]:
@@ -114,13 +114,6 @@ class JobState:
         """Queues that hold, or lost, a hint that nobody has claimed."""
         return {self.planned(group_id).spec.queue_name for group_id in self.by_state[GroupState.QUEUED]}
 
-    @property
-    def collected_bytes(self) -> int:
-        """Bytes of JSON that the values of all dynamic forks take."""
-        if self._collected_bytes is None:
-            self._collected_bytes = sum(map(fork_bytes, self.collected.values()))
-        return self._collected_bytes
-
     # ---- changing ------------------------------------------------------------------------------------
 
     def collect(self, fork: str, values: tuple[Scalar, ...]) -> None:
@@ -130,7 +123,6 @@ class JobState:
         """
         if fork in self.collected:
             return
-        self._collected_bytes = self.collected_bytes + fork_bytes(values)
         self.collected[fork] = values
         count = self.fulls[fork] = len(values)
         if self.ended_whole(fork):
@@ -140,67 +132,41 @@ class JobState:
             return  # an empty fork stays unexpanded to others until it has been skipped as a whole
         self.size += count - 1
         for successor in self.plan.groups[fork].successors:
-            needs = self.needs[successor]
-            needs[UNEXPANDED] -= 1
-            needs[GroupState.WAITING] += count
-            _trim(needs)
+            self.needs[successor][UNEXPANDED] -= 1
+            self.needs[successor][GroupState.WAITING] += count
 
     def put(self, group_id: str, record: GroupRecord) -> None:
         """Set one record and bring every index along."""
         name, _ = split_member(group_id)
-        old = self.groups.get(group_id)
+        planned, old = self.plan.groups[name], self.groups.get(group_id)
         was_done = self.done(name)
-        self._count_out(name, group_id, old)
-        self.groups[group_id] = record
-        self._count_in(name, group_id, record)
-        if was_done != self.done(name):
-            self.open_groups += 1 if was_done else -1
-
-    def _count_out(self, name: str, group_id: str, old: GroupRecord | None) -> None:
-        state = GroupState.WAITING if old is None else old.state
+        before: Census = Counter({GroupState.WAITING if old is None else old.state: 1})
         if old is not None:
-            self.census[name][state] -= 1
-            self.tally[state] -= 1
-            if not self.census[name][state]:
-                del self.census[name][state]
-            del self.by_state[state][group_id]
+            self.census[name][old.state] -= 1
+            del self.by_state[old.state][group_id]
             self.recovering.pop(group_id, None)
             self.fatal.pop(group_id, None)
-        whole = group_id == name and self.plan.groups[name].spec.for_each is not None
-        if whole and old is None:
+        elif group_id == name and planned.spec.for_each is not None:
+            # The fork ends as one: what was counted for its members, or for its being unexpanded, goes.
+            before = self._unbegun(name)
             self.unexpanded -= self.fulls[name] is None
             self.size -= (self.fulls[name] or 1) - 1
-        for successor in self.plan.groups[name].successors:
-            needs = self.needs[successor]
-            if whole and old is None:
-                # The fork ends as one: what was counted for its members, or for its being unexpanded, goes.
-                full = self.fulls[name]
-                needs.subtract({str(GroupState.WAITING): full} if full else {UNEXPANDED: 1})
-            else:
-                needs[state] -= 1
-            _trim(needs)
-
-    def _count_in(self, name: str, group_id: str, record: GroupRecord) -> None:
+        self.groups[group_id] = record
         self.census[name][record.state] += 1
-        self.tally[record.state] += 1
         self.by_state[record.state][group_id] = None
         if record.recovering:
             self.recovering[group_id] = None
-        if record.state is GroupState.FAILED and not self.plan.groups[name].absorbed:
+        if record.state is GroupState.FAILED and not planned.absorbed:
             self.fatal[group_id] = None
-        for successor in self.plan.groups[name].successors:
+        for successor in planned.successors:
+            self.needs[successor].subtract(before)
             self.needs[successor][record.state] += 1
+        self.open_groups += was_done - self.done(name)
 
-    def _count_needs(self, name: str) -> Census:
-        """What a group sees of its needs before any record is counted: everything waits."""
-        census: Census = Counter()
-        for need in self.plan.groups[name].spec.needs:
-            full = self.fulls[need]
-            if full:
-                census[GroupState.WAITING] += full
-            else:
-                census[UNEXPANDED] += 1
-        return census
+    def _unbegun(self, name: str) -> Census:
+        """What a group is counted as by those that need it before it has a record: everything of it waits."""
+        full = self.fulls[name]
+        return Counter({GroupState.WAITING: full} if full else {UNEXPANDED: 1})
 
 
 def summary_of(state: JobState) -> str:
@@ -213,14 +179,9 @@ def summary_of(state: JobState) -> str:
         "submitted_at": job.submitted_at,
         "started_at": job.started_at,
         "ended_at": job.ended_at,
-        "groups": {group_state: number for group_state, number in state.tally.items() if number},
+        "groups": {group_state: len(groups) for group_state, groups in state.by_state.items() if groups},
         "total": None if state.unexpanded else state.size,
         "version": job.version,
         "reason": asdict(job.reason) if job.reason else None,
     }
     return json.dumps(line, separators=(",", ":"))
-
-
-def _trim(census: Census) -> None:
-    for state in [state for state, n in census.items() if not n]:
-        del census[state]

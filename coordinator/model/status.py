@@ -6,6 +6,7 @@ shows the tables of moves as diagrams, which ``scripts/diagrams.py`` draws.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 
 
@@ -134,42 +135,36 @@ GROUP_MOVES_REQUESTED: dict[tuple[GroupState, GroupState], str] = {
     **{(old, _S.WAITING): _RERUN for old in GroupState if old not in (_S.WAITING, _S.CANCELING)},
 }
 
-_PAUSED = "the user paused it, and no attempt is left"
-_PAUSING = "the user paused it; running attempts may end"
-_STOPPING = "the user stopped it; running attempts may end"
-_CANCELING = "the user canceled it; running attempts are told to end"
-_STOPPED = "the user stopped it, and nothing was running"
-_CANCELED = "the user canceled it and nothing was running; or by force"
+_OPEN = tuple(status for status in Status if not status.terminal)
+_GOES_ON = (_J.PENDING, _J.RUNNING, _J.RETRYING)
 _FAILED = (
     "a group failed for good and nothing after it can live with that; or the package "
     "can never be published; or the job's `timeout` is over"
 )
-_FINISHED = "its package is published"
-_ASKED = "all groups are done"
-_RESUMED = "the user resumed it"
-JOB_MOVES: dict[tuple[Status, Status], str] = {
-    (_J.PENDING, _J.RUNNING): "an attempt was claimed",
-    (_J.PENDING, _J.RETRYING): "an attempt was claimed and failed, or was lost",
-    (_J.RUNNING, _J.RETRYING): "a group failed with retries left, or its worker was lost",
-    (_J.RETRYING, _J.RUNNING): "every group that had failed has succeeded, or was skipped",
-    (_J.PAUSING, _J.PAUSED): "the last running attempt has ended",
-    (_J.PAUSED, _J.PAUSING): "a job that was halted with running attempts is resumed and paused",
-    **{(old, _J.PAUSING): _PAUSING for old in (_J.PENDING, _J.RUNNING, _J.RETRYING)},
-    **{(old, _J.PAUSED): _PAUSED for old in (_J.PENDING, _J.RUNNING, _J.RETRYING)},
-    **{(old, new): _RESUMED for old in (_J.PAUSING, _J.PAUSED) for new in (_J.PENDING, _J.RUNNING, _J.RETRYING)},
-    **{(old, _J.STOPPING): _STOPPING for old in (_J.PENDING, _J.RUNNING, _J.RETRYING, _J.PAUSING, _J.PAUSED)},
-    **{(old, _J.CANCELING): _CANCELING for old in Status if not old.terminal and old is not _J.CANCELING},
-    **{(old, _J.STOPPED): _STOPPED for old in Status if not old.terminal and old is not _J.CANCELING},
-    **{(old, _J.CANCELED): _CANCELED for old in Status if not old.terminal},
-    **{(old, _J.FAILED): _FAILED for old in Status if not old.terminal and old not in (_J.STOPPING, _J.CANCELING)},
-    **{(old, _J.FINISHED): _FINISHED for old in Status if not old.terminal and old is not _J.RETRYING},
-}
-# A job stays in STOPPING or CANCELING for more than one commit; the moves from other states are as above.
-JOB_MOVES[_J.STOPPING, _J.STOPPED] = "the last running attempt has ended"
-JOB_MOVES[_J.CANCELING, _J.CANCELED] = "the last running attempt has ended, or the deadline has come"
-JOB_MOVES[_J.STOPPING, _J.FINISHED] = "its package stood before the stop"
-JOB_MOVES[_J.CANCELING, _J.FINISHED] = "its package stood before the cancel"
-JOB_MOVES[_J.PAUSING, _J.FINISHED] = "it was publishing when the pause came, which was too late"
+# From each of these states, to which, and why. A later row says more about a move of an earlier one.
+_JOB_MOVES: tuple[tuple[Collection[Status], Collection[Status], str], ...] = (
+    ((_J.PENDING,), (_J.RUNNING,), "an attempt was claimed"),
+    ((_J.PENDING,), (_J.RETRYING,), "an attempt was claimed and failed, or was lost"),
+    ((_J.RUNNING,), (_J.RETRYING,), "a group failed with retries left, or its worker was lost"),
+    ((_J.RETRYING,), (_J.RUNNING,), "every group that had failed has succeeded, or was skipped"),
+    ((_J.PAUSING,), (_J.PAUSED,), "the last running attempt has ended"),
+    ((_J.PAUSED,), (_J.PAUSING,), "a job that was halted with running attempts is resumed and paused"),
+    (_GOES_ON, (_J.PAUSING,), "the user paused it; running attempts may end"),
+    (_GOES_ON, (_J.PAUSED,), "the user paused it, and no attempt is left"),
+    ((_J.PAUSING, _J.PAUSED), _GOES_ON, "the user resumed it"),
+    ((*_GOES_ON, _J.PAUSING, _J.PAUSED), (_J.STOPPING,), "the user stopped it; running attempts may end"),
+    ({*_OPEN} - {_J.CANCELING}, (_J.CANCELING,), "the user canceled it; running attempts are told to end"),
+    ({*_OPEN} - {_J.CANCELING}, (_J.STOPPED,), "the user stopped it, and nothing was running"),
+    (_OPEN, (_J.CANCELED,), "the user canceled it and nothing was running; or by force"),
+    ({*_OPEN} - {_J.STOPPING, _J.CANCELING}, (_J.FAILED,), _FAILED),
+    ({*_OPEN} - {_J.RETRYING}, (_J.FINISHED,), "its package is published"),
+    ((_J.STOPPING,), (_J.STOPPED,), "the last running attempt has ended"),
+    ((_J.CANCELING,), (_J.CANCELED,), "the last running attempt has ended, or the deadline has come"),
+    ((_J.STOPPING,), (_J.FINISHED,), "its package stood before the stop"),
+    ((_J.CANCELING,), (_J.FINISHED,), "its package stood before the cancel"),
+    ((_J.PAUSING,), (_J.FINISHED,), "it was publishing when the pause came, which was too late"),
+)
+JOB_MOVES = {(old, new): why for olds, news, why in _JOB_MOVES for old in Status if old in olds for new in news}
 
 
 class IllegalMove(Exception):
@@ -180,11 +175,7 @@ class IllegalMove(Exception):
 
 
 def check_move(group: str, old: GroupState, new: GroupState, *, requested: bool = False) -> None:
-    """Raises: IllegalMove.
-
-    Args:
-        requested: the user asked for this move of this group.
-    """
+    """Raises: IllegalMove. ``requested``: the user asked for this move of this group."""
     if (old, new) not in (GROUP_MOVES_REQUESTED if requested else GROUP_MOVES):
         raise IllegalMove(f"group {group}", old, new)
 

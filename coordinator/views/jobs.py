@@ -32,8 +32,8 @@ class GroupView:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """The last progress of the runner (``Attempt.told``)."""
-        return {} if self.attempt is None else self.attempt.told
+        """The last progress of the runner (``Attempt.shown_progress``)."""
+        return {} if self.attempt is None else self.attempt.shown_progress
 
     @property
     def state(self) -> GroupState:
@@ -240,7 +240,7 @@ def _fork_view(state: JobState, name: str) -> ForkView:
     count = state.plan.member_count(name, state.collected)
     whole = state.ended_whole(name)
     total = 1 if whole or not count else count
-    census = dict(state.census[name])
+    census = dict(+state.census[name])
     if waiting := total - sum(census.values()):
         census[GroupState.WAITING] = census.get(GroupState.WAITING, 0) + waiting
     return ForkView(

@@ -83,11 +83,11 @@ MUTANTS = (
         18,
         line(
             deadlines.due_at,
-            "state.planned(group_id).retry, env)\n        times.append(at if at > now else later)",
-            "state.planned(group_id).retry, env)",
+            "times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))",
+            "pass",
         ),
     ),
-    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(deadlines.backoff, "exp_base=2", "exp_base=10")),
+    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(deadlines.backoff, "2.0 **", "10.0 **")),
     mutant(
         "a lost worker makes the backoff of a failure longer",
         broken.LONG_BACKOFF,
@@ -98,27 +98,27 @@ MUTANTS = (
         "a failure does not set the count of lost workers back",
         broken.LONG_BACKOFF,
         192,
-        line(attempts._failed, "failures=failures, losses=0,", "failures=failures,"),
+        line(attempts._failed, "replace(charged, losses=0)", "charged"),
     ),
     mutant(
         "a resume does not set the count of lost workers back",
         WORD,
         0,
-        line(intent.reset_budgets, "failures=0, losses=0)", "failures=0)"),
+        line(intent.reset_budgets, "failures=0, losses=0, ", "failures=0, "),
         commands=True,
     ),
     mutant(
         "no due for the deadline of a cancel",
         broken.LATE_CANCEL,
         74,
-        line(deadlines.due_at, "times.append(max(cancel_at(state.job, env), now))", "pass"),
+        line(deadlines.due_at, "times.append(max(cancel_at(state.job, env), soon))", "pass"),
         commands=True,
     ),
     mutant(
         "no due for the timeout of a job",
         broken.LATE_TIMEOUT,
         18,
-        line(deadlines.due_at, "times.append(given_up if given_up > now else later)\n    for", "pass\n    for"),
+        line(deadlines.due_at, "job_timeout_at(state.job, state.plan.timeout, env) or 0.0", "0.0"),
     ),
     mutant(
         "the time of a pause counts against the timeout of a job",
@@ -145,7 +145,7 @@ MUTANTS = (
         "a cancel leaves what waits for a retry",
         broken.LATE_END,
         16,
-        line(completion.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
+        line(intent.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
     ),
     mutant(
         "a command does not make its job due",
@@ -213,10 +213,14 @@ MUTANTS = (
         commands=True,
     ),
     mutant(
-        "what is queued counts twice in max_parallel",
+        "what is active counts twice in max_parallel",
         broken.LATE_START,
         13,
-        line(dispatch.Room.__init__, "self._parallel += 1", "self._parallel += 0"),
+        line(
+            dispatch.Room.__init__,
+            "len(draft.state.active)",
+            "len(draft.state.active) - len(draft.state.by_state[S.QUEUED])",
+        ),
     ),
     mutant(
         "what came of publishing is dropped when the lock is busy",

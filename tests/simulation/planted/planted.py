@@ -22,10 +22,9 @@ from unstuck.coordinator import client
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.decide import attempts, decide, intent, joins, requests
-from unstuck.coordinator.decide.attempts import Folded
 from unstuck.coordinator.decide.dispatch import queue_ready
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.joins import Judgement, Verdict, judge
+from unstuck.coordinator.decide.joins import Verdict, judge
 from unstuck.coordinator.model.decision import Decision, Guard, PublishResult
 from unstuck.coordinator.model.records import Attempt, GroupRecord, GroupRequest, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
@@ -35,6 +34,7 @@ from unstuck.coordinator.reconcile.reconciler import Pass
 from unstuck.coordinator.store.jobs import BeginAnswer, Begun, CommitAnswer
 from unstuck.coordinator.store.reports import Entry
 from unstuck.tasks.protocol.group import WorkOrder
+from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token, split_member
 
 
@@ -157,7 +157,7 @@ def _joins_by_counter() -> Patches:
 
     def counted(draft: Any, name: str) -> None:
         spec, needs = draft.plan.groups[name].spec, draft.state.needs[name]
-        if spec.needs and judge(spec.join, needs).verdict in (Verdict.GO, Verdict.WAIT):
+        if spec.needs and judge(spec.join, needs)[0] in (Verdict.GO, Verdict.WAIT):
             if ended[id(draft.plan), draft.job.id, name] < needs.total():
                 return
             with patch.object(joins, "judge", lambda rule, needs: decide_go):
@@ -165,12 +165,12 @@ def _joins_by_counter() -> Patches:
             return
         judge_one(draft, name)
 
-    decide_go = Judgement(Verdict.GO, Reason("READY", "the counter says so"))
+    decide_go = (Verdict.GO, Reason("READY", "the counter says so"))
     return [(Draft, "move", counting), (joins, "judge_one", counted)]
 
 
 def _takes_over_on_sight() -> Patches:
-    def lapsed(attempt: Attempt, env: Any) -> bool:
+    def lapsed(record: GroupRecord, attempt: Attempt, env: Any) -> bool:
         return bool(attempt.lease < env.now)
 
     return [(attempts, "lapsed", lapsed)]
@@ -207,9 +207,9 @@ def _failure_writes_the_intent() -> Patches:
     """Doris: the user paused, and a late failure scheduled the job again, over the pause."""
     settle = attempts.settle
 
-    def scheduled(draft: Draft, group_id: str, folded: Folded) -> None:
-        settle(draft, group_id, folded)
-        if folded.record.state is GroupState.BACKOFF and draft.job.intent is Intent.PAUSE:
+    def scheduled(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
+        settle(draft, group_id, outcome)
+        if draft.state.record(group_id).state is GroupState.BACKOFF and draft.job.intent is Intent.PAUSE:
             draft.job = replace(draft.job, intent=Intent.RUN)
 
     return [(attempts, "settle", scheduled)]

@@ -345,7 +345,7 @@ def test_an_illegal_move_is_refused_before_it_is_stored() -> None:
     job = Job(group("a"))
     job.decide()
     job.state.put("a", replace(job.record("a"), state=S.SUCCEEDED))
-    job.state.ready = None
+    job.state.joins_judged = False
     job.state.by_state[S.BACKOFF]["a"] = None  # a state that lies, as after a bug
     with pytest.raises(IllegalMove, match="group a: SUCCEEDED → QUEUED"):
         job.decide()

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unstuck.coordinator.model.records import Attempt
 from unstuck.coordinator.spec.condition import evaluate
 from unstuck.tasks.errors import OutputInvalid, Unrecoverable
 from unstuck.tasks.protocol.failure import failure_of
@@ -112,25 +111,6 @@ def test_what_is_no_number_is_no_progress_is_said_once_and_fails_no_step(
     assert shown == seen * 3
     (record,) = caplog.records
     assert f"wants numbers and got {named}, which is not shown" in record.getMessage()
-
-
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        ('{"step": 1, "label": "read", "done": 3, "total": 10}', {"step": 1, "label": "read", "done": 3, "total": 10}),
-        ('{"label": "read", "done": NaN, "total": 5}', {"label": "read"}),
-        ('{"done": 3, "total": Infinity}', {"done": 3, "total": None}),
-        ('{"done": 3, "total": -2}', {"done": 3, "total": None}),
-        ('{"done": 1e999, "rows": "many", "step": [1], "label": 5}', {"label": 5}),
-        ('{"done": "50%", "rows": true}', {}),
-        ('{"done": 1' + "0" * 400 + "}", {}),
-        ("[1]", {}),
-        ("half a li", {}),
-        ("", {}),
-    ],
-)
-def test_what_stands_in_a_record_and_is_no_progress_is_not_shown(text: str, seen: dict[str, Any]) -> None:
-    assert Attempt(1, "n", progress=text).told == seen
 
 
 # -- results ---------------------------------------------------------------------------------------------------
