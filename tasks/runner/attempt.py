@@ -36,12 +36,12 @@ from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.protocol.failure import (
     MAX_TEXT,
     TEXT_WITHIN,
-    Told,
+    DescribedError,
     class_name,
     describe,
+    describe_in_time,
     outside_of_the_steps,
     shorten,
-    tell,
 )
 from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer, unreadable
@@ -350,11 +350,11 @@ class Attempt:
             self._stop_log()
             self._runner.replace()
 
-    def _told(self, held: Held | None, error: BaseException) -> Told:
+    def _told(self, held: Held | None, error: BaseException) -> DescribedError:
         """``error`` in words. The watchdog counts the time too: asking for the text may block every thread."""
         seconds = None if held is None else TEXT_CLOCK
         with self._runner.watchdog.clock("STEP_FAILED", seconds, class_name(error)):
-            told = tell(error, self._secrets.clean)
+            told = describe_in_time(error, self._secrets.clean)
         if told.hangs:
             self._runner.replace()
         return told

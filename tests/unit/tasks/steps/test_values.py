@@ -212,8 +212,8 @@ class Unspeakable(Exception):
 
 
 def test_an_error_without_a_text_is_a_failure_that_says_so() -> None:
-    assert failure_of(Unspeakable()).text == "Unspeakable: (it has no text: its own str() raised RuntimeError)"
-    assert "(it has no text: its own repr() raised RuntimeError)" in failure_of(SystemExit(Rude())).text
+    assert failure_of(Unspeakable()).text == "Unspeakable: (it has no text: asking for it raised RuntimeError)"
+    assert "(it has no text: asking for it raised RuntimeError)" in failure_of(SystemExit(Rude())).text
 
 
 def test_the_code_of_an_error_of_a_step_is_text_whatever_it_was() -> None:
