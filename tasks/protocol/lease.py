@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import redis
-from pydantic import ValidationError
 
 from unstuck.tasks.errors import OrderUnreadable
 from unstuck.tasks.failpoints import Point, reach
@@ -20,7 +19,7 @@ from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.group import STORED, FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
-from unstuck.tasks.protocol.report import SCHEMA_VERSION, Outcome
+from unstuck.tasks.protocol.report import SCHEMA_VERSION, Outcome, in_short
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Hint, Token, split_member
 from unstuck.tasks.settings import whoami
@@ -51,21 +50,14 @@ class FinishAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the store said to a claim.
-
-    ``stored``: with CLAIMED plan, inputs, member and parameters, as JSON; then digest and text of each reference in the
-    plan.
-    """
+    """What the store said to a claim. ``stored``: with CLAIMED, what ``claim.lua`` answers besides."""
 
     answer: ClaimAnswer
     stored: tuple[str, ...] = ()
 
     @property
     def order(self) -> WorkOrder | None:
-        """What is to be done; None unless CLAIMED.
-
-        It is read when it is asked for: whoever claims holds the attempt, also one whose order it cannot read, and has
-        to end it.
+        """What is to be done; None unless CLAIMED. A runner that cannot read it holds the attempt all the same.
 
         Raises:
             OrderUnreadable: this release cannot read it.
@@ -87,15 +79,11 @@ class Claim:
 
 def unreadable(error: Exception) -> str:
     """In words: what this worker could not read, and what to do. Not what stands there: it may be long."""
-    what = f"{type(error).__name__}: {error}"
-    if isinstance(error, ValidationError):
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        what = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:5])
     release = release_here().release or "(not installed)"
     return (
-        f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} "
-        f"({what}). Most likely another release wrote it: run one release everywhere. The group is tried again, as its "
-        "retry: allows; if the job was submitted to an older release, submit it again"
+        f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} ({in_short(error)}). "
+        "Most likely another release wrote it: run one release everywhere. The group is tried again, as its retry: "
+        "allows; if the job was submitted to an older release, submit it again"
     )
 
 
@@ -118,10 +106,7 @@ class Lease:
         """
         answer = self._claim(
             hint.job,
-            group=hint.group,
-            epoch=hint.epoch,
-            nonce=hint.nonce,
-            claimant=claimant,
+            **_fence(hint.held_by(claimant)),
             worker=worker,
             ttl=self._ttl,
             event=event,

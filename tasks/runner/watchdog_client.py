@@ -247,7 +247,7 @@ class WatchdogClient:
         with process.stdout as lines:
             for line in lines:
                 heard = json.loads(line)
-                failure = Failure.from_dict(heard["failure"]) if "failure" in heard else None
+                failure = Failure(**heard["failure"]) if "failure" in heard else None
                 self._on_order(Token.parse(heard["token"]), Order(heard["order"]), failure)
 
     def _replace(self, process: subprocess.Popen[bytes], status: int) -> bool:

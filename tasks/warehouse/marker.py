@@ -6,7 +6,6 @@ only the warehouse log makes it visible.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
@@ -18,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
 from unstuck.tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
+from unstuck.tasks.protocol.report import in_short
 from unstuck.tasks.warehouse.files import Files
 
 MARKER = "_marker.json"
@@ -126,7 +126,7 @@ def read_marker(files: Files, staging: str) -> Marker | None:
     try:
         marker = _MARKER.validate_json(data)
     except ValidationError as error:
-        log.warning("The marker %s is not readable and counts as absent: %s", files.uri(path), _short(error))
+        log.warning("The marker %s is not readable and counts as absent: %s", files.uri(path), in_short(error))
         return None
     if marker.version > MARKER_VERSION:
         log.warning(
@@ -135,10 +135,6 @@ def read_marker(files: Files, staging: str) -> Marker | None:
         )
         return None
     return marker
-
-
-def _short(error: ValidationError) -> str:
-    return json.dumps(error.errors(include_url=False, include_input=False, include_context=False))[:500]
 
 
 def marker_stands(files: Files, marker: Marker) -> bool:

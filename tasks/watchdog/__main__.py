@@ -13,6 +13,7 @@ import select
 import signal
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -200,7 +201,7 @@ class Watchdog:
             # With its token: by the time it is read the runner may hold another attempt, which it must not hit.
             line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(action.tell)}
             if action.tell is Order.TIMEOUT and action.state.timed_out is not None:
-                line["failure"] = timeout_failure(action.state.timed_out).to_dict()  # which of the clocks it was
+                line["failure"] = asdict(timeout_failure(action.state.timed_out))  # which of the clocks it was
             self._send(line)
         if action.kill:
             self._log_for_attempt(action.kill)

@@ -103,4 +103,4 @@ def _reason(reason: Reason | None) -> dict[str, str] | None:
 
 
 def _failure(failure: Failure | None) -> dict[str, Any] | None:
-    return None if failure is None else failure.to_dict()
+    return None if failure is None else asdict(failure)
