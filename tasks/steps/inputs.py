@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from unstuck.tasks.errors import InputMissing, OutputInvalid
-from unstuck.tasks.steps.spark import same_schema
+from unstuck.tasks.steps.spark import comparable
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput, read_marker
 
@@ -24,16 +24,11 @@ class Dataset:
 
     def by_schema(self, files: Files) -> list[tuple[str, list[str]]]:
         """Each schema with the URIs of its files, so that most datasets are one plain read."""
-        groups: list[tuple[str, list[str]]] = []
+        groups: dict[str, tuple[str, list[str]]] = {}
         for part in self.parts:
-            uris = [files.uri(file.path) for file in part.files]
-            for schema, known in groups:
-                if same_schema(schema, part.schema):
-                    known.extend(uris)
-                    break
-            else:
-                groups.append((part.schema, uris))
-        return groups
+            _, uris = groups.setdefault(comparable(part.schema), (part.schema, []))
+            uris.extend(files.uri(file.path) for file in part.files)
+        return list(groups.values())
 
 
 def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]]) -> dict[str, Dataset]:

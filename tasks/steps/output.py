@@ -46,11 +46,16 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
     """
     files.check()
     if is_frame(frame):
-        check_spark_schema(json.loads(frame.schema.json()))
+        schema = json.loads(frame.schema.json())
+        check_spark_schema(schema)
         wrote = write_parquet(frame, files.uri(folder))
         files.check()
         staged = describe(files, folder)
-        staged = replace(staged, schema=_untyped(staged.schema, json.loads(frame.schema.json())))
+        stored = json.loads(staged.schema)
+        for column, given in zip(stored["fields"], schema["fields"], strict=True):
+            if given["type"] == "void":  # stored as text
+                column["type"] = "void"
+        staged = replace(staged, schema=json.dumps(stored))
         if wrote is not None and wrote != staged.rows:
             # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
             # Spark commits what it finds there, without an error.
@@ -77,16 +82,6 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
     files.remove_tree(folder)
     files.write_durable(f"{folder}/part-00000.parquet", data.getvalue())
     return describe(files, folder)
-
-
-def _untyped(schema: str, written: dict[str, Any]) -> str:
-    """``schema`` of the files of a Spark frame, in which columns without a type, stored as text, have none again."""
-    fields = json.loads(schema)
-    without = {field["name"] for field in written["fields"] if field["type"] == "void"}
-    for field in fields["fields"]:
-        if field["name"] in without:
-            field["type"] = "void"
-    return json.dumps(fields) if without else schema
 
 
 def describe(files: Files, folder: str) -> StagedOutput:

@@ -20,6 +20,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import SparkContext
 from pyspark.sql.functions import lit
 
 from unstuck.tasks.errors import OutputInvalid
@@ -330,7 +331,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         assert place.staged
         yield place
     driver.stop()
-    driver._let_go()
+    jvm = SparkContext._gateway.proc  # type: ignore[union-attr]
+    jvm.kill()
+    jvm.wait()
 
 
 def exact(value: Any) -> Any:
