@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from unstuck.tasks.errors import Unrecoverable
+from unstuck.tasks.protocol.texts import map_texts
 
 # ``$${`` stands for the text ``${``. The last group is what was meant as a reference and is none.
 _REFERENCE = re.compile(
@@ -58,13 +59,7 @@ class Secrets:
         Raises:
             Unrecoverable: the worker has no such variable. Names the variable; there is no value to name.
         """
-        if isinstance(value, str):
-            return _REFERENCE.sub(self._replace, value)
-        if isinstance(value, list | tuple):
-            return [self.resolve(part) for part in value]
-        if isinstance(value, dict):
-            return {key: self.resolve(part) for key, part in value.items()}
-        return value
+        return map_texts(value, lambda text: _REFERENCE.sub(self._replace, text))
 
     def expect(self, text: str) -> None:
         """``text`` has its references resolved by somebody else: Spark does so in SQL."""
@@ -78,13 +73,9 @@ class Secrets:
 
     def clean_all(self, value: Any) -> Any:
         """``clean`` for every string in a JSON value."""
-        if isinstance(value, str):
-            return self.clean(value)
-        if isinstance(value, list):
-            return [self.clean_all(part) for part in value]
         if isinstance(value, dict):
             return {self.clean(key): self.clean_all(part) for key, part in value.items()}
-        return value
+        return [self.clean_all(part) for part in value] if isinstance(value, list) else map_texts(value, self.clean)
 
     def named_in(self, value: Any) -> str | None:
         """The reference to the first secret in ``value``; None without one, and in what is no text."""
@@ -112,13 +103,11 @@ class Secrets:
         return found[0] if found["wrong"] else self._look_up(found["name"])
 
     def _look_up(self, name: str) -> str:
-        try:
-            value = self._environ[name]
-        except KeyError:
+        if (value := self._environ.get(name)) is None:
             raise Unrecoverable(
                 f"the environment variable {name} is not set on this worker, and ${{env:{name}}} asks for it; "
                 "set it where the worker starts"
-            ) from None
+            )
         if name not in self.given:
             self._remember(name, value)
         return value

@@ -330,11 +330,11 @@ def spark_schema(arrow_schema: Any) -> str:
     """An Arrow schema of plain types as Spark's JSON of a struct."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(arrow_schema).json()
+    return str(from_arrow_schema(arrow_schema).json())
 
 
 def comparable(schema: str) -> str:
     """A schema such that two with the same columns, types and order are equal, whether or not they may be null."""
     from pyspark.sql.types import StructType
 
-    return StructType.fromJson(json.loads(schema)).toNullable().json()
+    return str(StructType.fromJson(json.loads(schema)).toNullable().json())

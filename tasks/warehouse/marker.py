@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -21,7 +21,7 @@ from unstuck.tasks.protocol.report import in_short
 from unstuck.tasks.warehouse.files import Files
 
 MARKER = "_marker.json"
-MARKER_VERSION = 1
+MARKER_VERSION: Literal[1] = 1
 _TRIES = 4
 _ATTEMPT = re.compile(r"(\d+)-\w+-\w+")
 
@@ -65,7 +65,7 @@ class Marker:
     forks: dict[str, list[Any]]
     results: dict[str, Any]
     written_at: float
-    version: int = MARKER_VERSION
+    version: Literal[1] = MARKER_VERSION
 
 
 _MARKER: TypeAdapter[Marker] = TypeAdapter(Marker)
@@ -120,21 +120,12 @@ def read_marker(files: Files, staging: str) -> Marker | None:
     """
     path = f"{staging}/{MARKER}"
     try:
-        data = files.read(path)
+        return _MARKER.validate_json(files.read(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        marker = _MARKER.validate_json(data)
     except ValidationError as error:
-        log.warning("The marker %s is not readable and counts as absent: %s", files.uri(path), in_short(error))
+        log.warning("The marker %s cannot be read and counts as absent: %s", files.uri(path), in_short(error))
         return None
-    if marker.version > MARKER_VERSION:
-        log.warning(
-            "The marker %s is of version %d, this release reads up to %d; it counts as absent",
-            *(files.uri(path), marker.version, MARKER_VERSION),
-        )
-        return None
-    return marker
 
 
 def marker_stands(files: Files, marker: Marker) -> bool:
