@@ -12,8 +12,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from unstuck.tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
@@ -37,19 +37,16 @@ class StepRaised(Exception):
         self.error = error
 
 
-class users_code:
+@contextmanager
+def users_code() -> Iterator[None]:
     """Mark what the block raises as an error of the user's code or spec."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            raise StepRaised(error) from None
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - raised again
+        raise StepRaised(error) from None
 
 
-def run_step(
-    step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None] = lambda: None
-) -> None:
+def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None]) -> None:
     """Run one step.
 
     Args:
@@ -181,9 +178,7 @@ def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, o
 
 
 def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
-    text = step.sql
-    if text is None:
-        raise SqlInvalid(f"the step names the file {step.sql_file}, which was not read when the job was submitted")
+    text = step.sql or ""  # a file is read at submit
     bare = _COMMENTS.sub(" ", text)
     # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
     named = set(_MARKERS.findall(bare))

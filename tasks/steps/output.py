@@ -157,8 +157,6 @@ def collect(files: Files, output: StagedOutput, wanted: Collect, room: int = MAX
     names = [column["name"] for column in json.loads(output.schema)["fields"]]
     if wanted.column not in names:
         raise ForkValuesInvalid(f"{wanted.key}: the output has no column {wanted.column}; it has {', '.join(names)}")
-    if not wanted.distinct and output.rows > MAX_FORK:
-        raise ForkValuesInvalid(f"{wanted.key} has {output.rows} rows; a fork has at most {MAX_FORK} members")
     seen: dict[Any, None] = {}
     for value in _values(files, output, wanted.column):
         if value is None:
