@@ -57,7 +57,7 @@ from unstuck.tasks.steps.inputs import read_inputs
 from unstuck.tasks.steps.output import collect
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import Marker, standing_marker, write_marker
+from unstuck.tasks.warehouse.marker import Marker, find_done_marker, write_marker
 from unstuck.tasks.watchdog.policy import Order
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Attempt:
         """The success of an earlier attempt that did the same work; None if there is none."""
         for job in (self._token.job, *self._order.plan.adopts):
             folder = replace(self._token, job=job).staging.rpartition("/")[0]
-            standing = standing_marker(self._files, folder, self._order.fingerprint)
+            standing = find_done_marker(self._files, folder, self._order.fingerprint)
             if standing is None:
                 continue
             staging, marker = standing

@@ -10,9 +10,8 @@ import io
 import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import IO, Any, cast
+from typing import Any
 
 from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from unstuck.tasks.protocol.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
@@ -98,7 +97,7 @@ def describe(files: Files, folder: str) -> StagedOutput:
         if name.startswith(("_", ".")) or not name.endswith(".parquet"):
             continue  # _SUCCESS, _temporary, .crc: Spark's own
         path = f"{folder}/{name}"
-        with open_file(files, path) as file:
+        with _open(files, path) as file:
             footer = pq.ParquetFile(file)
             staged.append(DataFile(path, footer.metadata.num_rows, files.size(path) or 0))
             if not schema:
@@ -113,18 +112,11 @@ def describe(files: Files, folder: str) -> StagedOutput:
     return StagedOutput(staged, sum(file.rows for file in staged), schema)
 
 
-@contextmanager
-def open_file(files: Files, path: str) -> Iterator[IO[bytes]]:
-    """``path`` for reading, with seeks, wherever the warehouse is."""
-    local = files.local_path(path)
-    if local is not None:
-        with local.open("rb") as file:
-            yield file
-        return
+def _open(files: Files, path: str) -> Any:
+    """A context manager for a file that is read with seeks, wherever the warehouse is."""
     import fsspec
 
-    with fsspec.open(files.uri(path), "rb") as file:
-        yield cast("IO[bytes]", file)
+    return fsspec.open(files.uri(path), "rb")
 
 
 def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | None = None) -> Any:
@@ -136,7 +128,7 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
     for output in outputs:
         without = {field["name"] for field in json.loads(output.schema)["fields"] if field["type"] == "void"}
         for data_file in output.files:
-            with open_file(files, data_file.path) as file:
+            with _open(files, data_file.path) as file:
                 table = pq.ParquetFile(file).read(columns=columns)
             for name in without.intersection(table.column_names):
                 at = table.column_names.index(name)
@@ -188,7 +180,7 @@ def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     for data_file in output.files:
-        with open_file(files, data_file.path) as file:
+        with _open(files, data_file.path) as file:
             for batch in pq.ParquetFile(file).iter_batches(columns=[column]):
                 files.answered()
                 try:

@@ -311,6 +311,8 @@ def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
     from pyspark.sql.types import NullType, StructType
 
     fields = StructType.fromJson(json.loads(schema))
+    if not uris:
+        return session.createDataFrame([], fields)
     # A column without a type stands as another one in the file. It goes with a column of any type of other members.
     known = StructType([field for field in fields if field.dataType != NullType()])
     frame = session.read.schema(known).parquet(*map(hadoop_uri, uris))

@@ -128,17 +128,12 @@ def read_marker(files: Files, staging: str) -> Marker | None:
         return None
 
 
-def marker_stands(files: Files, marker: Marker) -> bool:
-    """True if every file the marker names is there with its size. Raises: OSError: the store could not be asked."""
-    return all(files_stand(files, output.files) for output in marker.outputs.values())
-
-
-def files_stand(files: Files, data_files: list[DataFile]) -> bool:
+def files_exist(files: Files, data_files: list[DataFile]) -> bool:
     """True if every one of ``data_files`` is there with its size. Raises: OSError: the store could not be asked."""
     return all(files.size(file.path) == file.bytes for file in data_files)
 
 
-def standing_marker(files: Files, group_folder: str, fingerprint: str) -> tuple[str, Marker] | None:
+def find_done_marker(files: Files, group_folder: str, fingerprint: str) -> tuple[str, Marker] | None:
     """The newest marker below ``_staging/<job>/<group>`` that is to be believed, with its staging folder.
 
     Believed is one whose fingerprint equals ``fingerprint`` and whose files stand: then nothing needs to run again
@@ -151,6 +146,8 @@ def standing_marker(files: Files, group_folder: str, fingerprint: str) -> tuple[
     for _, name in sorted(attempts, reverse=True):
         staging = f"{group_folder}/{name}"
         marker = read_marker(files, staging)
-        if marker is not None and marker.fingerprint == fingerprint and marker_stands(files, marker):
+        if marker is None or marker.fingerprint != fingerprint:
+            continue
+        if all(files_exist(files, output.files) for output in marker.outputs.values()):
             return staging, marker
     return None

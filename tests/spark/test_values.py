@@ -28,9 +28,8 @@ from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.steps.context import Work
-from unstuck.tasks.steps.inputs import Dataset
+from unstuck.tasks.steps.inputs import Dataset, published
 from unstuck.tasks.steps.output import stage
-from unstuck.tasks.steps.reader import published
 from unstuck.tasks.steps.spark import Driver
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, Entry, Warehouse, published_files
