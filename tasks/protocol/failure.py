@@ -36,10 +36,7 @@ class DescribedError:
 
 
 def describe_in_time(error: BaseException, clean: Callable[[str], str] = str) -> DescribedError:
-    """Describe ``error`` within ``TEXT_WITHIN`` seconds. Raises nothing of its own.
-
-    ``clean`` takes the secrets out of all texts.
-    """
+    """Describe ``error`` within ``TEXT_WITHIN`` seconds; ``clean`` takes the secrets out. Raises nothing of its own."""
     described: list[DescribedError] = []
 
     def ask() -> None:
@@ -60,10 +57,7 @@ def describe_in_time(error: BaseException, clean: Callable[[str], str] = str) ->
 
 
 def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failure:
-    """The failure that ``error`` is. Unknown errors are recoverable; ``Unrecoverable`` and its kind are not.
-
-    ``clean`` takes the secrets out, before a text is cut: of one that is cut, neither part is known any more.
-    """
+    """The failure that ``error`` is. ``clean`` comes before a text is cut: a secret that is cut is found no more."""
     kind = type(error)  # not isinstance, which asks the error for its __class__
     ours = issubclass(kind, UnstuckError)
     code, text = "STEP_FAILED", describe(error)
@@ -94,7 +88,6 @@ def describe(error: BaseException) -> str:
 
 
 def class_name(error: BaseException) -> str:
-    """The name of its class, without asking the class."""
     return str.__str__(_NAME(type(error)))
 
 

@@ -57,11 +57,7 @@ class Claim:
 
     @property
     def order(self) -> WorkOrder | None:
-        """What is to be done; None unless CLAIMED. A runner that cannot read it holds the attempt all the same.
-
-        Raises:
-            OrderUnreadable: this release cannot read it.
-        """
+        """What to do; None unless CLAIMED. Raises: OrderUnreadable: the runner holds the attempt nevertheless."""
         if self.answer is not ClaimAnswer.CLAIMED:
             return None
         try:
@@ -101,8 +97,7 @@ class Lease:
     def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claim:
         """Try to take the attempt. ``claimant`` and ``event`` are made before the first try and reused in retries.
 
-        Raises:
-            redis.RedisError: the store could not be asked; the hint will be sent again.
+        Raises: redis.RedisError: the store could not be asked; the hint will be sent again.
         """
         answer = self._claim(
             hint.job,
@@ -123,8 +118,7 @@ class Lease:
     def renew(self, token: Token, worker: str, progress: str = "") -> RenewAnswer:
         """Keep the lease for another ``ttl``, carrying the last progress value (JSON text).
 
-        Raises:
-            redis.RedisError: the store could not be asked; the lease runs on as it is.
+        Raises: redis.RedisError: the store could not be asked; the lease runs on as it is.
         """
         answer = self._renew(token.job, **_fence(token), worker=worker, ttl=self._ttl, progress=progress)
         return RenewAnswer(answer)
@@ -132,8 +126,7 @@ class Lease:
     def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         """Put the outcome on the record and report it, in one step. ``event`` is reused in every retry.
 
-        Raises:
-            redis.RedisError: the store could not be asked; try again with the same ``event``.
+        Raises: redis.RedisError: the store could not be asked; try again with the same ``event``.
         """
         answer = self._finish(
             token.job,

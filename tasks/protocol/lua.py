@@ -35,8 +35,8 @@ class Script:
         """Run the script.
 
         Args:
-            job: the job whose keys are used; it also is the argument ``job``.
-            values: the arguments by name, and the keys that are neither in `JobKeys` nor in `Keys`.
+            job: the job whose keys are used; also the argument ``job``.
+            values: the arguments, and the keys that are neither in `JobKeys` nor in `Keys`.
 
         Raises:
             TypeError: a name that the script declares has no value, or the other way round.

@@ -56,8 +56,7 @@ class Secrets:
     def resolve(self, value: Any) -> Any:
         """``value`` with each ``${env:NAME}`` in its strings replaced, at any depth of lists and objects.
 
-        Raises:
-            Unrecoverable: the worker has no such variable. Names the variable; there is no value to name.
+        Raises: Unrecoverable: the worker has no such variable. Names the variable; there is no value to name.
         """
         return map_texts(value, lambda text: _REFERENCE.sub(self._replace, text))
 
@@ -78,7 +77,7 @@ class Secrets:
         return [self.clean_all(part) for part in value] if isinstance(value, list) else map_texts(value, self.clean)
 
     def named_in(self, value: Any) -> str | None:
-        """The reference to the first secret in ``value``; None without one, and in what is no text."""
+        """The reference to the first secret in a text ``value``."""
         found = self._found.search(value) if self._found is not None and isinstance(value, str) else None
         return f"${{env:{self._names[found[0]]}}}" if found else None
 

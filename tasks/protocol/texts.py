@@ -40,11 +40,7 @@ class Packer:
 
 
 def unpack(value: Any, texts: Mapping[str, str]) -> Any:
-    """``value`` as it was before `Packer.pack`.
-
-    Raises:
-        KeyError: a text is missing.
-    """
+    """``value`` as it was before `Packer.pack`. Raises: KeyError: a text is missing."""
     return map_texts(value, lambda text: texts[text[1:]] if text.startswith(_MARK) else text)
 
 

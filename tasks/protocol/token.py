@@ -28,8 +28,7 @@ def fork_member(group: str, ordinal: int) -> str:
 def split_member(group_id: str) -> tuple[str, int | None]:
     """``("by_month", 3)`` of ``by_month[3]``; ``("clean", None)`` of a group that is not forked.
 
-    Raises:
-        Malformed: the text is not a group id.
+    Raises: Malformed: the text is not a group id.
     """
     match = GROUP_ID.fullmatch(group_id)
     if match is None:

@@ -41,8 +41,7 @@ _CAST = "Store text, numbers, booleans, dates, timestamps, binary data, or lists
 def check_spark_schema(schema: dict[str, Any]) -> None:
     """Check the JSON of a Spark struct before Spark writes it.
 
-    Raises:
-        OutputInvalid: there are no columns, two have the same name, or one has a type that not all readers know.
+    Raises: OutputInvalid: there are no columns, two have the same name, or one has a type that not all readers know.
     """
     fields = schema["fields"]
     _check_names([field["name"] for field in fields])
@@ -70,8 +69,7 @@ def _check_spark_type(kind: Any, column: str) -> None:
 def arrow_table(frame: Any) -> Any:
     """A pandas frame as an Arrow table, without its index.
 
-    Raises:
-        OutputInvalid: there are no columns, two have the same name, or the values of one have no common Arrow type.
+    Raises: OutputInvalid: there are no columns, two have the same name, or the values of one have no common Arrow type.
     """
     import pyarrow as pa
 

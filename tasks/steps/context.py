@@ -43,8 +43,7 @@ class Work:
     def read(self, name: str) -> Any:
         """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier step's output.
 
-        Raises:
-            InputMissing: there is none of this name.
+        Raises: InputMissing: there is none of this name.
         """
         dataset = Dataset(name, (self.outputs[name],)) if name in self.outputs else self.inputs.get(name)
         if dataset is None:
@@ -219,7 +218,6 @@ def _plain(value: Any) -> Any:
 
 
 def _depth(value: Any) -> int:
-    """Levels of lists and mappings, in what was read from JSON."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
 

@@ -84,11 +84,7 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
 
 
 def describe(files: Files, folder: str) -> StagedOutput:
-    """Rows and schema of the Parquet files in ``folder``.
-
-    Raises:
-        StagingLost: there is no data file.
-    """
+    """Rows and schema of the Parquet files in ``folder``. Raises: StagingLost: there is no data file."""
     import pyarrow.parquet as pq
 
     staged: list[DataFile] = []
@@ -113,7 +109,6 @@ def describe(files: Files, folder: str) -> StagedOutput:
 
 
 def _open(files: Files, path: str) -> Any:
-    """A context manager for a file that is read with seeks, wherever the warehouse is."""
     import fsspec
 
     return fsspec.open(files.uri(path), "rb")
@@ -138,13 +133,9 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
 
 
 def collect(files: Files, output: StagedOutput, wanted: Collect, room: int = MAX_JOB_BYTES) -> list[Any]:
-    """The values of one column, for a dynamic fork: JSON scalars in the order of the files, without doubles.
+    """The values of one column, for a dynamic fork: JSON scalars in the order of the files, of ``room`` bytes at most.
 
-    Args:
-        room: bytes of JSON that they may take.
-
-    Raises:
-        ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
+    Raises: ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
     """
     names = [column["name"] for column in json.loads(output.schema)["fields"]]
     if wanted.column not in names:

@@ -93,8 +93,8 @@ class Driver:
             try:
                 self._base = self._make()
             except Exception as error:
-                if not self._blames_host(error):
-                    raise
+                if not isinstance(error, ImportError) and (self.remote or self.pids):
+                    raise  # Spark did start: the cluster or the conf may be at fault
                 why = lacking_java() or f"{type(error).__name__}: {error}"
                 raise HostUnfit(f"{whoami()} could not start Spark: {why}. {replaced}") from error
 
@@ -182,14 +182,6 @@ class Driver:
         context.setLogLevel("WARN")
         self.application = {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
         return session
-
-    def _blames_host(self, error: Exception) -> bool:
-        """True if Spark did not start at all. A later error may come from the cluster or the conf."""
-        if self.remote or isinstance(error, ImportError):
-            return isinstance(error, ImportError)
-        from pyspark import SparkContext
-
-        return SparkContext._gateway is None
 
     def _activate(self, session: Any) -> None:
         """Let ``SparkSession.builder.getOrCreate()`` in a step return the attempt's own session."""

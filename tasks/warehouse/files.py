@@ -32,14 +32,12 @@ class Files:
     """The files below one warehouse URI. Every ``path`` is relative to it, with ``/`` between its parts."""
 
     def __init__(self, uri: str, check: Callable[[], None] | None = None) -> None:
-        """Nothing is asked of the place yet.
-
+        """
         Args:
             uri: an absolute path, ``file:///…``, ``s3://…``, or ``memory://…`` (one process; for tests).
             check: raises if the place is not the one that was meant. None: any place will do, and is made if absent.
 
-        Raises:
-            ValueError: the path is not absolute, or holds a character that Spark reads as a pattern.
+        Raises: ValueError: the path is not absolute, or holds a character that Spark reads as a pattern.
         """
         if uri.startswith("file:"):
             uri = "/" + uri.removeprefix("file:").lstrip("/")
@@ -65,7 +63,7 @@ class Files:
             )
 
     def check(self) -> None:
-        """Raises: whatever the ``check`` that was given raises: this is not the place that was meant."""
+        """Raises: what the ``check`` that was given raises."""
         if self._check is not None:
             self._check()
 

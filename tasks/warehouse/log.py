@@ -109,16 +109,14 @@ class Warehouse:
     def __init__(self, uri: str, known: str | None = None) -> None:
         """``known``: the id that the warehouse must have, or every write raises WarehouseMismatch; None: any will do.
 
-        Raises:
-            ValueError: ``uri`` cannot be the place of a warehouse (see ``Files``).
+        Raises: ValueError: ``uri`` cannot be the place of a warehouse (see ``Files``).
         """
         self.storage = Files(uri, None if known is None else partial(self.check_id, known))
 
     def ensure_id(self) -> str:
         """The warehouse's id, created once however many ask at a time.
 
-        Raises:
-            WarehouseUnsupported: the file system cannot create a file only if it is absent.
+        Raises: WarehouseUnsupported: the file system cannot create a file only if it is absent.
         """
         if (standing := self.identity()) is not None:
             return standing
@@ -249,13 +247,12 @@ class Warehouse:
         return next((n for n in range(after + 1, head + 1) if self._existing_entry(n).publish_id == publish_id), None)
 
     def create_entry(self, n: int, entry: Entry) -> bool:
-        """Take slot ``n`` with ``entry``; False if the slot is taken (read it to learn by whom).
+        """Take slot ``n`` with ``entry``; False if the slot is taken.
 
         Raises:
             LogBroken: the slot before it is free; a gap can never be made.
             WarehouseUnsupported: the file system cannot create a file only if it is absent.
-            OSError: it is not known who has the slot; read it.
-            WarehouseMismatch: nor is it known here; see ``known``.
+            OSError, WarehouseMismatch: it is not known who has the slot; read it.
         """
         if n < 1 or entry.n != n or entry.parent != n - 1:
             raise ValueError(f"entry {entry.n} with parent {entry.parent} does not belong into slot {n}")

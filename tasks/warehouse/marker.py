@@ -75,8 +75,7 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
     """Put the marker into the attempt's ``staging`` folder, durably, after the files it names.
 
     Raises:
-        MarkerFailed: it could not be written after a few tries (about two seconds), or its forks or results are not
-            JSON. The attempt does not count as done; nor in the other cases.
+        MarkerFailed: it could not be written within some seconds, or its forks or results are not JSON.
         WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
         StagingLost: a file that the marker names is not there.
     """
@@ -115,8 +114,7 @@ def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
 def read_marker(files: Files, staging: str) -> Marker | None:
     """The marker in ``staging``; None if there is none, or none that this release can understand (which is logged).
 
-    Raises:
-        OSError: the store could not be asked, which says nothing about the marker.
+    Raises: OSError: the store could not be asked, which says nothing about the marker.
     """
     path = f"{staging}/{MARKER}"
     try:
@@ -134,13 +132,11 @@ def files_exist(files: Files, data_files: list[DataFile]) -> bool:
 
 
 def find_done_marker(files: Files, group_folder: str, fingerprint: str) -> tuple[str, Marker] | None:
-    """The newest marker below ``_staging/<job>/<group>`` that is to be believed, with its staging folder.
+    """The newest marker below ``_staging/<job>/<group>`` with this fingerprint whose files exist, and its folder.
 
-    Believed is one whose fingerprint equals ``fingerprint`` and whose files stand: then nothing needs to run again
-    (after a restart, a rollback of Redis, in a retry).
+    Nothing needs to run again then: after a restart, a rollback of Redis, in a retry.
 
-    Raises:
-        OSError: the store could not be asked.
+    Raises: OSError: the store could not be asked.
     """
     attempts = [(int(match[1]), name) for name in files.names(group_folder) if (match := _ATTEMPT.fullmatch(name))]
     for _, name in sorted(attempts, reverse=True):
