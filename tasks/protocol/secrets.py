@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -48,8 +47,7 @@ class Secrets:
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = environ or {}
         self._names: dict[str, str] = {}  # what a secret may look like → its variable
-        self._pieces: list[str] = []  # in order; what may be torn where a stream is written in parts
-        self._longest = 0  # characters of a piece
+        self._longest = 1  # characters of what may be torn where a stream is written in parts
         self._found: re.Pattern[str] | None = None
         self.given: dict[str, str] = {}  # variable → value, of those that are secrets
 
@@ -82,17 +80,11 @@ class Secrets:
         return f"${{env:{self._names[found[0]]}}}" if found else None
 
     def ready(self, text: str) -> int:
-        """How much of ``text`` no text to come can change: what follows may be the beginning of a secret."""
+        """How much of ``text`` no text to come can change: all but the end of an unfinished line."""
         if self._found is None:
             return len(text)
         line = max(text.rfind("\n"), text.rfind("\r")) + 1  # no piece goes beyond the end of a line
-        cut = len(text)
-        for at in range(max(line, len(text) - self._longest + 1), len(text)):
-            tail = text[at:]
-            longer = bisect_right(self._pieces, tail)  # where a longer one that begins like it would stand
-            if longer < len(self._pieces) and self._pieces[longer].startswith(tail):
-                cut = at
-                break
+        cut = max(line, len(text) - self._longest + 1)
         # What begins before the cut and goes beyond it is a whole secret already.
         return max([cut, *(found.end() for found in self._found.finditer(text) if found.start() < cut)])
 
@@ -117,8 +109,7 @@ class Secrets:
         if not pieces and not whole:
             return
         self.given[name] = value
-        self._pieces = sorted({*self._pieces, *pieces})
-        self._longest = max(map(len, self._pieces), default=0)
+        self._longest = max([self._longest, *map(len, pieces)])
         self._names = {**dict.fromkeys(pieces | whole, name), **self._names}
         # The longest first: one that holds another must not be taken for that, or its tail would stay.
         every = sorted(self._names, key=len, reverse=True)
@@ -126,7 +117,7 @@ class Secrets:
 
 
 class Stream:
-    """Text that comes in parts, cleaned: what may be the beginning of a secret waits for the part that follows."""
+    """Text that comes in parts, cleaned: the end of an unfinished line waits for the part that follows."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets

@@ -90,9 +90,9 @@ class _ending_forks:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if os.getpid() == self._pid:
             return
-        # As Python ends for an error that nobody catches.
-        code = error.code if isinstance(error, SystemExit) else None if error is None else 1
-        try:
+        code: object = 1
+        try:  # as Python ends for an error that nobody catches
+            code = error.code if isinstance(error, SystemExit) else None if error is None else 1
             with suppress(Exception):
                 if not isinstance(error, SystemExit | None):
                     traceback.print_exception(error)
