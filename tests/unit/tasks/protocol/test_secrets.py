@@ -164,9 +164,9 @@ def test_a_text_in_parts_is_cleaned_as_in_one_wherever_it_is_torn(seed: int) -> 
 def test_a_stream_holds_back_the_end_of_an_unfinished_line_and_no_more_than_a_secret_is_long() -> None:
     stream = Stream(secrets_of("hunter2"))
     assert stream.feed("line\n") == "line\n"
-    held = "hunt"
-    assert stream.feed("x" * 1000 + held) + held in "x" * 1000 + held
-    assert stream.feed("er2 and\n").endswith("x${env:S0} and\n")
+    shown = stream.feed("x" * 1000 + "hunt")
+    assert (len(shown) > 900, "hunt" in shown) == (True, False)
+    assert shown + stream.feed("er2 and\n") == "x" * 1000 + "${env:S0} and\n"
     assert stream.feed("hu") == ""
     assert stream.finish() == "hu"
     assert Stream(Secrets({})).feed("anything") == "anything"
