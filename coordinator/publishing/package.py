@@ -21,7 +21,7 @@ from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, Entry, State, Warehouse
-from unstuck.tasks.warehouse.marker import StagedOutput, files_stand, read_marker
+from unstuck.tasks.warehouse.marker import StagedOutput, files_exist, read_marker
 
 MARKER_GONE = "MARKER_GONE"
 OUTPUT_MISSING = "OUTPUT_MISSING"
@@ -224,7 +224,7 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
                 f"({files.uri(first.staging)} against {files.uri(part.staging)}). Give the columns fixed types",
             )
     for part in parts:
-        if not files_stand(files, part.output.files):
+        if not files_exist(files, part.output.files):
             raise _gone(files, job, part.group, part.staging, f"files of its output {name} are gone or cut short")
     same = all(part.output.schema == first.output.schema for part in parts)
     return StagedOutput(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import redis
-from pydantic import ValidationError
 
 from unstuck.tasks.errors import OrderUnreadable
 from unstuck.tasks.failpoints import Point, reach
@@ -20,7 +19,7 @@ from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.group import STORED, FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
-from unstuck.tasks.protocol.report import SCHEMA_VERSION, Outcome
+from unstuck.tasks.protocol.report import SCHEMA_VERSION, Outcome, in_short
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Hint, Token, split_member
 from unstuck.tasks.settings import whoami
@@ -51,25 +50,14 @@ class FinishAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the store said to a claim.
-
-    ``stored``: with CLAIMED plan, inputs, member and parameters, as JSON; then digest and text of each reference in the
-    plan.
-    """
+    """What the store said to a claim. ``stored``: with CLAIMED, what ``claim.lua`` answers besides."""
 
     answer: ClaimAnswer
     stored: tuple[str, ...] = ()
 
     @property
     def order(self) -> WorkOrder | None:
-        """What is to be done; None unless CLAIMED.
-
-        It is read when it is asked for: whoever claims holds the attempt, also one whose order it cannot read, and has
-        to end it.
-
-        Raises:
-            OrderUnreadable: this release cannot read it.
-        """
+        """What to do; None unless CLAIMED. Raises: OrderUnreadable: the runner holds the attempt nevertheless."""
         if self.answer is not ClaimAnswer.CLAIMED:
             return None
         try:
@@ -87,15 +75,11 @@ class Claim:
 
 def unreadable(error: Exception) -> str:
     """In words: what this worker could not read, and what to do. Not what stands there: it may be long."""
-    what = f"{type(error).__name__}: {error}"
-    if isinstance(error, ValidationError):
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        what = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:5])
     release = release_here().release or "(not installed)"
     return (
-        f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} "
-        f"({what}). Most likely another release wrote it: run one release everywhere. The group is tried again, as its "
-        "retry: allows; if the job was submitted to an older release, submit it again"
+        f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} ({in_short(error)}). "
+        "Most likely another release wrote it: run one release everywhere. The group is tried again, as its retry: "
+        "allows; if the job was submitted to an older release, submit it again"
     )
 
 
@@ -113,15 +97,11 @@ class Lease:
     def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claim:
         """Try to take the attempt. ``claimant`` and ``event`` are made before the first try and reused in retries.
 
-        Raises:
-            redis.RedisError: the store could not be asked; the hint will be sent again.
+        Raises: redis.RedisError: the store could not be asked; the hint will be sent again.
         """
         answer = self._claim(
             hint.job,
-            group=hint.group,
-            epoch=hint.epoch,
-            nonce=hint.nonce,
-            claimant=claimant,
+            **_fence(hint.held_by(claimant)),
             worker=worker,
             ttl=self._ttl,
             event=event,
@@ -138,8 +118,7 @@ class Lease:
     def renew(self, token: Token, worker: str, progress: str = "") -> RenewAnswer:
         """Keep the lease for another ``ttl``, carrying the last progress value (JSON text).
 
-        Raises:
-            redis.RedisError: the store could not be asked; the lease runs on as it is.
+        Raises: redis.RedisError: the store could not be asked; the lease runs on as it is.
         """
         answer = self._renew(token.job, **_fence(token), worker=worker, ttl=self._ttl, progress=progress)
         return RenewAnswer(answer)
@@ -147,8 +126,7 @@ class Lease:
     def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         """Put the outcome on the record and report it, in one step. ``event`` is reused in every retry.
 
-        Raises:
-            redis.RedisError: the store could not be asked; try again with the same ``event``.
+        Raises: redis.RedisError: the store could not be asked; try again with the same ``event``.
         """
         answer = self._finish(
             token.job,

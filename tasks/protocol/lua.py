@@ -13,14 +13,12 @@ from typing import Any
 
 import redis
 
-from unstuck.tasks.protocol.keys import JobKeys, Keys
+from unstuck.tasks.protocol.keys import Keys
 
 _DECLARED = re.compile(r"^-- (keys|args): (.+)$", re.MULTILINE)
 _USED = re.compile(r"\b(keys|args)\.(\w+)")
 _FUNCTION = re.compile(r"local function (\w+)")
 _TABLES = {"keys": "KEYS", "args": "ARGV"}
-_OF_JOB = set(vars(JobKeys("", "")))
-_FIXED = set(vars(Keys()))
 
 
 class Script:
@@ -31,15 +29,14 @@ class Script:
         text, self._key_names, self._arg_names = load(package, name)
         self._known = {"job", *self._key_names, *self._arg_names}
         self._keys = keys
-        self._fixed = {key: getattr(keys, key) for key in self._key_names if key in _FIXED}
         self._run = client.register_script(text)
 
     def __call__(self, job: str = "", /, **values: Any) -> Any:
         """Run the script.
 
         Args:
-            job: the job whose keys are used; it also is the argument ``job``.
-            values: the arguments by name, and the keys that are neither in `JobKeys` nor in `Keys`.
+            job: the job whose keys are used; also the argument ``job``.
+            values: the arguments, and the keys that are neither in `JobKeys` nor in `Keys`.
 
         Raises:
             TypeError: a name that the script declares has no value, or the other way round.
@@ -47,14 +44,12 @@ class Script:
         """
         if not values.keys() <= self._known:
             raise TypeError(f"the script knows nothing of {', '.join(sorted(values.keys() - self._known))}")
-        of_job = self._keys.of(job)
-        values |= self._fixed
+        keys = {**values, **vars(self._keys), **vars(self._keys.of(job))}
+        args = {**values, "job": job}
         try:
-            keys = [getattr(of_job, key) if key in _OF_JOB else values[key] for key in self._key_names]
-            args = [job if arg == "job" else values[arg] for arg in self._arg_names]
+            return self._run(keys=[keys[key] for key in self._key_names], args=[args[arg] for arg in self._arg_names])
         except KeyError as error:
             raise TypeError(f"the script needs a value for {error}") from error
-        return self._run(keys=keys, args=args)
 
 
 @cache

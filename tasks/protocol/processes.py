@@ -107,10 +107,7 @@ _STATUS: TypeAdapter[ProcessStatus] = TypeAdapter(Annotated[ProcessStatus, Field
 
 
 class ProcessRegistry:
-    """The registry on one Redis. ``client`` must decode responses.
-
-    An error of Redis leaves ``read`` alone: no process may stop because it could not be shown to people.
-    """
+    """The registry on one Redis. ``client`` must decode responses. Only ``read`` raises errors of Redis."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
@@ -131,7 +128,7 @@ class ProcessRegistry:
             self._failed = True
 
     def leave(self, name: str) -> None:
-        """Take the process with the id ``name`` out: it ends in good order."""
+        """Remove the process with the id ``name``, which ends in good order."""
         try:
             self._client.hdel(self._key, name)
         except redis.RedisError as error:
@@ -146,11 +143,9 @@ class ProcessRegistry:
         return [one for one in self.read() if isinstance(one, RunnerStatus)]
 
     def forget_silent(self) -> int:
-        """Drop those that were silent for an hour, since they died without a goodbye, and lines that nobody can read.
+        """Drop those that were silent for an hour, and lines that cannot be read. Returns how many.
 
-        Returns how many.
-
-        A process that is dropped by mistake, because it wrote at the same moment, appears again with its next note.
+        A process that is dropped by mistake appears again with its next note.
         """
         try:
             long_ago = self._now() - FORGOTTEN
@@ -162,13 +157,11 @@ class ProcessRegistry:
             return 0
 
     def _now(self) -> float:
-        """The time of Redis, in seconds."""
         seconds, micros = self._client.time()
         return float(seconds + micros / 1e6)
 
 
 def _read(line: str) -> ProcessStatus | None:
-    """None where ``line`` is not of this release, or of nobody: it may stop no reader."""
     try:
         return _STATUS.validate_json(line)
     except ValidationError:

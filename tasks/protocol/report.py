@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from pydantic import StrictInt, TypeAdapter, ValidationError
 
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import Token
@@ -45,15 +47,6 @@ class Failure:
     recoverable: bool = True
     traceback: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"code": self.code, "text": self.text, "recoverable": self.recoverable, "traceback": self.traceback}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Failure:
-        return cls(
-            str(data["code"]), str(data["text"]), bool(data.get("recoverable", True)), str(data.get("traceback", ""))
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -71,47 +64,32 @@ class Outcome:
     kind: OutcomeKind
     staging: str = ""
     adopted: bool = False
-    rows: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, StrictInt] = field(default_factory=dict)
     forks: dict[str, list[Any]] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
 
     def to_json(self) -> str:
-        data: dict[str, Any] = {"kind": str(self.kind)}
-        if self.staging:
-            data["staging"] = self.staging
-        if self.adopted:
-            data["adopted"] = True
-        for name in ("rows", "forks", "results"):
-            if value := getattr(self, name):
-                data[name] = value
-        if self.failure is not None:
-            data["failure"] = self.failure.to_dict()
-        return json.dumps(data, separators=(",", ":"))
+        return json.dumps({name: value for name, value in asdict(self).items() if value}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Outcome:
         """Raises: Malformed."""
         try:
-            data = json.loads(text)
-            failure = data.get("failure")
-            return cls(
-                OutcomeKind(data["kind"]),
-                str(data.get("staging", "")),
-                bool(data.get("adopted", False)),
-                {str(name): _whole_number(rows) for name, rows in dict(data.get("rows") or {}).items()},
-                dict(data.get("forks") or {}),
-                dict(data.get("results") or {}),
-                None if failure is None else Failure.from_dict(failure),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Malformed(f"not an outcome: {text[:200]!r} ({error})") from error
+            return _OUTCOME.validate_python(json.loads(text))  # by json, because pydantic refuses half a character
+        except ValueError as error:
+            raise Malformed(f"not an outcome: {text[:200]!r} ({in_short(error)})") from error
 
 
-def _whole_number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a number of rows")
-    return value
+_OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+
+
+def in_short(error: Exception) -> str:
+    """What is wrong with a value that cannot be read, without the value: it may be long."""
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:5])
 
 
 @dataclass(frozen=True, slots=True)

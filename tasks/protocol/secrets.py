@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from unstuck.tasks.errors import Unrecoverable
+from unstuck.tasks.protocol.texts import map_texts
 
 # ``$${`` stands for the text ``${``. The last group is what was meant as a reference and is none.
 _REFERENCE = re.compile(
@@ -47,24 +47,16 @@ class Secrets:
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = environ or {}
         self._names: dict[str, str] = {}  # what a secret may look like → its variable
-        self._pieces: list[str] = []  # in order; what may be torn where a stream is written in parts
-        self._longest = 0  # characters of a piece
+        self._longest = 1  # characters of what may be torn where a stream is written in parts
         self._found: re.Pattern[str] | None = None
         self.given: dict[str, str] = {}  # variable → value, of those that are secrets
 
     def resolve(self, value: Any) -> Any:
         """``value`` with each ``${env:NAME}`` in its strings replaced, at any depth of lists and objects.
 
-        Raises:
-            Unrecoverable: the worker has no such variable. Names the variable; there is no value to name.
+        Raises: Unrecoverable: the worker has no such variable. Names the variable; there is no value to name.
         """
-        if isinstance(value, str):
-            return _REFERENCE.sub(self._replace, value)
-        if isinstance(value, list | tuple):
-            return [self.resolve(part) for part in value]
-        if isinstance(value, dict):
-            return {key: self.resolve(part) for key, part in value.items()}
-        return value
+        return map_texts(value, lambda text: _REFERENCE.sub(self._replace, text))
 
     def expect(self, text: str) -> None:
         """``text`` has its references resolved by somebody else: Spark does so in SQL."""
@@ -78,31 +70,21 @@ class Secrets:
 
     def clean_all(self, value: Any) -> Any:
         """``clean`` for every string in a JSON value."""
-        if isinstance(value, str):
-            return self.clean(value)
-        if isinstance(value, list):
-            return [self.clean_all(part) for part in value]
         if isinstance(value, dict):
             return {self.clean(key): self.clean_all(part) for key, part in value.items()}
-        return value
+        return [self.clean_all(part) for part in value] if isinstance(value, list) else map_texts(value, self.clean)
 
     def named_in(self, value: Any) -> str | None:
-        """The reference to the first secret in ``value``; None without one, and in what is no text."""
+        """The reference to the first secret in a text ``value``."""
         found = self._found.search(value) if self._found is not None and isinstance(value, str) else None
         return f"${{env:{self._names[found[0]]}}}" if found else None
 
     def ready(self, text: str) -> int:
-        """How much of ``text`` no text to come can change: what follows may be the beginning of a secret."""
+        """How much of ``text`` no text to come can change: all but the end of an unfinished line."""
         if self._found is None:
             return len(text)
         line = max(text.rfind("\n"), text.rfind("\r")) + 1  # no piece goes beyond the end of a line
-        cut = len(text)
-        for at in range(max(line, len(text) - self._longest + 1), len(text)):
-            tail = text[at:]
-            longer = bisect_right(self._pieces, tail)  # where a longer one that begins like it would stand
-            if longer < len(self._pieces) and self._pieces[longer].startswith(tail):
-                cut = at
-                break
+        cut = max(line, len(text) - self._longest + 1)
         # What begins before the cut and goes beyond it is a whole secret already.
         return max([cut, *(found.end() for found in self._found.finditer(text) if found.start() < cut)])
 
@@ -112,13 +94,11 @@ class Secrets:
         return found[0] if found["wrong"] else self._look_up(found["name"])
 
     def _look_up(self, name: str) -> str:
-        try:
-            value = self._environ[name]
-        except KeyError:
+        if (value := self._environ.get(name)) is None:
             raise Unrecoverable(
                 f"the environment variable {name} is not set on this worker, and ${{env:{name}}} asks for it; "
                 "set it where the worker starts"
-            ) from None
+            )
         if name not in self.given:
             self._remember(name, value)
         return value
@@ -129,8 +109,7 @@ class Secrets:
         if not pieces and not whole:
             return
         self.given[name] = value
-        self._pieces = sorted({*self._pieces, *pieces})
-        self._longest = max(map(len, self._pieces), default=0)
+        self._longest = max([self._longest, *map(len, pieces)])
         self._names = {**dict.fromkeys(pieces | whole, name), **self._names}
         # The longest first: one that holds another must not be taken for that, or its tail would stay.
         every = sorted(self._names, key=len, reverse=True)
@@ -138,7 +117,7 @@ class Secrets:
 
 
 class Stream:
-    """Text that comes in parts, cleaned: what may be the beginning of a secret waits for the part that follows."""
+    """Text that comes in parts, cleaned: the end of an unfinished line waits for the part that follows."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets

@@ -7,7 +7,7 @@ write a reference; ``claim.lua`` finds references by the same form.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 LONG = 1000  # characters; a longer text is stored apart
@@ -28,15 +28,11 @@ class Packer:
 
     def pack(self, value: Any) -> Any:
         """``value``, made of what JSON can say, with references in place of long texts. Keys stay as they are."""
-        if isinstance(value, str):
-            return self._reference(value) if len(value) > LONG or value.startswith(_MARK) else value
-        if isinstance(value, dict):
-            return {key: self.pack(child) for key, child in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.pack(child) for child in value]
-        return value
+        return map_texts(value, self._reference)
 
     def _reference(self, text: str) -> str:
+        if len(text) <= LONG and not text.startswith(_MARK):
+            return text
         digest = self._digests.get(text)
         if digest is None:
             digest = self._digests[text] = hashlib.sha256(text.encode()).hexdigest()
@@ -44,15 +40,16 @@ class Packer:
 
 
 def unpack(value: Any, texts: Mapping[str, str]) -> Any:
-    """``value`` as it was before `Packer.pack`.
+    """``value`` as it was before `Packer.pack`. Raises: KeyError: a text is missing."""
+    return map_texts(value, lambda text: texts[text[1:]] if text.startswith(_MARK) else text)
 
-    Raises:
-        KeyError: a text is missing.
-    """
+
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """``value``, made of what JSON can say, with every text but the keys of mappings changed."""
     if isinstance(value, str):
-        return texts[value[1:]] if value.startswith(_MARK) else value
+        return change(value)
     if isinstance(value, dict):
-        return {key: unpack(child, texts) for key, child in value.items()}
-    if isinstance(value, list):
-        return [unpack(child, texts) for child in value]
+        return {key: map_texts(child, change) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [map_texts(child, change) for child in value]
     return value

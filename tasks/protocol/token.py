@@ -15,6 +15,9 @@ from unstuck.tasks.errors import Malformed
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 GROUP_ID = re.compile(r"([A-Za-z_][A-Za-z0-9_-]{0,62})(?:\[(0|[1-9][0-9]{0,5})\])?")
 _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
+_HINT = re.compile(
+    rf"(?P<job>{JOB_ID.pattern})/(?P<group>{GROUP_ID.pattern})/(?P<epoch>[0-9]{{1,18}})/(?P<nonce>{_WORD.pattern})"
+)
 
 
 def fork_member(group: str, ordinal: int) -> str:
@@ -25,8 +28,7 @@ def fork_member(group: str, ordinal: int) -> str:
 def split_member(group_id: str) -> tuple[str, int | None]:
     """``("by_month", 3)`` of ``by_month[3]``; ``("clean", None)`` of a group that is not forked.
 
-    Raises:
-        Malformed: the text is not a group id.
+    Raises: Malformed: the text is not a group id.
     """
     match = GROUP_ID.fullmatch(group_id)
     if match is None:
@@ -49,19 +51,9 @@ class Hint:
     @classmethod
     def parse(cls, text: str) -> Hint:
         """Raises: Malformed."""
-        parts = text.split("/")
-        if len(parts) != 4:
+        if (match := _HINT.fullmatch(text)) is None:
             raise Malformed(f"not a hint (job/group/epoch/nonce): {text[:200]!r}")
-        job, group, epoch, nonce = parts
-        if not (
-            JOB_ID.fullmatch(job)
-            and GROUP_ID.fullmatch(group)
-            and epoch.isascii()
-            and epoch.isdigit()
-            and _WORD.fullmatch(nonce)
-        ):
-            raise Malformed(f"not a hint (job/group/epoch/nonce): {text[:200]!r}")
-        return cls(job, group, int(epoch), nonce)
+        return cls(match["job"], match["group"], int(match["epoch"]), match["nonce"])
 
     def held_by(self, claimant: str) -> Token:
         """The token of ``claimant`` on this hint."""
@@ -69,13 +61,9 @@ class Hint:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Token(Hint):
     """``job/group/epoch/nonce/claimant``: one runner's hold on one attempt."""
 
-    job: str
-    group: str
-    epoch: int
-    nonce: str
     claimant: str
 
     def __str__(self) -> str:

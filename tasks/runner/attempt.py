@@ -38,7 +38,6 @@ from unstuck.tasks.protocol.failure import (
     describe,
     outside_of_the_steps,
     shorten,
-    tell,
 )
 from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer
@@ -54,7 +53,7 @@ from unstuck.tasks.steps.inputs import read_inputs
 from unstuck.tasks.steps.output import collect
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import Marker, standing_marker, write_marker
+from unstuck.tasks.warehouse.marker import Marker, find_done_marker, write_marker
 from unstuck.tasks.watchdog.policy import Order
 
 log = logging.getLogger(__name__)
@@ -168,7 +167,7 @@ class Attempt:
         """The success of an earlier attempt that did the same work; None if there is none."""
         for job in (self._token.job, *self._order.plan.adopts):
             folder = replace(self._token, job=job).staging.rpartition("/")[0]
-            standing = standing_marker(self._files, folder, self._order.fingerprint)
+            standing = find_done_marker(self._files, folder, self._order.fingerprint)
             if standing is None:
                 continue
             staging, marker = standing
@@ -335,7 +334,7 @@ class Attempt:
         lost = ours or issubclass(type(error), NotBegun)  # not isinstance, which asks an error of a step
         # The watchdog counts the time too: asking for the text may block every thread.
         with self._runner.watchdog.clock("STEP_FAILED", TEXT_CLOCK if self._is_held else None, class_name(error)):
-            told = tell(error, self._secrets.clean)
+            told = describe_in_time(error, self._secrets.clean)
         if told.hangs or lost:
             self._runner.replace()
         self._log_line(logging.ERROR, "%s failed\n%s", self._token, told.whole)

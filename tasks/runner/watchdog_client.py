@@ -226,7 +226,7 @@ class WatchdogClient:
                     if not (line := lines.readline()):
                         return
                     told = json.loads(line)
-                    failure = Failure.from_dict(told["failure"]) if "failure" in told else None
+                    failure = Failure(**told["failure"]) if "failure" in told else None
                     self._on_order(Token.parse(told["token"]), Order(told["order"]), failure)
                     continue
                 try:

@@ -41,8 +41,7 @@ _CAST = "Store text, numbers, booleans, dates, timestamps, binary data, or lists
 def check_spark_schema(schema: dict[str, Any]) -> None:
     """Check the JSON of a Spark struct before Spark writes it.
 
-    Raises:
-        OutputInvalid: there are no columns, two have the same name, or one has a type that not all readers know.
+    Raises: OutputInvalid: there are no columns, two have the same name, or one has a type that not all readers know.
     """
     fields = schema["fields"]
     _check_names([field["name"] for field in fields])
@@ -70,24 +69,19 @@ def _check_spark_type(kind: Any, column: str) -> None:
 def arrow_table(frame: Any) -> Any:
     """A pandas frame as an Arrow table, without its index.
 
-    Raises:
-        OutputInvalid: there are no columns, two have the same name, or the values of one have no common Arrow type.
+    Raises: OutputInvalid: there are no columns, two have the same name, or the values of one have no common Arrow type.
     """
     import pyarrow as pa
 
     _check_names(frame.columns)
-    try:
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        for position, name in enumerate(frame.columns):
-            try:  # Not every error names its column.
-                pa.Table.from_pandas(frame.iloc[:, [position]], preserve_index=False)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
-                kind = frame.dtypes.iloc[position]
-                # The second part of an Arrow error of pandas names the column again.
-                what = cause.args[0] if isinstance(cause, pa.ArrowException) else cause
-                raise OutputInvalid(f"the column {name} ({kind}) cannot be stored: {what}. {_advice(kind)}") from cause
-        raise OutputInvalid(f"the frame cannot be stored: {error}. {_CAST}") from error
+    columns = {}
+    for name, column in frame.items():
+        try:
+            columns[str(name)] = pa.array(column, from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            kind = column.dtype
+            raise OutputInvalid(f"the column {name} ({kind}) cannot be stored: {error}. {_advice(kind)}") from error
+    return pa.table(columns)
 
 
 def plain_table(table: Any) -> Any:
@@ -143,15 +137,10 @@ def _plain_type(kind: Any, column: str) -> Any:
         return pa.struct([_plain_field(field, f"{column}.{field.name}") for field in kind])
     if types.is_map(kind):
         return pa.map_(_plain_type(kind.key_type, column), _plain_field(kind.item_field, column))
-    for same, make in (
-        (types.is_list, pa.list_),
-        (types.is_fixed_size_list, pa.list_),
-        (types.is_large_list, pa.large_list),
-        (types.is_list_view, pa.list_view),
-        (types.is_large_list_view, pa.large_list_view),
-    ):
-        if same(kind):
-            return make(_plain_field(kind.value_field, column))
+    lists = {pa.ListType: pa.list_, pa.FixedSizeListType: pa.list_, pa.LargeListType: pa.large_list}
+    lists |= {pa.ListViewType: pa.list_view, pa.LargeListViewType: pa.large_list_view}
+    if type(kind) in lists:
+        return lists[type(kind)](_plain_field(kind.value_field, column))
     if types.is_timestamp(kind):
         # Parquet keeps whether a timestamp is an instant, and not the zone in which to show it.
         return pa.timestamp("us", None if kind.tz is None else "UTC")

@@ -43,8 +43,7 @@ class Work:
     def read(self, name: str) -> Any:
         """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier step's output.
 
-        Raises:
-            InputMissing: there is none of this name.
+        Raises: InputMissing: there is none of this name.
         """
         dataset = Dataset(name, (self.outputs[name],)) if name in self.outputs else self.inputs.get(name)
         if dataset is None:
@@ -170,7 +169,7 @@ class StepContext:
                 f"the result {key!r} is not a JSON value: {error}. Expected: text, a finite number, true, false, none, "
                 "or a list or mapping of these. Cast what it holds, as with float(), str() or list()"
             ) from error
-        if len(text.encode()) > MAX_RESULTS:
+        if len(text) > MAX_RESULTS:
             raise OutputInvalid(
                 f"with {key!r} the results of this attempt are over {MAX_RESULTS // 1024} KiB; write a frame instead"
             )
@@ -182,24 +181,21 @@ class StepContext:
         Any number will do, also of numpy, Decimal or Fraction. A total of None, of 0 or below, or without end is not
         known. What is no number is not shown, and the log says so once: it never fails the step.
         """
-        number, whole = _number(done), 0 if total is None else _number(total)
+        number, whole = _number(done), None if total is None else _number(total)
         countable = number is not None and math.isfinite(number)
         wrong = [] if countable else [f"done={_named(done)}"]
-        if whole is None or math.isnan(whole):
+        if total is not None and whole is None:
             wrong.append(f"total={_named(total)}")
         if wrong and not self._warned:
             self._warned = True
-            self.log.warning(
-                "ctx.progress(done, total) wants numbers and got %s, which is not shown. The step goes on; this is "
-                "said once",
-                ", ".join(wrong),
-            )
+            said = "ctx.progress wants numbers and got %s, which is not shown. The step goes on; this is said once"
+            self.log.warning(said, ", ".join(wrong))
         if number is not None and countable:
             self._report(number, whole if whole is not None and 0 < whole < math.inf else None)
 
 
 def _number(value: Any) -> int | float | None:
-    """``value`` as Python has numbers, perhaps NaN or infinite; None for what is none, or beyond what a float holds."""
+    """``value`` as Python has numbers, perhaps infinite; None for what is none, or beyond what a float holds."""
     if isinstance(value, str | bytes | bytearray):
         return None
     try:
@@ -207,10 +203,9 @@ def _number(value: Any) -> int | float | None:
             number: int | float = int(operator.index(value))
         except TypeError:
             number = float(value)
-        math.isfinite(number)  # OverflowError: a whole number that no bar can be drawn of
+        return None if math.isnan(number) else number  # OverflowError: a whole number that no bar can be drawn of
     except Exception:  # noqa: BLE001 - a class of somebody's own may raise what it likes, and this must fail no step
         return None
-    return number
 
 
 def _plain(value: Any) -> Any:
@@ -223,7 +218,6 @@ def _plain(value: Any) -> Any:
 
 
 def _depth(value: Any) -> int:
-    """Levels of lists and mappings, in what was read from JSON."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
 

@@ -12,8 +12,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from unstuck.tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
@@ -37,24 +37,17 @@ class StepRaised(Exception):
         self.error = error
 
 
-class users_code:
+@contextmanager
+def users_code() -> Iterator[None]:
     """Mark what the block raises as an error of the user's code or spec."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            raise StepRaised(error) from None
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - raised again
+        raise StepRaised(error) from None
 
 
-def run_step(
-    step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None] = lambda: None
-) -> None:
-    """Run one step.
-
-    Args:
-        allowed: modules that a step may be imported from, with what is below them; empty: any.
-        imported: called when its module was imported, before its function is called.
+def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None]) -> None:
+    """Run one step. ``allowed``: see `find`. ``imported`` is called before its function, when its module was imported.
 
     Raises:
         StepNotFound, BadStepCall, SqlInvalid, OutputInvalid: a retry cannot help.
@@ -97,28 +90,22 @@ class _ending_forks:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if os.getpid() == self._pid:
             return
-        code = os.EX_OK if error is None else _exit_code(error)
-        try:
+        code: object = 1
+        try:  # as Python ends for an error that nobody catches
+            code = error.code if isinstance(error, SystemExit) else None if error is None else 1
+            with suppress(Exception):
+                if not isinstance(error, SystemExit | None):
+                    traceback.print_exception(error)
+                elif not isinstance(code, int | None):
+                    sys.stderr.write(f"{code}\n")
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
-            os._exit(code)
-
-
-def _exit_code(error: BaseException) -> int:
-    """Print ``error`` and return the exit code, as Python does for an error that nobody catches."""
-    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
-        return error.code or os.EX_OK
-    with suppress(Exception):
-        if isinstance(error, SystemExit):
-            sys.stderr.write(f"{error.code}\n")
-        else:
-            traceback.print_exception(error)
-    return 1
+            os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
-    """The function ``module:function``.
+    """The function ``module:function``. ``allowed``: modules that it may be in, or below; empty: any.
 
     Raises:
         StepNotFound: it may not be imported here, or cannot be.
@@ -150,13 +137,9 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
 
 
 def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, own: set[str]) -> dict[str, Any]:
-    """The parameters that ``function`` takes after ``spark`` and ``ctx``.
+    """The parameters that ``function`` takes after ``spark`` and ``ctx``; it must take those of the step's ``own``.
 
-    Those of the job and the group are there for whoever wants them; those written on the step are meant for this
-    function, so one that it does not take is a mistake.
-
-    Raises:
-        BadStepCall: one is missing, or one of the step's own is not taken.
+    Raises: BadStepCall: one is missing, or one of the step's own is not taken.
     """
     try:
         declared = list(inspect.signature(function).parameters.values())
@@ -181,9 +164,7 @@ def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, o
 
 
 def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
-    text = step.sql
-    if text is None:
-        raise SqlInvalid(f"the step names the file {step.sql_file}, which was not read when the job was submitted")
+    text = step.sql or ""  # a file is read at submit
     bare = _COMMENTS.sub(" ", text)
     # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
     named = set(_MARKERS.findall(bare))

@@ -1,17 +1,18 @@
-"""Inputs: what the needed groups staged, as datasets that a group's steps read.
+"""What is read with Spark: what the needed groups staged, and what is published.
 
-The attempts to read are fixed when the group is first queued, so every retry reads the same. Before a step reads, only
-markers are looked at.
+The attempts to read are fixed when the group is first queued, so every retry reads the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from unstuck.tasks.errors import InputMissing, OutputInvalid
-from unstuck.tasks.steps.spark import same_schema
+from unstuck.tasks.steps.spark import comparable, read_parquet
 from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import StagedOutput, read_marker
 
 
@@ -24,16 +25,11 @@ class Dataset:
 
     def by_schema(self, files: Files) -> list[tuple[str, list[str]]]:
         """Each schema with the URIs of its files, so that most datasets are one plain read."""
-        groups: list[tuple[str, list[str]]] = []
+        groups: dict[str, tuple[str, list[str]]] = {}
         for part in self.parts:
-            uris = [files.uri(file.path) for file in part.files]
-            for schema, known in groups:
-                if same_schema(schema, part.schema):
-                    known.extend(uris)
-                    break
-            else:
-                groups.append((part.schema, uris))
-        return groups
+            _, uris = groups.setdefault(comparable(part.schema), (part.schema, []))
+            uris.extend(files.uri(file.path) for file in part.files)
+        return list(groups.values())
 
 
 def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]]) -> dict[str, Dataset]:
@@ -58,8 +54,8 @@ def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]]) -> dict[str, 
                 )
             maker[name] = need
             found[name] = Dataset(name, tuple(parts))
-        if len(outputs) == 1:
-            by_group[need] = next(iter(found[name] for name in outputs))
+            if len(outputs) == 1:
+                by_group[need] = found[name]
     # An output's own name wins over a group that happens to be called the same.
     return {**by_group, **found}
 
@@ -76,3 +72,19 @@ def _outputs_of(files: Files, need: str, folders: Iterable[str]) -> dict[str, li
         for name, staged in marker.outputs.items():
             outputs.setdefault(name, []).append(staged)
     return outputs
+
+
+def published(spark: Any, warehouse: Warehouse | str, dataset: str, version: int | None = None) -> Any:
+    """``dataset`` as a Spark DataFrame: all of one version, whatever is published while it is read.
+
+    Args:
+        spark: a SparkSession, Classic or Connect.
+        warehouse: the warehouse, or its URI.
+        version: of the log; None for the newest.
+
+    Raises:
+        DatasetNotFound: no such dataset, or no such version.
+    """
+    place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
+    state = place.dataset(dataset, version)
+    return read_parquet(spark, [(state.schema, [place.storage.uri(file.path) for file in state.files])])

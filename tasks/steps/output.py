@@ -10,9 +10,8 @@ import io
 import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import IO, Any, cast
+from typing import Any
 
 from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from unstuck.tasks.protocol.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
@@ -46,11 +45,16 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
     """
     files.check()
     if is_frame(frame):
-        check_spark_schema(json.loads(frame.schema.json()))
+        schema = json.loads(frame.schema.json())
+        check_spark_schema(schema)
         wrote = write_parquet(frame, files.uri(folder))
         files.check()
         staged = describe(files, folder)
-        staged = replace(staged, schema=_untyped(staged.schema, json.loads(frame.schema.json())))
+        stored = json.loads(staged.schema)
+        for column, given in zip(stored["fields"], schema["fields"], strict=True):
+            if given["type"] == "void":  # stored as text
+                column["type"] = "void"
+        staged = replace(staged, schema=json.dumps(stored))
         if wrote is not None and wrote != staged.rows:
             # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
             # Spark commits what it finds there, without an error.
@@ -79,22 +83,8 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
     return describe(files, folder)
 
 
-def _untyped(schema: str, written: dict[str, Any]) -> str:
-    """``schema`` of the files of a Spark frame, in which columns without a type, stored as text, have none again."""
-    fields = json.loads(schema)
-    without = {field["name"] for field in written["fields"] if field["type"] == "void"}
-    for field in fields["fields"]:
-        if field["name"] in without:
-            field["type"] = "void"
-    return json.dumps(fields) if without else schema
-
-
 def describe(files: Files, folder: str) -> StagedOutput:
-    """Rows and schema of the Parquet files in ``folder``.
-
-    Raises:
-        StagingLost: there is no data file.
-    """
+    """Rows and schema of the Parquet files in ``folder``. Raises: StagingLost: there is no data file."""
     import pyarrow.parquet as pq
 
     staged: list[DataFile] = []
@@ -103,7 +93,7 @@ def describe(files: Files, folder: str) -> StagedOutput:
         if name.startswith(("_", ".")) or not name.endswith(".parquet"):
             continue  # _SUCCESS, _temporary, .crc: Spark's own
         path = f"{folder}/{name}"
-        with open_file(files, path) as file:
+        with _open(files, path) as file:
             footer = pq.ParquetFile(file)
             staged.append(DataFile(path, footer.metadata.num_rows, files.size(path) or 0))
             if not schema:
@@ -118,18 +108,10 @@ def describe(files: Files, folder: str) -> StagedOutput:
     return StagedOutput(staged, sum(file.rows for file in staged), schema)
 
 
-@contextmanager
-def open_file(files: Files, path: str) -> Iterator[IO[bytes]]:
-    """``path`` for reading, with seeks, wherever the warehouse is."""
-    local = files.local_path(path)
-    if local is not None:
-        with local.open("rb") as file:
-            yield file
-        return
+def _open(files: Files, path: str) -> Any:
     import fsspec
 
-    with fsspec.open(files.uri(path), "rb") as file:
-        yield cast("IO[bytes]", file)
+    return fsspec.open(files.uri(path), "rb")
 
 
 def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | None = None) -> Any:
@@ -141,7 +123,7 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
     for output in outputs:
         without = {field["name"] for field in json.loads(output.schema)["fields"] if field["type"] == "void"}
         for data_file in output.files:
-            with open_file(files, data_file.path) as file:
+            with _open(files, data_file.path) as file:
                 table = pq.ParquetFile(file).read(columns=columns)
             for name in without.intersection(table.column_names):
                 at = table.column_names.index(name)
@@ -151,19 +133,13 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
 
 
 def collect(files: Files, output: StagedOutput, wanted: Collect, room: int = MAX_JOB_BYTES) -> list[Any]:
-    """The values of one column, for a dynamic fork: JSON scalars in the order of the files, without doubles.
+    """The values of one column, for a dynamic fork: JSON scalars in the order of the files, of ``room`` bytes at most.
 
-    Args:
-        room: bytes of JSON that they may take.
-
-    Raises:
-        ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
+    Raises: ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
     """
     names = [column["name"] for column in json.loads(output.schema)["fields"]]
     if wanted.column not in names:
         raise ForkValuesInvalid(f"{wanted.key}: the output has no column {wanted.column}; it has {', '.join(names)}")
-    if not wanted.distinct and output.rows > MAX_FORK:
-        raise ForkValuesInvalid(f"{wanted.key} has {output.rows} rows; a fork has at most {MAX_FORK} members")
     seen: dict[Any, None] = {}
     for value in _values(files, output, wanted.column):
         if value is None:
@@ -195,7 +171,7 @@ def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     for data_file in output.files:
-        with open_file(files, data_file.path) as file:
+        with _open(files, data_file.path) as file:
             for batch in pq.ParquetFile(file).iter_batches(columns=[column]):
                 files.answered()
                 try:

@@ -29,7 +29,7 @@ _WRITE_CONF = {
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
 NONE_SET = f"UNSTUCK_SPARK_MASTER={NO_SPARK}"
-_TOLD_WITHIN = "10 seconds"  # usually it is there at once
+_OBSERVED_WITHIN = "10 seconds"  # usually it is there at once
 
 
 def local_master(master: str, slots: int, cores: int) -> str:
@@ -44,23 +44,17 @@ class Driver:
         """``slots``: how many runners share this machine's cores. Starts nothing."""
         self._settings = settings
         self._master = local_master(settings.spark_master, slots, os.cpu_count() or 1)
-        self._pid = os.getpid()
+        self.remote = self._master.startswith("sc://")  # Spark Connect: a client session, and no context of ours
+        self.application: dict[str, str] = {}  # ``app`` and ``ui`` of the session, for people
         self._lock = threading.Lock()
         self._base: Any = None
         self._started = False
 
     @property
-    def remote(self) -> bool:
-        """True on Spark Connect, where there is a client session and no context of ours."""
-        return self._master.startswith("sc://")
-
-    @property
     def running(self) -> bool:
         """True if a session is up and its JVM answers."""
-        if self._base is None:
-            return False
-        if self.remote:
-            return True
+        if self._base is None or self.remote:
+            return self._base is not None
         try:
             return not (self._base.sparkContext._jsc is None or self._base.sparkContext._jsc.sc().isStopped())
         except Exception:  # noqa: BLE001 - py4j may raise anything once the JVM is dead
@@ -81,53 +75,38 @@ class Driver:
         process = getattr(SparkContext._gateway, "proc", None)
         return [process.pid] if process is not None else []
 
-    @property
-    def application(self) -> dict[str, str]:
-        """``app`` and ``ui`` of the running session, for people; empty where there is none."""
-        if self.remote or not self.running:
-            return {}
-        try:
-            context = self._base.sparkContext
-            return {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
-        except Exception:  # noqa: BLE001 - as in running: the JVM died in between, or a step stops the session
-            return {}
-
     def start(self) -> None:
-        """Start the session, unless one is running. A session whose JVM has died is replaced.
+        """Start the session, unless one is running.
 
         Raises:
-            RuntimeError: this process was forked from the one that owns the driver.
-            HostUnfit: this host cannot run a driver, so no group is to blame.
+            HostUnfit: this process cannot run a driver, or its driver has died, so no group is to blame.
             Exception: whatever Spark raises when it cannot start.
         """
-        if os.getpid() != self._pid:
-            raise RuntimeError("a Spark driver belongs to the process that made it; this one was forked from it")
         with self._lock:
-            if not self.running:
-                self._forget()
-                if self._master == NO_SPARK:
-                    raise HostUnfit(f"{whoami()} was given a group that wants Spark, and runs none ({NONE_SET})")
-                try:
-                    self._base = self._make()
-                except Exception as error:
-                    if not self._tells_of_the_host(error):
-                        raise
-                    why = lacking_java() or f"{type(error).__name__}: {error}"
-                    raise HostUnfit(
-                        f"{whoami()} could not start Spark: {why}. This runner is replaced, and the group is tried "
-                        "again; no retry: is used up"
-                    ) from error
+            if self.running:
+                return
+            if self._master == NO_SPARK:
+                raise HostUnfit(f"{whoami()} was given a group that wants Spark, and runs none ({NONE_SET})")
+            replaced = "This runner is replaced, and the group is tried again; no retry: is used up"
+            if self._base is not None:
+                raise HostUnfit(f"the Spark session of {whoami()} has died. {replaced}")
+            try:
+                self._base = self._make()
+            except Exception as error:
+                if not isinstance(error, ImportError) and (self.remote or self.pids):
+                    raise  # Spark did start: the cluster or the conf may be at fault
+                why = lacking_java() or f"{type(error).__name__}: {error}"
+                raise HostUnfit(f"{whoami()} could not start Spark: {why}. {replaced}") from error
 
     def stop(self) -> None:
         """Stop the session; the JVM ends with this process."""
         with self._lock:
-            if self._base is not None:
-                try:
+            try:
+                if self._base is not None:
                     self._base.stop()
-                except Exception as error:  # noqa: BLE001 - the JVM may be gone, which is the aim
-                    log.info("the Spark session did not stop in good order: %s", error)
-                    self._let_go()
-                self._base = None
+            except Exception as error:  # noqa: BLE001 - the JVM may be gone, which is the aim
+                log.info("the Spark session did not stop in good order: %s", error)
+            self._base = None
 
     @contextlib.contextmanager
     def attempt(self, tag: str, conf: Mapping[str, str]) -> Iterator[Any]:
@@ -135,6 +114,7 @@ class Driver:
 
         Raises:
             Unrecoverable: ``conf`` has a key that cannot be set at run time.
+            Exception: the session could not be cleaned; this process must run no other attempt.
         """
         self.start()
         session = self._base.newSession()
@@ -149,7 +129,7 @@ class Driver:
                 _set_conf(session, key, value)
             yield session
         finally:
-            self._tidy(session)
+            self._clean(session)
 
     def cancel(self, tag: str) -> None:
         """Cancel every running Spark job of ``tag``, and each that its thread starts from now on.
@@ -179,7 +159,7 @@ class Driver:
         if self.remote:
             return SparkSession.builder.remote(self._master).getOrCreate()
         logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every connection it opens and closes
-        builder = SparkSession.builder.appName(f"unstuck {os.uname().nodename}:{self._pid}").master(self._master)
+        builder = SparkSession.builder.appName(f"unstuck {os.uname().nodename}:{os.getpid()}").master(self._master)
         conf = {
             "spark.ui.port": "0",  # any free one: runners share a host
             "spark.ui.showConsoleProgress": "false",
@@ -198,49 +178,10 @@ class Driver:
         for key, value in {**conf, **self._settings.spark_conf}.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("WARN")
+        context = session.sparkContext
+        context.setLogLevel("WARN")
+        self.application = {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
         return session
-
-    def _tells_of_the_host(self, error: Exception) -> bool:
-        """True if Spark did not start at all. A later error may come from the cluster or the conf."""
-        if self.remote or isinstance(error, ImportError):
-            return isinstance(error, ImportError)
-        from pyspark import SparkContext
-
-        return SparkContext._gateway is None
-
-    def _forget(self) -> None:
-        """Forget a JVM that has died."""
-        if self._base is None:
-            return
-        log.warning("the Spark session of this runner has died; it is made anew")
-        self._base = None
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Make pyspark forget a JVM that does not answer. It keeps the JVM in class variables, to use it again."""
-        if self.remote:
-            return
-        from pyspark import SparkContext
-        from pyspark.sql import SparkSession
-
-        gateway = SparkContext._gateway
-        with contextlib.suppress(Exception):
-            if SparkContext._active_spark_context is not None:
-                SparkContext._active_spark_context.stop()
-        with contextlib.suppress(Exception):
-            if gateway is not None:
-                gateway.shutdown()
-        process = getattr(gateway, "proc", None)
-        if process is not None:
-            process.stdin.close()
-            process.kill()
-            process.wait()
-        SparkContext._active_spark_context = None
-        SparkContext._gateway = None
-        SparkContext._jvm = None
-        SparkSession._instantiatedSession = None
-        SparkSession._activeSession = None
 
     def _activate(self, session: Any) -> None:
         """Let ``SparkSession.builder.getOrCreate()`` in a step return the attempt's own session."""
@@ -254,34 +195,25 @@ class Driver:
         classic.setDefaultSession(session._jsparkSession)
         classic.setActiveSession(session._jsparkSession)
 
-    def _tidy(self, session: Any) -> None:
+    def _clean(self, session: Any) -> None:
         """Remove what outlives a session: the cache, global views, queries, and properties of this thread."""
         if self.remote:
             session.clearTags()
             return
         if not self.running:
-            return
-        try:
-            for query in session.streams.active:
-                query.stop()
-            session.catalog.clearCache()
-            context = session.sparkContext
-            for stored in context._jsc.getPersistentRDDs().values():
-                stored.unpersist()
-            # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
-            session._jsparkSession.sharedState().globalTempViewManager().clear()
-            context.clearJobTags()
-            for key in (
-                "spark.jobGroup.id",
-                "spark.job.description",
-                "spark.job.interruptOnCancel",
-                "spark.scheduler.pool",
-            ):
-                context.setLocalProperty(key, None)
-            self._activate(self._base)
-        except Exception as error:  # noqa: BLE001 - a session that is not clean must not be used again
-            log.warning("the Spark session could not be cleaned after an attempt and is ended: %s", error)
-            self.stop()
+            raise RuntimeError("the Spark context was stopped, or its JVM has died")
+        for query in session.streams.active:
+            query.stop()
+        session.catalog.clearCache()
+        context = session.sparkContext
+        for stored in context._jsc.getPersistentRDDs().values():
+            stored.unpersist()
+        # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
+        session._jsparkSession.sharedState().globalTempViewManager().clear()
+        context.clearJobTags()
+        for key in ("jobGroup.id", "job.description", "job.interruptOnCancel", "scheduler.pool"):
+            context.setLocalProperty(f"spark.{key}", None)
+        self._activate(self._base)
 
 
 def _set_conf(session: Any, key: str, value: str) -> None:
@@ -301,11 +233,8 @@ def _set_conf(session: Any, key: str, value: str) -> None:
 
 def is_frame(value: Any) -> bool:
     """True for a Spark DataFrame, without importing Spark for anything else."""
-    if not type(value).__module__.startswith("pyspark."):
-        return False
-    from pyspark.sql import DataFrame
-
-    return isinstance(value, DataFrame)
+    spark = sys.modules.get("pyspark.sql")
+    return spark is not None and isinstance(value, spark.DataFrame)
 
 
 def hadoop_uri(uri: str) -> str:
@@ -332,7 +261,7 @@ def write_parquet(frame: Any, uri: str) -> int | None:
 
     counted = Observation()
     frame.observe(counted, count(lit(1)).alias("rows")).write.mode("overwrite").parquet(hadoop_uri(uri))
-    return _told(frame, counted)
+    return _observed_rows(frame, counted)
 
 
 def _typed(frame: Any) -> Any:
@@ -344,14 +273,13 @@ def _typed(frame: Any) -> Any:
     return frame if typed == schema else frame.to(StructType.fromJson(json.loads(typed)))
 
 
-def _told(frame: Any, counted: Any) -> int | None:
-    """What was observed. It may come late, and Spark drops observations when it has too many."""
+def _observed_rows(frame: Any, counted: Any) -> int | None:
+    """The observation may come late, and Spark drops observations when it has too many."""
     from py4j.protocol import Py4JJavaError
 
-    jvm = frame.sparkSession._jvm
-    patience = jvm.scala.concurrent.duration.Duration.apply(_TOLD_WITHIN)
+    concurrent = frame.sparkSession._jvm.scala.concurrent
     try:
-        jvm.scala.concurrent.Await.ready(counted._jo.future(), patience)
+        concurrent.Await.ready(counted._jo.future(), concurrent.duration.Duration.apply(_OBSERVED_WITHIN))
     except Py4JJavaError as error:
         log.warning("Spark did not say how many rows it wrote; they are not compared with what stands: %s", error)
         return None
@@ -375,6 +303,8 @@ def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
     from pyspark.sql.types import NullType, StructType
 
     fields = StructType.fromJson(json.loads(schema))
+    if not uris:
+        return session.createDataFrame([], fields)
     # A column without a type stands as another one in the file. It goes with a column of any type of other members.
     known = StructType([field for field in fields if field.dataType != NullType()])
     frame = session.read.schema(known).parquet(*map(hadoop_uri, uris))
@@ -386,38 +316,19 @@ def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
 
 def sql_error(error: BaseException) -> str | None:
     """What is wrong with a SQL text, if that is what ``error`` says; None for any other error."""
-    if not type(error).__module__.startswith("pyspark."):
-        return None
-    from pyspark.errors import AnalysisException, ParseException
-
-    return str(error) if isinstance(error, AnalysisException | ParseException) else None
+    known = sys.modules.get("pyspark.errors")
+    return str(error) if known and isinstance(error, known.AnalysisException | known.ParseException) else None
 
 
 def spark_schema(arrow_schema: Any) -> str:
-    """An Arrow schema as Spark's JSON of a struct.
-
-    Raises:
-        TypeError: a column has a type that Spark does not know.
-    """
-    from pyspark.errors import PySparkException
+    """An Arrow schema of plain types as Spark's JSON of a struct."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    try:
-        return str(from_arrow_schema(arrow_schema).json())
-    except PySparkException as error:
-        raise TypeError(str(error)) from error
+    return str(from_arrow_schema(arrow_schema).json())
 
 
-def same_schema(one: str, other: str) -> bool:
-    """True if two schemas have the same columns, types and order; nullability and metadata are ignored."""
-    return bool(_bare(json.loads(one)) == _bare(json.loads(other)))
+def comparable(schema: str) -> str:
+    """A schema such that two with the same columns, types and order are equal, whether or not they may be null."""
+    from pyspark.sql.types import StructType
 
-
-def _bare(part: Any) -> Any:
-    if isinstance(part, dict):
-        return {
-            k: _bare(v)
-            for k, v in part.items()
-            if k not in ("nullable", "containsNull", "valueContainsNull", "metadata")
-        }
-    return [_bare(p) for p in part] if isinstance(part, list) else part
+    return str(StructType.fromJson(json.loads(schema)).toNullable().json())

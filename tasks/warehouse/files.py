@@ -11,7 +11,8 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +32,19 @@ class Files:
     """The files below one warehouse URI. Every ``path`` is relative to it, with ``/`` between its parts."""
 
     def __init__(self, uri: str, check: Callable[[], None] | None = None) -> None:
-        """Nothing is asked of the place yet.
-
+        """
         Args:
             uri: an absolute path, ``file:///…``, ``s3://…``, or ``memory://…`` (one process; for tests).
             check: raises if the place is not the one that was meant. None: any place will do, and is made if absent.
 
-        Raises:
-            ValueError: the path is not absolute, or holds a character that Spark reads as a pattern.
+        Raises: ValueError: the path is not absolute, or holds a character that Spark reads as a pattern.
         """
         if uri.startswith("file:"):
             uri = "/" + uri.removeprefix("file:").lstrip("/")
         if _PATTERN.intersection(uri):
             raise ValueError(f"the warehouse {uri} has one of * ? [ ] {{ }} \\ in its path; choose another folder")
         # Called after each answer of the place, so that who waits for many can tell a slow one from one that hangs.
-        self.answered: Callable[[], None] = _nothing
+        self.answered: Callable[[], None] = lambda: None
         # A mount that goes away leaves a path that can be written to, and nobody would find what was written there.
         self._check = check
         self._fs: Any = None
@@ -64,12 +63,16 @@ class Files:
             )
 
     def check(self) -> None:
-        """Raises: whatever the ``check`` that was given raises: this is not the place that was meant."""
+        """Raises: what the ``check`` that was given raises."""
         if self._check is not None:
             self._check()
 
-    def __repr__(self) -> str:
-        return f"Files({self._root!r})"
+    @contextmanager
+    def _checked_place(self) -> Iterator[None]:
+        """Check before and after: the place may go between the first check and the write."""
+        self.check()
+        yield
+        self.check()
 
     def uri(self, path: str) -> str:
         """What Spark, pyarrow, DuckDB and the like are given: a plain absolute path, or a URI of the store."""
@@ -120,24 +123,19 @@ class Files:
             OSError: it is not known to be on disk; the old or the new content stands. Repeating is safe.
             Exception: as ``check``; what was written, if anything, stands in another place and counts for nothing.
         """
-        self.check()
-        self._write_durable(path, data)
-        # Again: the place may have gone between the look and the write.
-        self.check()
-
-    def _write_durable(self, path: str, data: bytes) -> None:
-        local = self.local_path(path)
-        if local is None:
-            self._fs.pipe_file(self._key(path), data)
-            return
-        self._make_folder(local.parent)
-        temp = _write_temp(local, data)
-        try:
-            os.replace(temp, local)
-        except BaseException:
-            temp.unlink(missing_ok=True)
-            raise
-        _sync(local.parent)
+        with self._checked_place():
+            local = self.local_path(path)
+            if local is None:
+                self._fs.pipe_file(self._key(path), data)
+                return
+            self._make_folder(local.parent)
+            temp = _write_temp(local, data)
+            try:
+                os.replace(temp, local)
+            except BaseException:
+                temp.unlink(missing_ok=True)
+                raise
+            _sync(local.parent)
 
     def create(self, path: str, data: bytes) -> bool:
         """Create a file with its whole content if, and only if, there is none: True if this call made it.
@@ -150,15 +148,11 @@ class Files:
             OSError: it is not known whether the file was made; read it.
             Exception: as ``check``; nor is it known here.
         """
-        self.check()
-        made = self._create(path, data)
-        self.check()
-        return made
+        with self._checked_place():
+            local = self.local_path(path)
+            return self._create_remote(path, data) if local is None else self._create_local(local, data)
 
-    def _create(self, path: str, data: bytes) -> bool:
-        local = self.local_path(path)
-        if local is None:
-            return self._create_remote(path, data)
+    def _create_local(self, local: Path, data: bytes) -> bool:
         self._make_folder(local.parent)
         temp = _write_temp(local, data)
         try:
@@ -186,15 +180,11 @@ class Files:
                 f"{self._scheme}:// cannot create a file only if it is absent, so nothing can be published to "
                 f"{self._root} safely; known to work: a local or shared folder, s3://"
             )
-        key = self._key(path)
-        try:
-            if self._scheme == "memory":
-                with _memory:
-                    self._fs.pipe_file(key, data, mode="create")
-            else:
-                self._fs.pipe_file(key, data, mode="create")
-        except FileExistsError:
-            return False
+        with _memory if self._scheme == "memory" else nullcontext():
+            try:
+                self._fs.pipe_file(self._key(path), data, mode="create")
+            except FileExistsError:
+                return False
         return True
 
     def sync(self, paths: Iterable[str]) -> None:
@@ -262,9 +252,6 @@ class Files:
 
     def _key(self, path: str) -> str:
         return f"{self._base}/{_checked(path)}" if path else self._base
-
-
-def _nothing() -> None: ...
 
 
 def _checked(path: str) -> str:

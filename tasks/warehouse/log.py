@@ -107,23 +107,16 @@ class Warehouse:
     """The log of the warehouse at ``uri``. Holds no state but the address: every call reads what stands."""
 
     def __init__(self, uri: str, known: str | None = None) -> None:
-        """
-        Args:
-            known: the id that the warehouse must have. Where another one stands, or none, every write raises
-                WarehouseMismatch (``check_id``), and nothing is made there. None: any will do.
+        """``known``: the id that the warehouse must have, or every write raises WarehouseMismatch; None: any will do.
 
-        Raises:
-            ValueError: ``uri`` cannot be the place of a warehouse (see ``Files``).
+        Raises: ValueError: ``uri`` cannot be the place of a warehouse (see ``Files``).
         """
         self.storage = Files(uri, None if known is None else partial(self.check_id, known))
-
-    # The identity: a folder that is not shared between hosts must not pass for the warehouse.
 
     def ensure_id(self) -> str:
         """The warehouse's id, created once however many ask at a time.
 
-        Raises:
-            WarehouseUnsupported: the file system cannot create a file only if it is absent.
+        Raises: WarehouseUnsupported: the file system cannot create a file only if it is absent.
         """
         if (standing := self.identity()) is not None:
             return standing
@@ -148,8 +141,6 @@ class Warehouse:
                 f"there is {what} at {self.storage.uri('')} as seen from this process; the job was submitted to "
                 f"warehouse {expected}. Usually the folder is not shared between the hosts, or not mounted on this one"
             )
-
-    # Reading the log.
 
     def head(self) -> int:
         """The newest version; 0 while nothing is published. One listing, however long the log is."""
@@ -197,7 +188,7 @@ class Warehouse:
             raise LogBroken(f"the log entry {self.storage.uri(path)} says that it is entry {entry.n}")
         return entry
 
-    def _standing(self, n: int) -> Entry:
+    def _existing_entry(self, n: int) -> Entry:
         """The entry in a slot that cannot be free. Raises: LogBroken, WarehouseNewer."""
         entry = self.entry(n)
         if entry is None:
@@ -226,7 +217,7 @@ class Warehouse:
                 start, state = n, shortcut
                 break
         for n in range(start + 1, version + 1):
-            state = fold(state, self._standing(n))
+            state = fold(state, self._existing_entry(n))
         return state
 
     def dataset(self, dataset: str, version: int | None = None) -> DatasetState:
@@ -253,18 +244,15 @@ class Warehouse:
                 f"the log at {self.storage.uri('')} ends at version {head}, but {publish_id} began at version {after}: "
                 "the warehouse seems to have been restored from an older copy"
             )
-        return next((n for n in range(after + 1, head + 1) if self._standing(n).publish_id == publish_id), None)
-
-    # Writing the log.
+        return next((n for n in range(after + 1, head + 1) if self._existing_entry(n).publish_id == publish_id), None)
 
     def create_entry(self, n: int, entry: Entry) -> bool:
-        """Take slot ``n`` with ``entry``; False if the slot is taken (read it to learn by whom).
+        """Take slot ``n`` with ``entry``; False if the slot is taken.
 
         Raises:
             LogBroken: the slot before it is free; a gap can never be made.
             WarehouseUnsupported: the file system cannot create a file only if it is absent.
-            OSError: it is not known who has the slot; read it.
-            WarehouseMismatch: nor is it known here; see ``known``.
+            OSError, WarehouseMismatch: it is not known who has the slot; read it.
         """
         if n < 1 or entry.n != n or entry.parent != n - 1:
             raise ValueError(f"entry {entry.n} with parent {entry.parent} does not belong into slot {n}")
@@ -290,7 +278,7 @@ class Warehouse:
         head = self.head()
         found = self.find_publish(publish_id, after)
         if found is not None:
-            return self._standing(found), False
+            return self._existing_entry(found), False
         n, state = head + 1, self.state(head)
         while True:
             entry = make(n, state)
@@ -299,12 +287,10 @@ class Warehouse:
                 reach(Point.AFTER_ENTRY, entry.job)
                 self._snapshot_if_due(n)
                 return entry, True
-            standing = self._standing(n)
+            standing = self._existing_entry(n)
             if standing.publish_id == publish_id:
                 return standing, False
             n, state = n + 1, fold(state, standing)
-
-    # Snapshots.
 
     def write_snapshot(self, n: int) -> None:
         """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as ``state``."""

@@ -6,22 +6,22 @@ only the warehouse log makes it visible.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
 from unstuck.tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
+from unstuck.tasks.protocol.report import in_short
 from unstuck.tasks.warehouse.files import Files
 
 MARKER = "_marker.json"
-MARKER_VERSION = 1
+MARKER_VERSION: Literal[1] = 1
 _TRIES = 4
 _ATTEMPT = re.compile(r"(\d+)-\w+-\w+")
 
@@ -65,7 +65,7 @@ class Marker:
     forks: dict[str, list[Any]]
     results: dict[str, Any]
     written_at: float
-    version: int = MARKER_VERSION
+    version: Literal[1] = MARKER_VERSION
 
 
 _MARKER: TypeAdapter[Marker] = TypeAdapter(Marker)
@@ -75,8 +75,7 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
     """Put the marker into the attempt's ``staging`` folder, durably, after the files it names.
 
     Raises:
-        MarkerFailed: it could not be written after a few tries (about two seconds), or its forks or results are not
-            JSON. The attempt does not count as done; nor in the other cases.
+        MarkerFailed: it could not be written within some seconds, or its forks or results are not JSON.
         WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
         StagingLost: a file that the marker names is not there.
     """
@@ -115,55 +114,36 @@ def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
 def read_marker(files: Files, staging: str) -> Marker | None:
     """The marker in ``staging``; None if there is none, or none that this release can understand (which is logged).
 
-    Raises:
-        OSError: the store could not be asked, which says nothing about the marker.
+    Raises: OSError: the store could not be asked, which says nothing about the marker.
     """
     path = f"{staging}/{MARKER}"
     try:
-        data = files.read(path)
+        return _MARKER.validate_json(files.read(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        marker = _MARKER.validate_json(data)
     except ValidationError as error:
-        log.warning("The marker %s is not readable and counts as absent: %s", files.uri(path), _short(error))
+        log.warning("The marker %s cannot be read and counts as absent: %s", files.uri(path), in_short(error))
         return None
-    if marker.version > MARKER_VERSION:
-        log.warning(
-            "The marker %s is of version %d, this release reads up to %d; it counts as absent",
-            *(files.uri(path), marker.version, MARKER_VERSION),
-        )
-        return None
-    return marker
 
 
-def _short(error: ValidationError) -> str:
-    return json.dumps(error.errors(include_url=False, include_input=False, include_context=False))[:500]
-
-
-def marker_stands(files: Files, marker: Marker) -> bool:
-    """True if every file the marker names is there with its size. Raises: OSError: the store could not be asked."""
-    return all(files_stand(files, output.files) for output in marker.outputs.values())
-
-
-def files_stand(files: Files, data_files: list[DataFile]) -> bool:
+def files_exist(files: Files, data_files: list[DataFile]) -> bool:
     """True if every one of ``data_files`` is there with its size. Raises: OSError: the store could not be asked."""
     return all(files.size(file.path) == file.bytes for file in data_files)
 
 
-def standing_marker(files: Files, group_folder: str, fingerprint: str) -> tuple[str, Marker] | None:
-    """The newest marker below ``_staging/<job>/<group>`` that is to be believed, with its staging folder.
+def find_done_marker(files: Files, group_folder: str, fingerprint: str) -> tuple[str, Marker] | None:
+    """The newest marker below ``_staging/<job>/<group>`` with this fingerprint whose files exist, and its folder.
 
-    Believed is one whose fingerprint equals ``fingerprint`` and whose files stand: then nothing needs to run again
-    (after a restart, a rollback of Redis, in a retry).
+    Nothing needs to run again then: after a restart, a rollback of Redis, in a retry.
 
-    Raises:
-        OSError: the store could not be asked.
+    Raises: OSError: the store could not be asked.
     """
     attempts = [(int(match[1]), name) for name in files.names(group_folder) if (match := _ATTEMPT.fullmatch(name))]
     for _, name in sorted(attempts, reverse=True):
         staging = f"{group_folder}/{name}"
         marker = read_marker(files, staging)
-        if marker is not None and marker.fingerprint == fingerprint and marker_stands(files, marker):
+        if marker is None or marker.fingerprint != fingerprint:
+            continue
+        if all(files_exist(files, output.files) for output in marker.outputs.values()):
             return staging, marker
     return None

@@ -1,7 +1,7 @@
-"""The warehouse probe: looks now and then at the warehouse that a process sees, in a thread of its own, for people.
+"""The warehouse probe: reads the id of the warehouse that a process sees, now and then, in a thread, for people.
 
-Runners and coordinators that see different folders under one path are found so before a job fails over it. A look at a
-dead mount may hang, so nobody ever waits for it.
+It finds runners and coordinators that see different folders under one path before a job fails. Nobody waits for a read,
+since one of a dead mount may hang.
 """
 
 from __future__ import annotations
@@ -15,17 +15,14 @@ from unstuck.tasks.protocol.processes import WarehouseSeen
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 
-EVERY = 60.0  # seconds from the end of one look to the next
+EVERY = 60.0  # seconds from the end of one read to the next
 EVERY_NONE = 5.0  # the same, while there is no warehouse: the first submit makes one, and people ask right after it
-ANSWERS_WITHIN = 10.0  # seconds after which a look that has not ended is itself what is seen
+ANSWERS_WITHIN = 10.0  # seconds after which a read that has not ended is itself the answer
 
 
 class WarehouseProbe:
-    """Looks at the warehouse that this process was set to (UNSTUCK_WAREHOUSE); never changes anything there.
-
-    A process that was not set to any is told the warehouse by each job, and has nothing to look at. Nor has one whose
-    warehouse is no folder: an object store is not mounted, and asking it would cost each process a client.
-    ``clock`` is monotonic seconds.
+    """Reads the warehouse of UNSTUCK_WAREHOUSE, if it is a folder: an object store is not mounted, and asking it would
+    cost each process a client. ``clock`` is monotonic seconds.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,10 +32,10 @@ class WarehouseProbe:
         self._thread: threading.Thread | None = None
         self._began = 0.0
         self._ended: float | None = None
-        self._last = WarehouseSeen(self._uri)  # ``looked_at`` by the clock of this process; None: no look has ended
+        self._last = WarehouseSeen(self._uri)  # ``looked_at`` by the clock of this process; None: no read has ended
 
     def seen(self, at: float) -> WarehouseSeen:
-        """What was seen last, and begin a new look if it is time. Never waits and never raises.
+        """What was seen last; begins a new read if it is time. Never waits and never raises.
 
         Args:
             at: the time by the clock of Redis, in seconds.
@@ -52,14 +49,14 @@ class WarehouseProbe:
         elif self._ended is None or now - self._ended >= (EVERY_NONE if self._last.id == "" else EVERY):
             self._began = now
             try:
-                self._thread = threading.Thread(target=self._look, args=(self._uri,), name="probe", daemon=True)
+                self._thread = threading.Thread(target=self._read, args=(self._uri,), name="probe", daemon=True)
                 self._thread.start()
             except RuntimeError as error:  # no more threads on this machine: tried again with the next question
                 self._thread, self._last = None, WarehouseSeen(self._uri, trouble=str(error), looked_at=now)
         looked_at = self._last.looked_at
         return self._last if looked_at is None else replace(self._last, looked_at=at - (now - looked_at))
 
-    def _look(self, uri: str) -> None:
+    def _read(self, uri: str) -> None:
         began = self._began
         try:
             self._last = WarehouseSeen(uri, Warehouse(uri).identity() or "", looked_at=began)

@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -197,7 +198,7 @@ class Watchdog:
             # With its token: by the time it is read the runner may hold another attempt, which it must not hit.
             line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(action.order)}
             if action.order is Order.TIMEOUT and action.state.timed_out is not None:
-                line["failure"] = timeout_failure(action.state.timed_out).to_dict()  # which of the clocks it was
+                line["failure"] = asdict(timeout_failure(action.state.timed_out))  # which of the clocks it was
             self._send(line)
         if action.kill_reason:
             self._log_for_attempt(action.kill_reason)

@@ -20,6 +20,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import SparkContext
 from pyspark.sql.functions import lit
 
 from unstuck.tasks.errors import OutputInvalid
@@ -27,9 +28,8 @@ from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.steps.context import Work
-from unstuck.tasks.steps.inputs import Dataset
+from unstuck.tasks.steps.inputs import Dataset, published
 from unstuck.tasks.steps.output import stage
-from unstuck.tasks.steps.reader import published
 from unstuck.tasks.steps.spark import Driver
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, Entry, Warehouse, published_files
@@ -330,7 +330,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         assert place.staged
         yield place
     driver.stop()
-    driver._let_go()
+    jvm = SparkContext._gateway.proc  # type: ignore[union-attr]
+    jvm.kill()
+    jvm.wait()
 
 
 def exact(value: Any) -> Any:

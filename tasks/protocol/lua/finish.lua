@@ -6,12 +6,11 @@
 -- answered: the key that holds the answer to this event, for `kept` seconds. outcome: JSON.
 -- Answers APPLIED | DUPLICATE | STALE | UNKNOWN_JOB
 --
--- A job that is not in the store is still reported, so that a coordinator parks it for people to see
--- (SeaTunnel took "not found" for success and left a job CANCELING for ever). So is an outcome that is refused, with
--- the word "refused", for the job's event log.
+-- A job that is not in the store is reported all the same: a coordinator makes it a dead letter. So is an outcome that
+-- is refused, with the word "refused", for the job's event log.
 --
--- The answer is kept longer than any caller repeats. So a repeat after a refusal adds no second report, and a repeat after
--- a success hears DUPLICATE even if the coordinator has already applied the outcome.
+-- The answer is kept longer than any caller repeats: a repeat after a refusal adds no second report, and a repeat after
+-- a success is a DUPLICATE even if the coordinator has applied the outcome.
 local before = redis.call('GET', keys.answered)
 if before == 'APPLIED' then return 'DUPLICATE' end
 if before then return before end

@@ -71,7 +71,7 @@ def test_an_error_that_raises_where_it_is_asked_something_ends_its_attempt_under
         assert runner.said() == ["failed APPLIED"] * len(ASKED)
     for hint in hints:
         failure = failure_of(client, hint)
-        text = f"(it has no text: its own str() raised {kind})" if hint.job == "str" else "the true error"
+        text = f"(it has no text: asking for it raised {kind})" if hint.job == "str" else "the true error"
         assert failure.text == f"Odd: {text}"
         assert "in raises_where" in failure.traceback
         (log,) = (tmp_path / "warehouse").glob(f"_staging/{hint.job}/g/*.log")

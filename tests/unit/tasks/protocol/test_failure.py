@@ -9,7 +9,7 @@ import pytest
 
 from unstuck.tasks.errors import Unrecoverable
 from unstuck.tasks.protocol import failure
-from unstuck.tasks.protocol.failure import tell
+from unstuck.tasks.protocol.failure import describe_in_time
 
 OURS = failure.__file__
 
@@ -47,7 +47,9 @@ def files_of(trace: str) -> list[str]:
 
 
 def test_the_traceback_in_the_log_begins_with_the_users_own_frames_and_hides_none_after_them() -> None:
-    told = tell(raised(OURS, "/lib/py4j/java.py", "/app/mine.py", OURS, "/app/deeper.py", error=ValueError("no")))
+    told = describe_in_time(
+        raised(OURS, "/lib/py4j/java.py", "/app/mine.py", OURS, "/app/deeper.py", error=ValueError("no"))
+    )
     assert files_of(told.whole) == ["/app/mine.py", OURS, "/app/deeper.py"]
     assert told.whole.startswith("Traceback (most recent call last):\n")
     assert told.whole.endswith("ValueError: no")
@@ -55,6 +57,6 @@ def test_the_traceback_in_the_log_begins_with_the_users_own_frames_and_hides_non
 
 
 def test_an_error_that_is_ours_alone_keeps_its_frames_in_the_log() -> None:
-    told = tell(raised(OURS, OURS, error=Unrecoverable("no")))
+    told = describe_in_time(raised(OURS, OURS, error=Unrecoverable("no")))
     assert files_of(told.whole) == [OURS, OURS]
     assert told.failure.traceback == ""

@@ -21,7 +21,7 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog
 from unstuck.tasks.steps.context import MAX_DEPTH, StepContext, Work
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.marker import Marker, standing_marker, write_marker
+from unstuck.tasks.warehouse.marker import Marker, find_done_marker, write_marker
 
 Shown = list[tuple[Any, Any]]
 
@@ -169,7 +169,7 @@ def test_a_result_that_is_taken_reaches_the_marker_the_record_and_the_person(
     ctx.result("odd", value)
     made = Marker("job/g/1/n/c", "f", {}, {}, work.results, 0.0)
     write_marker(work.files, work.token.staging, made)
-    found = standing_marker(work.files, "_staging/job/g", "f")
+    found = find_done_marker(work.files, "_staging/job/g", "f")
     assert found is not None
     assert found[1].results == work.results
     outcome = Outcome(OutcomeKind.SUCCEEDED, results=work.results)
@@ -192,8 +192,8 @@ class Unspeakable(Exception):
 
 
 def test_an_error_without_a_text_is_a_failure_that_says_so() -> None:
-    assert failure_of(Unspeakable()).text == "Unspeakable: (it has no text: its own str() raised RuntimeError)"
-    assert "(it has no text: its own repr() raised RuntimeError)" in failure_of(SystemExit(Rude())).text
+    assert failure_of(Unspeakable()).text == "Unspeakable: (it has no text: asking for it raised RuntimeError)"
+    assert "(it has no text: asking for it raised RuntimeError)" in failure_of(SystemExit(Rude())).text
 
 
 def test_the_code_of_an_error_of_a_step_is_text_whatever_it_was() -> None:
