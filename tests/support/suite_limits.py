@@ -129,4 +129,8 @@ class Limits:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         if not hasattr(self._config, "workerinput"):  # a worker of pytest-xdist waits for the others before it ends
+            self._alarm(self._grace + self._end)  # the summary is still to be written
+
+    def pytest_unconfigure(self) -> None:
+        if not hasattr(self._config, "workerinput"):
             self._alarm(self._end)
