@@ -36,6 +36,7 @@ from unstuck.tasks.protocol.failure import (
     TEXT_WITHIN,
     class_name,
     describe,
+    describe_in_time,
     outside_of_the_steps,
     shorten,
 )
