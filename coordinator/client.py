@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 
@@ -47,6 +47,7 @@ from unstuck.tasks.settings import settings as default_settings
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
 
+T = TypeVar("T")
 _BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outlives the client that asked
 
 
@@ -258,7 +259,16 @@ class Client:
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""
-        found = self.queries.state(job)
+        return self._found(job, self.queries.state(job))
+
+    def _record(self, job: str) -> JobRecord:
+        """The record alone: force-stop needs nothing else, so it works however damaged the rest is.
+
+        Raises: NoSuchJob.
+        """
+        return self._found(job, self._store.job(job))
+
+    def _found(self, job: str, found: T | None) -> T:
         if found is None:
             raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
         return found
@@ -308,7 +318,13 @@ class Client:
         """
         who = by or _user()
         said = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
-        return self._apply(job, given, lambda state: command(state.job, given, now=now, by=who, why=reason), said, who)
+
+        def judge(record: JobRecord) -> Commanded:
+            return command(record, given, now=now, by=who, why=reason)
+
+        if given is not Command.FORCE_STOP:
+            return self._apply(job, given, lambda state: judge(state.job), said, who)
+        return self._write(job, given, lambda: ((record := self._record(job)), judge(record)), said, who)
 
     def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
         """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
@@ -340,13 +356,22 @@ class Client:
     def _apply(
         self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
     ) -> Commanded:
-        def undamaged(state: JobState) -> Commanded:
-            # Force-stop alone needs nothing but the readable part of the record.
-            if state.damage and word != Command.FORCE_STOP:
-                return against_damage(state.job, state.damage)
-            return judge(state)
+        def judge_undamaged() -> tuple[JobRecord, Commanded]:
+            state = self._state(job)[0]
+            return state.job, against_damage(state.job, state.damage) if state.damage else judge(state)
 
-        result = self._applier.apply(word, lambda: self._state(job)[0], undamaged, reason, by, group)
+        return self._write(job, word, judge_undamaged, reason, by, group)
+
+    def _write(
+        self,
+        job: str,
+        word: str,
+        judge: Callable[[], tuple[JobRecord, Commanded]],
+        reason: str,
+        by: str,
+        group: str = "",
+    ) -> Commanded:
+        result = self._applier.apply(word, judge, reason, by, group)
         if result.answer is Answer.DONE:
             self._make_durable(job)
         return result

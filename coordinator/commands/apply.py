@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from unstuck.coordinator.commands.job import Answer, Commanded, status_is_settled
-from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.store.jobs import CommitAnswer, Store
 
 SETTLE_TIME = 3.0  # seconds that a decision has to follow an earlier command before a command is refused for its status
@@ -36,8 +36,7 @@ class CommandApplier:
     def apply(
         self,
         word: str,
-        load: Callable[[], JobState],
-        judge: Callable[[JobState], Commanded],
+        judge: Callable[[], tuple[JobRecord, Commanded]],
         reason: str,
         by: str,
         group: str = "",
@@ -48,15 +47,15 @@ class CommandApplier:
 
         Args:
             word: the command, and the ``group`` that it is about; with ``reason`` and ``by`` for the event log.
+            judge: loads the record and judges the command by it.
 
         Raises:
             redis.RedisError: the store could not be asked; applying the command again is safe.
         """
         command_id, until = self.mint(), self._clock() + SETTLE_TIME
         while True:
-            state = load()
-            old, result = state.job, judge(state)
-            settled = state.damage or status_is_settled(old) or self._clock() > until
+            old, result = judge()
+            settled = status_is_settled(old) or self._clock() > until
             if result.answer is Answer.REFUSED and not settled:
                 self._sleep(TRY_EVERY)
                 continue
