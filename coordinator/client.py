@@ -397,11 +397,11 @@ class Client:
         return self.command(job, Command.FORCE_STOP, reason=reason, by=by)
 
     def replay_report(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Put a parked report back for the coordinators to apply; see `DeadLetters.replay`."""
+        """Put a dead letter back for the coordinators to apply; see `DeadLetters.replay`."""
         return self.dead_letters.replay(report, by or _user())
 
     def drop_report(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Remove a parked report for good; see `DeadLetters.drop`."""
+        """Remove a dead letter for good; see `DeadLetters.drop`."""
         return self.dead_letters.drop(report, by or _user())
 
     def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:

@@ -44,9 +44,9 @@ class Point(StrEnum):
     AFTER_ENTRY = "after-entry", "the entry stands and readers see it; its author has not heard of it"
     AFTER_PUBLISH = "after-publish", "the publisher knows what became of the package; the record does not"
 
-    # In whoever submits or gives a command.
-    AFTER_SUBMIT = "after-submit", "the job is in the store; who submitted it has not heard of it"
-    AFTER_COMMAND = "after-command", "the command is on the record; who gave it has not heard of it"
+    # In the process that submits or gives a command.
+    AFTER_SUBMIT = "after-submit", "the job is in the store; its author has not heard of it"
+    AFTER_COMMAND = "after-command", "the command is on the record; its author has not heard of it"
 
 
 Act = Callable[[Point, str], None]

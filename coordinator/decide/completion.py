@@ -91,7 +91,7 @@ def _no_answer(draft: Draft) -> PublishResult | None:
     if not silent or now < publish_hangs_at(draft.job) or publish_at(draft.job, draft.env) > now:
         return None
     what = "the warehouse, asked whether the package stands," if draft.job.aborting else "publishing"
-    why = "the warehouse hangs or is slow, or whoever published died"
+    why = "the warehouse hangs or is slow, or the coordinator that published died"
     return PublishResult(
         trouble=Reason("PUBLISH_HANGS", f"{what} has not answered for {format_duration(silent)}: {why}")
     )

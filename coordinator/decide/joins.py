@@ -1,7 +1,7 @@
 """Which groups may go now: the join rules, and the conditions (``when:``) of groups whose join holds.
 
 A join is derived from the states of all that a group needs, never from a counter: a count that reaches a number is an
-edge, and an edge can be missed (Conductor lost a join that way). So judging again gives the same verdict.
+edge, and an edge can be missed (Conductor lost a join that way). So judging again gives the same result.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from unstuck.tasks.protocol.group import JoinRule
 S = GroupState
 
 
-class Verdict(StrEnum):
+class JoinResult(StrEnum):
     GO = "GO"
     WAIT = "WAIT"
     SKIP = "SKIP"  # it will never be able to go, because of what happened before it
     FAIL = "FAIL"  # a quorum that can no longer be reached
 
 
-def judge(rule: JoinRule, needs: Census) -> tuple[Verdict, Reason]:
+def judge(rule: JoinRule, needs: Census) -> tuple[JoinResult, Reason]:
     """May a group with this rule go, and why or why not?
 
     Args:
@@ -46,20 +46,20 @@ def judge(rule: JoinRule, needs: Census) -> tuple[Verdict, Reason]:
         wanted = 1 if rule.rule == "any_succeeded" else rule.count
         if not unknown and succeeded + left < wanted:
             text = f"{rule}: {succeeded} of {total} succeeded and {left} are left, so {wanted} cannot be reached"
-            return Verdict.FAIL, Reason("JOIN_IMPOSSIBLE", text)
+            return JoinResult.FAIL, Reason("JOIN_IMPOSSIBLE", text)
         holds = succeeded >= wanted
     elif bad and rule.rule != "all_done":
         text = f"{rule}: {bad} of the {total} groups it needs failed or were canceled"
-        return Verdict.SKIP, Reason("UPSTREAM_FAILED", text)
+        return JoinResult.SKIP, Reason("UPSTREAM_FAILED", text)
     elif skipped and rule.rule == "all_succeeded":
         text = f"{rule}: {skipped} of the {total} groups it needs were skipped"
-        return Verdict.SKIP, Reason("UPSTREAM_SKIPPED", text)
+        return JoinResult.SKIP, Reason("UPSTREAM_SKIPPED", text)
     else:
         holds = not left
     if holds:
-        return Verdict.GO, Reason("READY", f"{rule} holds")
+        return JoinResult.GO, Reason("READY", f"{rule} holds")
     text = f"{rule}: {left} of {total} not done"
-    return Verdict.WAIT, Reason("NEEDS", f"{text}, of which {unknown} forks not yet expanded" if unknown else text)
+    return JoinResult.WAIT, Reason("NEEDS", f"{text}, of which {unknown} forks not yet expanded" if unknown else text)
 
 
 def judge_joins(draft: Draft) -> None:
@@ -74,11 +74,11 @@ def judge_joins(draft: Draft) -> None:
 
 def judge_one(draft: Draft, name: str) -> None:
     spec = draft.plan.groups[name].spec
-    verdict, reason = judge(spec.join, draft.state.needs[name])
-    if verdict is Verdict.WAIT:
+    result, reason = judge(spec.join, draft.state.needs[name])
+    if result is JoinResult.WAIT:
         return
-    if verdict is not Verdict.GO:
-        draft.move(name, GroupRecord(state=S.SKIPPED if verdict is Verdict.SKIP else S.FAILED, reason=reason))
+    if result is not JoinResult.GO:
+        draft.move(name, GroupRecord(state=S.SKIPPED if result is JoinResult.SKIP else S.FAILED, reason=reason))
         return
     count = draft.plan.member_count(name, draft.state.collected)
     if count is None and not all(draft.state.done(need) for need in spec.needs):
@@ -113,12 +113,12 @@ def condition_holds(draft: Draft, name: str) -> bool:
         record = draft.state.record(group)
         return record.results if record.state is S.SUCCEEDED else None
 
-    verdict = evaluate(spec.when, {**draft.plan.params, **spec.params}, results)
-    if verdict.holds is None:
-        draft.move(name, GroupRecord(state=S.FAILED, reason=Reason("WHEN_FAILED", verdict.text)))
-    elif not verdict.holds:
-        draft.move(name, GroupRecord(state=S.SKIPPED, reason=Reason("CONDITION_FALSE", verdict.text)))
+    result = evaluate(spec.when, {**draft.plan.params, **spec.params}, results)
+    if result.holds is None:
+        draft.move(name, GroupRecord(state=S.FAILED, reason=Reason("WHEN_FAILED", result.text)))
+    elif not result.holds:
+        draft.move(name, GroupRecord(state=S.SKIPPED, reason=Reason("CONDITION_FALSE", result.text)))
     elif not spec.is_join:
         freeze_group(draft, name)
         draft.decision.moves += 1  # it makes the commit larger, as a move does
-    return verdict.holds is True
+    return result.holds is True

@@ -71,7 +71,7 @@ class Idle:
 
     Attributes:
         seconds: since the last tick of a sweep; 0 if there never was one.
-        period: UNSTUCK_SWEEP_EVERY of whoever swept last, in seconds.
+        period: UNSTUCK_SWEEP_EVERY of the coordinator that swept last, in seconds.
     """
 
     seconds: float = 0.0

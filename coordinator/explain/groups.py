@@ -13,7 +13,7 @@ from unstuck.coordinator.decide.deadlines import (
     retry_at,
 )
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.joins import Verdict, judge
+from unstuck.coordinator.decide.joins import JoinResult, judge
 from unstuck.coordinator.explain.explanation import A_PERSON, Event, Explanation, JobFacts, held, timeout_of
 from unstuck.coordinator.model.records import Attempt, GroupRecord
 from unstuck.coordinator.model.state import JobState
@@ -58,8 +58,8 @@ def _waiting(facts: JobFacts, name: str, planned: PlannedGroup, members: int) ->
     since = facts.state.job.submitted_at
     if facts.canceled:
         return _canceled(facts, name, S.WAITING, since, many)
-    verdict, reason = judge(planned.spec.join, facts.state.needs[name])
-    if verdict is Verdict.WAIT:
+    result, reason = judge(planned.spec.join, facts.state.needs[name])
+    if result is JoinResult.WAIT:
         return _waiting_for_needs(facts, name, planned, many, reason.text)
     since = max((facts.done[need] for need in planned.spec.needs if need in facts.done), default=since)
     return _waiting_for_room(facts, name, planned, many, since)

@@ -69,8 +69,8 @@ def explain(
     brief = _brief(state, env, alone, found)
     if alone:
         helps = ("celery -A unstuck.coordinator worker -P threads", *job.help)
-        told = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
-        return [_without_a_coordinator(each) for each in (told, *found)]
+        unheard = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
+        return [_without_a_coordinator(each) for each in (unheard, *found)]
     timed = state.job.phase == PUBLISHING and state.job.publish_tries > 0 and state.job.halted is None
     timed &= not state.job.publish_heard
     return [replace(job, short=brief, timed=timed), *found]
@@ -122,14 +122,14 @@ def _job(state: JobState, env: Environment, due: float | None) -> Explanation:
 
 def _ended(job: JobRecord) -> Explanation:
     text = job.reason.text if job.reason else f"it is {job.status}"
-    told = f"; {job.intent_by} asked for {job.intent}{_because(job)}" if job.intent is not Intent.RUN else ""
+    intent = f"; {job.intent_by} asked for {job.intent}{_because(job)}" if job.intent is not Intent.RUN else ""
     helps: tuple[str, ...] = ()
     if job.status is not Status.FINISHED:
         helps = (f"unstuck retry {job.id}", f"unstuck events {job.id}", f"unstuck logs {job.id}")
     return Explanation(
         subject=job.id,
         state=job.status,
-        what=text + told,
+        what=text + intent,
         since=job.ended_at,
         ends=Event(what="it has ended; this is final"),
         help=helps,
@@ -140,8 +140,8 @@ def _paused(state: JobState, env: Environment, due: float | None) -> Explanation
     job = state.job
     what = f"{job.intent_by} paused it{_because(job)}"
     if job.status is Status.PAUSING:
-        told = "being interrupted" if job.pause_now else "still running and may end"
-        what += f"; {_attempts(state, f'is {told}', f'are {told}')}"
+        now = "being interrupted" if job.pause_now else "still running and may end"
+        what += f"; {_attempts(state, f'is {now}', f'are {now}')}"
     ends = A_PERSON
     if state.plan.timeout is not None:
         ends += f"; the time that it stands PAUSED does not count towards its {timeout_of(state.plan.timeout)}"
@@ -291,13 +291,13 @@ def _nobody_looks(env: Environment, due: float | None, idle: Idle) -> str:
 
 def _recovering(state: JobState) -> str:
     """The first of the troubled groups, and how many more there are."""
-    told = [name for name in state.recovering if state.record(name).last_error is not None]
-    if not told:
+    troubled = [name for name in state.recovering if state.record(name).last_error is not None]
+    if not troubled:
         return ""
-    first = state.record(told[0])
+    first = state.record(troubled[0])
     error = first.last_error.text if first.last_error is not None else ""
-    more = f"; {len(told) - 1} more recover" if len(told) > 1 else ""
-    return f"{told[0]} recovers ({first.state.lower()}, attempt {first.epoch}) after: {error}{more}"
+    more = f"; {len(troubled) - 1} more recover" if len(troubled) > 1 else ""
+    return f"{troubled[0]} recovers ({first.state.lower()}, attempt {first.epoch}) after: {error}{more}"
 
 
 def _at_work(state: JobState) -> str:

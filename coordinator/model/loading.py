@@ -49,13 +49,13 @@ def state_of(
     except Exception as error:  # noqa: BLE001 - damage may be of any kind
         what = " ".join(str(error.problems[0] if isinstance(error, SpecError) else error).split())[:300]
         state = JobState(NO_GROUPS, JobRecord.salvaged(job, fields), {}, {}, {})
-        told = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {what})"
+        damage = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {what})"
         if state.job.terminal:
-            state.damage = told
+            state.damage = damage
         elif state.job.intent is Intent.FORCE_STOP:
-            state.damage = f"{told}, and the job is being ended by force"
+            state.damage = f"{damage}, and the job is being ended by force"
         else:
-            state.damage = f"{told}. The job cannot go on; `unstuck force-stop {job}` ends it"
+            state.damage = f"{damage}. The job cannot go on; `unstuck force-stop {job}` ends it"
         return state
 
 

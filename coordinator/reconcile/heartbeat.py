@@ -82,7 +82,7 @@ class Heartbeat:
             for queue in queues:
                 pipe.lindex(self._keys.queue(queue), -1)  # Celery adds on the left
             oldest = pipe.execute(raise_on_error=False)
-        # What is no list is no queue of Celery's, whoever named it.
+        # A key that is no list is no queue of Celery's.
         found = {queue: text for queue, text in zip(queues, oldest, strict=True) if isinstance(text, str)}
         self._queue_ages = ages_after(self._queue_ages, found, now)
 

@@ -120,8 +120,8 @@ class Reconciler:
             try:
                 self._send(one.hints)
             except Exception as error:  # noqa: BLE001 - of any transport; hints are sent again after dispatch_timeout
-                told = f"{type(error).__name__}: {error}"
-                log.warning("%d hints could not be sent; they will be again: %s", len(one.hints), told)
+                what = f"{type(error).__name__}: {error}"
+                log.warning("%d hints could not be sent; they will be again: %s", len(one.hints), what)
             reach(Point.AFTER_HINT, one.job)
         if one.resent:
             self.store.note_resent(one.resent, self.settings.dispatch_timeout)

@@ -29,7 +29,7 @@ class DeadLetterAnswer(StrEnum):
     DROPPED = "DROPPED"
     ALREADY = "ALREADY"  # it was replayed or dropped before; nothing changed
     REFUSED = "REFUSED"
-    GONE = "GONE"  # no such report is parked
+    GONE = "GONE"  # there is no such dead letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class DeadLetters:
         """
         letter = self._find(report)
         if letter is not None and (why := unreadable(letter)):
-            text = f"report {report} stays parked, since it cannot be read: {why}"
+            text = f"report {report} stays a dead letter, since it cannot be read: {why}"
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by)
 
@@ -92,7 +92,7 @@ class DeadLetters:
             )
         if word == "UNKNOWN_JOB":
             text = (
-                f"report {report} stays parked: no job {job} is in the store, so it would be parked again at once. "
+                f"report {report} stays a dead letter: no job {job} is in the store to apply it to. "
                 f"Replay it when the job is there, or drop it: unstuck dead drop {report}"
             )
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
@@ -130,8 +130,8 @@ def _job_of(report: DeadLetter) -> str:
 
 def _gone(report: str) -> str:
     if not _is_id(report):
-        return f"{report!r} is no id of a parked report; expected one like 1388534400000-0, from `unstuck dead list`"
-    return f"no report {report} is parked; `unstuck dead list` shows which are"
+        return f"{report!r} is no id of a dead letter; expected one like 1388534400000-0, from `unstuck dead list`"
+    return f"there is no dead letter {report}; `unstuck dead list` shows them all"
 
 
 def _is_id(text: str) -> bool:

@@ -1,7 +1,7 @@
 """Resolves ``${env:NAME}`` in parameters and conf, in the worker alone, and takes the values out of all it says.
 
-Only what the spec itself wrote is resolved: whoever writes data must not read a worker's environment. No secret ever
-stands in a spec, a record, a marker, a report or a log.
+Only what the spec itself wrote is resolved: a person who writes data must not read a worker's environment. No secret
+ever stands in a spec, a record, a marker, a report or a log.
 """
 
 from __future__ import annotations

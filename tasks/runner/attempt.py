@@ -335,11 +335,11 @@ class Attempt:
         lost = ours or issubclass(type(error), NotBegun)  # not isinstance, which asks an error of a step
         # The watchdog counts the time too: asking for the text may block every thread.
         with self._runner.watchdog.clock("STEP_FAILED", TEXT_CLOCK if self._is_held else None, class_name(error)):
-            told = describe_in_time(error, self._secrets.clean)
-        if told.hangs or lost:
+            described = describe_in_time(error, self._secrets.clean)
+        if described.hangs or lost:
             self._runner.replace()
-        self._log_line(logging.ERROR, "%s failed\n%s", self._token, told.whole)
-        found = told.failure
+        self._log_line(logging.ERROR, "%s failed\n%s", self._token, described.whole)
+        found = described.failure
         if ours:
             found = outside_of_the_steps(found, self._runner.name, self._changed)
         failure = self._recoverable_if_away(found)

@@ -225,9 +225,9 @@ class WatchdogClient:
                 if orders.poll(every * 1000):
                     if not (line := lines.readline()):
                         return
-                    told = json.loads(line)
-                    failure = Failure(**told["failure"]) if "failure" in told else None
-                    self._on_order(Token.parse(told["token"]), Order(told["order"]), failure)
+                    order = json.loads(line)
+                    failure = Failure(**order["failure"]) if "failure" in order else None
+                    self._on_order(Token.parse(order["token"]), Order(order["order"]), failure)
                     continue
                 try:
                     state = process_state(watchdog)

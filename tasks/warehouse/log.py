@@ -1,7 +1,7 @@
 """The warehouse log: what is published, and the only thing that readers believe.
 
-``_log/<n>.json`` is one package of outputs. Entries are created in order, only if absent, and never change, so whoever
-creates slot *n* has published *n*.
+``_log/<n>.json`` is one package of outputs. Entries are created in order, only if absent, and never change, so the
+process that creates slot *n* has published *n*.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def test_replay_does_what_it_can_and_says_of_the_rest_why_not(cli: Cli, hand: By
     assert f"report {good} is on its way" in done.stdout
     assert "exploded" in done.stderr
     assert "no job gone is in the store" in done.stderr
-    assert "no report 1-0 is parked" in done.stderr
+    assert "there is no dead letter 1-0" in done.stderr
     assert [one.id for one in parked(client)] == [broken, unknown]
     assert "REPORT_REPLAYED" in cli("events", job).stdout
     assert cli("dead", "replay", "1-0").returncode == 3

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from tests.simulation.model.twins import twins
 from tests.simulation.planted.planted import PLANTED
-from tests.simulation.stage.history import BOUND, Verdict, simulate
+from tests.simulation.stage.history import BOUND, HistoryResult, simulate
 from tests.simulation.stage.short import explained, shortened
 
 CHUNK = 25  # histories that a process plays before it says so
@@ -29,37 +29,37 @@ def main() -> int:
     parser.add_argument("--planted", action="store_true", help="the first seed that finds each bug put in on purpose")
     arguments = parser.parse_args()
     if arguments.trace is not None:
-        verdict = simulate(arguments.trace, keep_all=True)
-        print("\n".join(verdict.trace))
-        print(f"seed {verdict.seed}: {verdict.text or f'all promises kept, jobs {verdict.statuses}'}")
-        return 0 if verdict.kept else 1
+        result = simulate(arguments.trace, keep_all=True)
+        print("\n".join(result.trace))
+        print(f"seed {result.seed}: {result.text or f'all promises kept, jobs {result.statuses}'}")
+        return 0 if result.kept else 1
     if arguments.shorten is not None:
         return shorten(arguments.shorten)
     if arguments.planted:
         return planted(arguments.start, arguments.processes)
     began = time.perf_counter()
-    verdicts = []
+    results = []
     histories = mirrored if arguments.mirror else play
-    for verdict in histories(arguments.start, arguments.seeds, arguments.processes):
-        verdicts.append(verdict)
-        if not verdict.kept:
-            print(explained(verdict), flush=True)
-        if len(verdicts) % CHUNK == 0 and sys.stderr.isatty():
-            print(f"\r{len(verdicts)} of {arguments.seeds} histories", end="", file=sys.stderr, flush=True)
-        elif len(verdicts) % (20 * CHUNK) == 0:
-            print(f"{len(verdicts)} of {arguments.seeds} histories", file=sys.stderr, flush=True)
+    for result in histories(arguments.start, arguments.seeds, arguments.processes):
+        results.append(result)
+        if not result.kept:
+            print(explained(result), flush=True)
+        if len(results) % CHUNK == 0 and sys.stderr.isatty():
+            print(f"\r{len(results)} of {arguments.seeds} histories", end="", file=sys.stderr, flush=True)
+        elif len(results) % (20 * CHUNK) == 0:
+            print(f"{len(results)} of {arguments.seeds} histories", file=sys.stderr, flush=True)
     took = time.perf_counter() - began
-    broken = [verdict.seed for verdict in verdicts if not verdict.kept]
+    broken = [result.seed for result in results if not result.kept]
     for seed in broken[:3] if not arguments.mirror else ():
         shorten(seed)
-    print(total(verdicts))
+    print(total(results))
     print(f"took {took:.1f}s", file=sys.stderr)
     if broken:
         print(f"promises were broken in {len(broken)} of them: {broken}")
     return 1 if broken else 0
 
 
-def play(start: int, seeds: int, processes: int) -> Iterator[Verdict]:
+def play(start: int, seeds: int, processes: int) -> Iterator[HistoryResult]:
     """The histories in the order of their seeds, whoever plays them."""
     every = range(start, start + seeds)
     if processes < 2:
@@ -69,7 +69,7 @@ def play(start: int, seeds: int, processes: int) -> Iterator[Verdict]:
         yield from pool.map(simulate, every, chunksize=CHUNK)
 
 
-def mirrored(start: int, seeds: int, processes: int) -> Iterator[Verdict]:
+def mirrored(start: int, seeds: int, processes: int) -> Iterator[HistoryResult]:
     """The histories, on the model and on the real store at once; in this process, whatever ``processes`` says."""
     with twins() as both:
         yield from map(both.play, range(start, start + seeds))
@@ -103,14 +103,14 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def total(verdicts: list[Verdict]) -> str:
+def total(results: list[HistoryResult]) -> str:
     """What was played, in one line that is the same for the same seeds."""
-    steps, claims = sum(v.steps for v in verdicts), sum(v.claims for v in verdicts)
-    commits, commands = sum(v.commits for v in verdicts), sum(v.commands for v in verdicts)
-    faults = sum(v.faults for v in verdicts)
-    longest = max((v.calm_for for v in verdicts if v.kept), default=0.0)
+    steps, claims = sum(v.steps for v in results), sum(v.claims for v in results)
+    commits, commands = sum(v.commits for v in results), sum(v.commands for v in results)
+    faults = sum(v.faults for v in results)
+    longest = max((v.calm_for for v in results if v.kept), default=0.0)
     return (
-        f"{len(verdicts)} histories: {steps:,} steps, {commits:,} commits, {claims:,} attempts, {commands:,} commands, "
+        f"{len(results)} histories: {steps:,} steps, {commits:,} commits, {claims:,} attempts, {commands:,} commands, "
         f"{faults:,} faults; all jobs had ended at most {longest:.0f}s after the last trouble (bound {BOUND:.0f}s)"
     )
 

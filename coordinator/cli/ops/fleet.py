@@ -45,22 +45,22 @@ def fleet(as_json: AsJson = False) -> None:
 
 def advice(view: FleetView, place: str) -> list[str]:
     """What is missing, and the command that helps; nothing where all is well."""
-    told = []
+    lines = []
     if not any(not runner.silent for runner in view.runners):
-        told.append(f"No worker is heard of at {place}. Start one with: {WORKER}   (or `unstuck up`: a whole fleet)")
+        lines.append(f"No worker is heard of at {place}. Start one with: {WORKER}   (or `unstuck up`: a whole fleet)")
     if not any(not coordinator.silent for coordinator in view.coordinators):
-        told.append(f"No coordinator is heard of at {place}, so nothing is decided. Start one with: {COORDINATOR}")
+        lines.append(f"No coordinator is heard of at {place}, so nothing is decided. Start one with: {COORDINATOR}")
     for queue in view.queues:
         if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
-            told.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
+            lines.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
     if view.stalled:
         last = view.stalled[0]
-        told.append(
+        lines.append(
             f"The worker or coordinator {last.worker} stalled and ended itself {ago(last.at, view.at)}"
             + (f" ({len(view.stalled)} such ends within a day)" if len(view.stalled) > 1 else "")
             + ". Its supervisor should have started another; its log says more."
         )
-    return told
+    return lines
 
 
 def _runners(view: FleetView) -> Table:
@@ -109,7 +109,7 @@ def fleet_json(view: FleetView) -> dict[str, Any]:
     """Everything, with times as machines read them."""
     times = ("taken_at", "claimed_at", "idle_since", "read_at", "swept_at", "seen")
 
-    def told(one: ProcessStatus) -> dict[str, Any]:
+    def process(one: ProcessStatus) -> dict[str, Any]:
         return {
             name: iso(value) if name in times else list(value) if name == "queues" else value
             for name, value in asdict(one).items()
@@ -119,8 +119,8 @@ def fleet_json(view: FleetView) -> dict[str, Any]:
     return {
         "at": iso(view.at),
         "swept_at": iso(view.swept_at),
-        "runners": [{**told(one), "since": iso(one.since)} for one in view.runners],
-        "coordinators": [told(one) for one in view.coordinators],
+        "runners": [{**process(one), "since": iso(one.since)} for one in view.runners],
+        "coordinators": [process(one) for one in view.coordinators],
         "queues": [{**asdict(queue), "oldest_since": iso(queue.oldest_since)} for queue in view.queues],
         "stalled": [{"worker": one.worker, "at": iso(one.at)} for one in view.stalled],
     }

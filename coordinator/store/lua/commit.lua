@@ -27,7 +27,7 @@ for _, guard in ipairs(change.guards) do
     if guard.kind == 'lapsed' then
         local alive = redis.call('HMGET', keys.alive, 'at', 'grace_until', 'period')
         local at, grace, period = tonumber(alive[1] or 0), tonumber(alive[2] or 0), tonumber(alive[3] or 1)
-        -- A lease further ahead than one term was given before the clock was set back; whoever lived renewed it since.
+        -- A lease further ahead than one term was given before the clock was set back; a runner that lives has renewed it since.
         local holds = attempt.lease >= time and attempt.lease <= time + change.lease_ttl + 1
         if holds or time <= grace or time < at or time - at > 3 * period then return 'GUARDED' end
     end

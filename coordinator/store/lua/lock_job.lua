@@ -4,7 +4,7 @@
 -- args: job owner lock_ms
 -- Answers {LOCKED, now, due, alive at, grace until} | {BUSY, now} | {MISSING, now}
 --
--- The due is set to the end of the lock's term. Whoever finishes an attempt after this moves it earlier (ZADD LT), so
+-- The due is set to the end of the lock's term. A worker that finishes an attempt after this moves it earlier (ZADD LT), so
 -- the commit, which moves it later only if it still is what was set here, can never swallow a wake-up that came after
 -- the record was read. If the owner dies, the job is due when the lock's term ends.
 local time = now()

@@ -19,7 +19,7 @@ if args.what == 'replayed' then
 end
 redis.call('XDEL', keys.dead, args.letter)
 redis.call('SET', keys.resolved, args.what .. ' before, by ' .. args.by, 'EX', args.kept)
-local text = 'parked as ' .. args.letter .. ': ' .. (letter.reason or '')
+local text = 'dead letter ' .. args.letter .. ': ' .. (letter.reason or '')
 local kind = args.what == 'replayed' and 'REPORT_REPLAYED' or 'REPORT_DROPPED'
 log_late_event(cjson.encode({kind = kind, at = now(), by = args.by, text = text}))
 return {'DONE'}

@@ -12,7 +12,7 @@ import redis
 
 import unstuck.coordinator.model.records
 from tests.simulation.model.mirror import ClockedRedis, Mirrored
-from tests.simulation.stage.history import Verdict, simulate
+from tests.simulation.stage.history import HistoryResult, simulate
 from tests.support.servers import RedisServer
 
 
@@ -25,7 +25,7 @@ class Twins:
         self.bytes_client = redis.Redis.from_url(url)
         self.seen: set[str] = set()
 
-    def play(self, seed: int, store: type[Mirrored] = Mirrored) -> Verdict:
+    def play(self, seed: int, store: type[Mirrored] = Mirrored) -> HistoryResult:
         both = partial(store, client=self.client, bytes_client=self.bytes_client, compared=self.seen.add)
         return simulate(seed, store=both)
 

@@ -24,7 +24,7 @@ from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.decide import attempts, decide, intent, joins, requests
 from unstuck.coordinator.decide.dispatch import queue_ready
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.joins import Verdict, judge
+from unstuck.coordinator.decide.joins import JoinResult, judge
 from unstuck.coordinator.model.decision import Decision, Guard, PublishResult
 from unstuck.coordinator.model.records import Attempt, GroupRecord, GroupRequest, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
@@ -157,7 +157,7 @@ def _joins_by_counter() -> Patches:
 
     def counted(draft: Any, name: str) -> None:
         spec, needs = draft.plan.groups[name].spec, draft.state.needs[name]
-        if spec.needs and judge(spec.join, needs)[0] in (Verdict.GO, Verdict.WAIT):
+        if spec.needs and judge(spec.join, needs)[0] in (JoinResult.GO, JoinResult.WAIT):
             if ended[id(draft.plan), draft.job.id, name] < needs.total():
                 return
             with patch.object(joins, "judge", lambda rule, needs: decide_go):
@@ -165,7 +165,7 @@ def _joins_by_counter() -> Patches:
             return
         judge_one(draft, name)
 
-    decide_go = (Verdict.GO, Reason("READY", "the counter says so"))
+    decide_go = (JoinResult.GO, Reason("READY", "the counter says so"))
     return [(Draft, "move", counting), (joins, "judge_one", counted)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.model.store import ModelStore
-from tests.simulation.stage.history import Verdict as History
+from tests.simulation.stage.history import HistoryResult as History
 from tests.simulation.stage.history import simulate
 
 Patches = list[tuple[Any, str, Any]]

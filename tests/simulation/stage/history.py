@@ -47,7 +47,7 @@ WHOLE = Part()
 
 
 @dataclass(slots=True)
-class Verdict:
+class HistoryResult:
     """How a history ended. ``jobs``, ``wishes``, ``faults``: how many there were to be."""
 
     seed: int
@@ -76,7 +76,7 @@ def simulate(
     commands: bool = True,
     keep_all: bool = False,
     part: Part = WHOLE,
-) -> Verdict:
+) -> HistoryResult:
     """Play the history of ``seed`` on a store of the given kind; without ``commands`` the user only submits.
 
     Args:
@@ -92,7 +92,7 @@ def simulate(
         random.setstate(global_dice)
 
 
-def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all: bool, part: Part) -> Verdict:
+def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all: bool, part: Part) -> HistoryResult:
     stage = Stage(seed, keep_all=keep_all)
     rng = stage.rng
     # Every third history is plain: without conditions, timeouts, anything that is asked of single groups, and weather.
@@ -123,7 +123,7 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     core.watching = promises
     more = None if plain else random.Random(f"more {seed}")  # of its own, as what is asked: the rest is as it would be
     jobs = {job.record.id: job for job in (random_job(rng, n, more) for n in range(1, rng.randint(1, 3) + 1))}
-    verdict = Verdict(seed, jobs=len(jobs))
+    result = HistoryResult(seed, jobs=len(jobs))
     planned, every = dict(jobs), list(jobs)
     weather = CALM if later is None else random_weather(later, jobs, ends - stage.now)
     for n, job in enumerate(list(jobs), 1):
@@ -169,7 +169,7 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     if commands and not plain:
         wishes += random_demands(random.Random(f"demands {seed}"), planned, stage.now, trouble.ends)
         wishes += random_retries(random.Random(f"retries {seed}"), planned, stage.now, trouble.ends)
-    verdict.wishes = len(wishes)
+    result.wishes = len(wishes)
     wishes = [w for n, w in enumerate(wishes, 1) if w.job in jobs and (part.wishes is None or n in part.wishes)]
     retries = Retries(stage, jobs, random.Random(f"retried {seed}"), sky.forget)
     user = User(stage, trouble, core, broker, settings, wishes, weather.knows(stage, "user"), depot, retries)
@@ -179,15 +179,15 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
         with user.at_hand():
             _run(stage, trouble, core, jobs, promises, user, sky, retries)
     except Broken as broken:
-        verdict.promise, verdict.text = broken.promise, str(broken)
+        result.promise, result.text = broken.promise, str(broken)
     finally:
         stage.close()
-    verdict.trace = stage.lines()
-    verdict.steps, verdict.claims, verdict.commits = stage.steps, promises.claims, promises.commits
-    verdict.commands, verdict.faults = promises.commands, trouble.faults
-    verdict.calm_for = max(0.0, stage.now - trouble.ends)
-    verdict.statuses = {job_id: str(job.record.status) for job_id, job in core.jobs.items()}
-    return verdict
+    result.trace = stage.lines()
+    result.steps, result.claims, result.commits = stage.steps, promises.claims, promises.commits
+    result.commands, result.faults = promises.commands, trouble.faults
+    result.calm_for = max(0.0, stage.now - trouble.ends)
+    result.statuses = {job_id: str(job.record.status) for job_id, job in core.jobs.items()}
+    return result
 
 
 def _submit(stage: Stage, trouble: Trouble, core: ModelStore, job: SimulatedJob, depot: Depot, sky: Sky) -> Life:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.simulation.stage.history import WHOLE, Part, Verdict, simulate
+from tests.simulation.stage.history import WHOLE, HistoryResult, Part, simulate
 
 RUNS = 300  # histories that are played at most to make one short
 
@@ -21,18 +21,18 @@ class Short:
 
     seed: int
     part: Part
-    whole: Verdict
-    verdict: Verdict
+    whole: HistoryResult
+    result: HistoryResult
     runs: int
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # what is left, of how many
 
     def explained(self) -> str:
         """For a person: what is left, and all of its steps."""
         left = ", ".join(f"{few} of {many} {name}" for name, (few, many) in self.counts.items())
-        lines = "\n".join(f"    {line}" for line in self.verdict.trace)
+        lines = "\n".join(f"    {line}" for line in self.result.trace)
         return (
             f"seed {self.seed}, made short ({left}; {self.runs} histories were played for it):\n"
-            f"  {self.verdict.text}\n  All {len(self.verdict.trace)} steps:\n{lines}\n"
+            f"  {self.result.text}\n  All {len(self.result.trace)} steps:\n{lines}\n"
             f"  Replay it with: python -m tests.simulation --shorten {self.seed}\n"
         )
 
@@ -60,11 +60,11 @@ def shortened(seed: int, runs: int = RUNS, **how: Any) -> Short | None:
         if every is None:
             every = frozenset(range(1, getattr(whole, name) + 1))
         part = _fewest(part, name, every, breaks, lambda: played < runs)
-    verdict = simulate(seed, part=part, keep_all=True, **how)
+    result = simulate(seed, part=part, keep_all=True, **how)
     left = {name: len(getattr(part, name)) for name in ("jobs", "wishes", "faults")}
     names = {"jobs": "jobs", "wishes": "commands", "faults": "faults"}
     counts = {names[name]: (few, getattr(whole, name)) for name, few in left.items()}
-    return Short(seed, part, whole, verdict, played, counts)
+    return Short(seed, part, whole, result, played, counts)
 
 
 def _fewest(
@@ -88,10 +88,10 @@ def _fewest(
     return replace(part, **{name: kept})
 
 
-def explained(verdict: Verdict) -> str:
+def explained(result: HistoryResult) -> str:
     """What a person needs to see of a failing seed."""
-    lines = "\n".join(f"    {line}" for line in verdict.trace)
+    lines = "\n".join(f"    {line}" for line in result.trace)
     return (
-        f"seed {verdict.seed} broke a promise.\n  {verdict.text}\n  The last {len(verdict.trace)} steps:\n{lines}\n"
-        f"  Replay it with: python -m tests.simulation --trace {verdict.seed}\n"
+        f"seed {result.seed} broke a promise.\n  {result.text}\n  The last {len(result.trace)} steps:\n{lines}\n"
+        f"  Replay it with: python -m tests.simulation --trace {result.seed}\n"
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstuck.coordinator.decide.joins import Verdict, judge
+from unstuck.coordinator.decide.joins import HistoryResult, judge
 from unstuck.coordinator.model.state import UNEXPANDED
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.group import JoinRule
@@ -23,28 +23,28 @@ rules = st.one_of(
 needs = st.lists(st.sampled_from([*STATES, UNEXPANDED]), min_size=1, max_size=8)
 
 
-def by_definition(rule: JoinRule, states: list[str]) -> Verdict:
+def by_definition(rule: JoinRule, states: list[str]) -> HistoryResult:
     """The rules as the manual words them, with no thought of speed."""
     open_states = [s for s in states if s not in ENDS]
     if rule.rule == "all_done":
-        return Verdict.WAIT if open_states else Verdict.GO
+        return HistoryResult.WAIT if open_states else HistoryResult.GO
     if rule.rule in ("any_succeeded", "at_least"):
         wanted = rule.count if rule.rule == "at_least" else 1
         if states.count("SUCCEEDED") >= wanted:
-            return Verdict.GO
+            return HistoryResult.GO
         # A fork that is not expanded may still bring any number of members.
         reachable = UNEXPANDED in states or states.count("SUCCEEDED") + len(open_states) >= wanted
-        return Verdict.WAIT if reachable else Verdict.FAIL
+        return HistoryResult.WAIT if reachable else HistoryResult.FAIL
     bad = {"FAILED", "CANCELED"} | ({"SKIPPED"} if rule.rule == "all_succeeded" else set())
     if bad & set(states):
-        return Verdict.SKIP
-    return Verdict.WAIT if open_states else Verdict.GO
+        return HistoryResult.SKIP
+    return HistoryResult.WAIT if open_states else HistoryResult.GO
 
 
 @given(rule=rules, states=needs)
 def test_a_verdict_is_what_the_rule_says(rule: JoinRule, states: list[str]) -> None:
-    verdict, reason = judge(rule, Counter(states))
-    assert verdict == by_definition(rule, states)
+    result, reason = judge(rule, Counter(states))
+    assert result == by_definition(rule, states)
     assert reason.text
 
 
@@ -62,11 +62,11 @@ def test_a_verdict_is_never_taken_back_by_what_ends_later(
         else:
             later.append(state if state in ENDS else data.draw(st.sampled_from(ENDS)))
     final, _ = judge(rule, Counter(later))
-    assert final is not Verdict.WAIT, "everything has ended, and the join still waits"
-    if found is not Verdict.WAIT:
+    assert final is not HistoryResult.WAIT, "everything has ended, and the join still waits"
+    if found is not HistoryResult.WAIT:
         assert final is found
 
 
 @pytest.mark.parametrize("rule", ["all_succeeded", "all_done", "none_failed"])
 def test_a_group_that_needs_nothing_goes(rule: str) -> None:
-    assert judge(JoinRule.model_validate(rule), Counter())[0] is Verdict.GO
+    assert judge(JoinRule.model_validate(rule), Counter())[0] is HistoryResult.GO
