@@ -16,7 +16,7 @@ from tests.support.servers import RedisServer
 from tests.support.spark_classes import java_options
 
 if TYPE_CHECKING:
-    from tests.support.coordinator import Head
+    from tests.support.coordinator import Coordinator
 
 
 pytest_plugins = ["tests.support.order", "tests.support.suite_limits"]
@@ -61,17 +61,17 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def make_head(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Callable[..., Head]:
-    """Makes coordinators on the empty store, each with settings of its own (``head.Head``)."""
-    from tests.support.coordinator import Head
+def make_coordinator(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Callable[..., Coordinator]:
+    """Makes coordinators on the empty store, each with settings of its own (``coordinator.Coordinator``)."""
+    from tests.support.coordinator import Coordinator
 
-    def make(**overrides: Any) -> Head:
-        return Head(redis_server.url, tmp_path / "warehouse", **overrides)
+    def make(**overrides: Any) -> Coordinator:
+        return Coordinator(redis_server.url, tmp_path / "warehouse", **overrides)
 
     return make
 
 
 @pytest.fixture
-def head(make_head: Callable[..., Head]) -> Head:
+def coordinator(make_coordinator: Callable[..., Coordinator]) -> Coordinator:
     """One coordinator on the empty store."""
-    return make_head()
+    return make_coordinator()

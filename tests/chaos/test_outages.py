@@ -207,16 +207,16 @@ def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinato
     ends = client.submit({"name": "ends", "groups": [work.group("ends", gate="meanwhile")]}).id
     goes_on = client.submit({"name": "goes-on", "groups": [work.group("goes-on", gate="later")]}).id
     wait_until(work.began("ends", "goes-on"), 60, "both to run")
-    heads = [child for child in fleet.processes if child.name.startswith("coordinator")]
+    coordinators = [child for child in fleet.processes if child.name.startswith("coordinator")]
     # Given: whoever keeps the lease is the last one to come back, so that coordinators sweep before it renews. Its
     # runner stands still as well, for it would replace a watchdog that is stopped alone.
     runner = runner_of(client, goes_on)
     with _stopped(watchdog_of(runner)), _stopped(runner):
         with trouble(server):
             began = time.monotonic()
-            for head in heads:  # their supervisor starts others, which know nothing of what was before
-                assert head.pid is not None
-                os.kill(head.pid, signal.SIGKILL)
+            for coordinator in coordinators:  # their supervisor starts others, which know nothing of what was before
+                assert coordinator.pid is not None
+                os.kill(coordinator.pid, signal.SIGKILL)
             work.open("meanwhile")
             wait_until(lambda: "done" in work.ran()["ends"], 30, "one step to end, with nobody to tell")
             wait_until(lambda: time.monotonic() - began > 1.5 * LEASE_TTL, 60, "the lease to lapse")
@@ -353,9 +353,9 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
     noop = {"python": "examples.noop:noop"}
     wide = {"name": "w", "spark": False, "for_each": {"n": list(range(200))}, "steps": [noop]}
     job = client.submit({"name": "freeze-head", "groups": [wide, {"name": "end", "needs": ["w"]}]}).id
-    head = next(child for child in fleet.processes if child.name.startswith("coordinator"))
-    assert head.pid is not None
-    pid, lock = head.pid, KEYS.of(job).lock
+    coordinator = next(child for child in fleet.processes if child.name.startswith("coordinator"))
+    assert coordinator.pid is not None
+    pid, lock = coordinator.pid, KEYS.of(job).lock
 
     def frozen_with_the_lock() -> bool:
         owner = store.get(lock)

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.cli.conftest import Cli
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
@@ -21,17 +21,19 @@ from unstuck.tasks.protocol.processes import FORGOTTEN, ProcessRegistry
 from unstuck.tasks.transport.redis_client import connect
 
 
-def now(head: Head) -> float:
-    seconds, micros = head.redis.time()
+def now(coordinator: Coordinator) -> float:
+    seconds, micros = coordinator.redis.time()
     return seconds + micros / 1e6
 
 
-def test_runners_say_what_they_run_since_when_and_when_they_last_took_a_hint(cli: Cli, head: Head) -> None:
-    claimed = now(head) - 3690
+def test_runners_say_what_they_run_since_when_and_when_they_last_took_a_hint(
+    cli: Cli, coordinator: Coordinator
+) -> None:
+    claimed = now(coordinator) - 3690
     busy = {"job": "j1", "group": "month[3]", "attempt": 2, "step": "counting"}
-    head.note_runner("busy", claimed_at=claimed, **busy)
-    head.note_runner("idle", pid=78, taken_at=now(head) - 7200)
-    head.note_runner("fresh", pid=79)
+    coordinator.note_runner("busy", claimed_at=claimed, **busy)
+    coordinator.note_runner("idle", pid=78, taken_at=now(coordinator) - 7200)
+    coordinator.note_runner("fresh", pid=79)
     lines = cli("fleet").stdout.splitlines()
     (first,) = [line for line in lines if "host-9:77" in line]
     assert "j1 month[3]#2 counting" in first
@@ -45,9 +47,9 @@ def test_runners_say_what_they_run_since_when_and_when_they_last_took_a_hint(cli
     assert told["since"] == told["claimed_at"]
 
 
-def test_who_has_fallen_silent_is_said_and_comes_last(cli: Cli, head: Head) -> None:
-    head.note_runner("lost", heard=7210, host="host-1", pid=11)
-    head.note_runner("here", host="host-2", pid=22)
+def test_who_has_fallen_silent_is_said_and_comes_last(cli: Cli, coordinator: Coordinator) -> None:
+    coordinator.note_runner("lost", heard=7210, host="host-1", pid=11)
+    coordinator.note_runner("here", host="host-2", pid=22)
     out = cli("fleet").stdout
     assert out.index("host-2:22") < out.index("host-1:11")
     assert "not heard of for 2h00m" in next(line for line in out.splitlines() if "host-1:11" in line)
@@ -58,18 +60,18 @@ def test_who_has_fallen_silent_is_said_and_comes_last(cli: Cli, head: Head) -> N
     ]  # the silent one does not listen
 
 
-def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, head: Head) -> None:
-    head.consumer.step()
+def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, coordinator: Coordinator) -> None:
+    coordinator.consumer.step()
     (one,) = cli.json("fleet")["coordinators"]
     assert (one["read_at"], one["silent"], one["queues"]) == (None, False, ["control"])
-    head.submit(group("a"))
-    head.read()
-    head.work(head.hints()[0])
-    head.sweep.run()
+    coordinator.submit(group("a"))
+    coordinator.read()
+    coordinator.work(coordinator.hints()[0])
+    coordinator.sweep.run()
 
     def noted() -> Any:
-        head.consumer.step()
-        (one,) = head.client.fleet().coordinators
+        coordinator.consumer.step()
+        (one,) = coordinator.client.fleet().coordinators
         return one.read_at and one
 
     one = wait_until(noted, 5, "the coordinator to note its report")
@@ -77,80 +79,89 @@ def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, head: Head) -
     assert one.swept_at <= one.seen
     (line,) = [line for line in cli("fleet").stdout.splitlines() if "host:1" in line]
     assert line.count(" ago") == 3
-    head.heartbeat.leave()
-    ProcessRegistry(head.redis, head.keys).note(lambda now: replace(one, seen=now - 3610))
+    coordinator.heartbeat.leave()
+    ProcessRegistry(coordinator.redis, coordinator.keys).note(lambda now: replace(one, seen=now - 3610))
     done = cli("fleet")
     assert "not heard of for 1h00m" in done.stdout
     assert "No coordinator is heard of" in done.stderr
 
 
-def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(head: Head) -> None:
-    heartbeat = Heartbeat(connect("redis://127.0.0.1:1/0", timeout=0.2, repeats=0), head.keys, "host:1:word")
-    consumer = Consumer(head.stream, head.reconciler, head.sweep, head.settings, heartbeat)
-    job = head.submit(group("a"))
+def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(coordinator: Coordinator) -> None:
+    heartbeat = Heartbeat(connect("redis://127.0.0.1:1/0", timeout=0.2, repeats=0), coordinator.keys, "host:1:word")
+    consumer = Consumer(coordinator.stream, coordinator.reconciler, coordinator.sweep, coordinator.settings, heartbeat)
+    job = coordinator.submit(group("a"))
     consumer.step()
-    head.work(head.hints(job)[0])
+    coordinator.work(coordinator.hints(job)[0])
     consumer.step()
-    assert head.status(job) is Status.FINISHED
-    assert head.client.fleet().coordinators == ()
+    assert coordinator.status(job) is Status.FINISHED
+    assert coordinator.client.fleet().coordinators == ()
     heartbeat.leave()
     assert heartbeat.forget_silent() == 0
 
 
 @pytest.mark.parametrize("round_of", ["a sweep nobody did", "reports"])
-def test_a_coordinator_at_work_is_never_called_silent(head: Head, round_of: str) -> None:
+def test_a_coordinator_at_work_is_never_called_silent(coordinator: Coordinator, round_of: str) -> None:
     """After an outage one round takes minutes. Here each job takes twenty seconds, by the clock of its thread."""
     clock = [0.0]
-    consumer = Consumer(head.stream, head.reconciler, head.sweep, head.settings, head.heartbeat, lambda: clock[0])
+    consumer = Consumer(
+        coordinator.stream,
+        coordinator.reconciler,
+        coordinator.sweep,
+        coordinator.settings,
+        coordinator.heartbeat,
+        lambda: clock[0],
+    )
     for name in ("a", "b", "c"):
-        head.submit(group("only"), name=name)
+        coordinator.submit(group("only"), name=name)
     if round_of != "reports":
-        head.redis.xtrim(head.keys.reports, maxlen=0)
+        coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0)
     heard: list[bool] = []
-    handle = head.reconciler.reconcile
+    handle = coordinator.reconciler.reconcile
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        found = of_fleet(head.client.fleet(), "here", 3)
+        found = of_fleet(coordinator.client.fleet(), "here", 3)
         heard.append(next(one for one in found if one.code == "COORDINATORS").level is Level.OK)
-        head.redis.delete(head.keys.processes)  # what was noted has grown old
+        coordinator.redis.delete(coordinator.keys.processes)  # what was noted has grown old
         clock[0] += 20.0
         return handle(*args, **kwargs)
 
-    head.reconciler.reconcile = slow  # type: ignore[method-assign]
+    coordinator.reconciler.reconcile = slow  # type: ignore[method-assign]
     consumer.step()
     assert len(heard) >= 3
     assert heard[0] is False, "nothing was noted before"
     assert all(heard[1:])
 
 
-def test_a_coordinator_that_ends_in_good_order_leaves_the_list(head: Head) -> None:
-    thread = threading.Thread(target=head.consumer.run)
+def test_a_coordinator_that_ends_in_good_order_leaves_the_list(coordinator: Coordinator) -> None:
+    thread = threading.Thread(target=coordinator.consumer.run)
     thread.start()
     try:
-        wait_until(lambda: head.client.fleet().coordinators, 10, "the coordinator to note itself")
+        wait_until(lambda: coordinator.client.fleet().coordinators, 10, "the coordinator to note itself")
     finally:
-        head.consumer.stopping.set()
+        coordinator.consumer.stopping.set()
         thread.join()
-    assert head.client.fleet().coordinators == ()
+    assert coordinator.client.fleet().coordinators == ()
 
 
-def test_runners_and_coordinators_are_forgotten_after_an_hour_of_silence(head: Head) -> None:
-    head.heartbeat.note(None, None)
+def test_runners_and_coordinators_are_forgotten_after_an_hour_of_silence(coordinator: Coordinator) -> None:
+    coordinator.heartbeat.note(None, None)
     for name, heard in (("long", FORGOTTEN + 60), ("short", FORGOTTEN - 60)):
-        head.note_runner(name, heard)
-    assert head.heartbeat.forget_silent() == 1
-    assert [one.id for one in head.client.fleet().runners] == ["short"]
-    assert len(head.client.fleet().coordinators) == 1
-    head.redis.hset(head.keys.processes, "odd", "a line of nobody")
-    assert head.heartbeat.forget_silent() == 1
-    assert not head.redis.hexists(head.keys.processes, "odd")
+        coordinator.note_runner(name, heard)
+    assert coordinator.heartbeat.forget_silent() == 1
+    assert [one.id for one in coordinator.client.fleet().runners] == ["short"]
+    assert len(coordinator.client.fleet().coordinators) == 1
+    coordinator.redis.hset(coordinator.keys.processes, "odd", "a line of nobody")
+    assert coordinator.heartbeat.forget_silent() == 1
+    assert not coordinator.redis.hexists(coordinator.keys.processes, "odd")
 
 
-def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(cli: Cli, head: Head) -> None:
-    head.submit(group("a", queue="heavy"))
-    head.read()
-    head.redis.lpush(head.keys.queue("heavy"), *(f"message {n}" for n in range(1200)))
-    head.note_runner("light-1")
+def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(
+    cli: Cli, coordinator: Coordinator
+) -> None:
+    coordinator.submit(group("a", queue="heavy"))
+    coordinator.read()
+    coordinator.redis.lpush(coordinator.keys.queue("heavy"), *(f"message {n}" for n in range(1200)))
+    coordinator.note_runner("light-1")
     done = cli("fleet")
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("heavy")]
     assert line.split() == ["heavy", "1,200", "0"]
@@ -171,9 +182,11 @@ def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(cli: Cli, client: 
     assert (fleet["runners"], fleet["coordinators"], fleet["queues"]) == ([], [], [])
 
 
-def test_a_worker_that_stalled_is_named_although_it_is_gone(cli: Cli, head: Head) -> None:
-    head.note_runner("here", host="host-2", pid=22)
-    head.redis.zadd(head.keys.stalled, {"host-1:11": now(head) - 7210, "host-1:12": now(head) - 130})
+def test_a_worker_that_stalled_is_named_although_it_is_gone(cli: Cli, coordinator: Coordinator) -> None:
+    coordinator.note_runner("here", host="host-2", pid=22)
+    coordinator.redis.zadd(
+        coordinator.keys.stalled, {"host-1:11": now(coordinator) - 7210, "host-1:12": now(coordinator) - 130}
+    )
     said = " ".join(cli("fleet").stderr.split())
     assert "worker or coordinator host-1:12 stalled and ended itself 2m" in said
     assert "(2 such ends within a day)" in said

@@ -11,7 +11,7 @@ import redis
 
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support import fleet
-from tests.support.coordinator import Head
+from tests.support.coordinator import Coordinator
 from tests.support.processes import below
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.status import Status
@@ -23,24 +23,24 @@ ENVIRON = {"UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}), "UNS
 def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thawed_runner_lets_go(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    head = Head(redis_server.url, tmp_path / "warehouse", lease_ttl=3.0, sweep_every=0.2)
+    coordinator = Coordinator(redis_server.url, tmp_path / "warehouse", lease_ttl=3.0, sweep_every=0.2)
     started = tmp_path / "started"
     step = {"python": "fleet_steps:slow_in_the_jvm", "params": {"started": str(started)}, "output": "data"}
-    job = head.submit({"name": "g", "queue": "frozen", "steps": [step]})
+    job = coordinator.submit({"name": "g", "queue": "frozen", "steps": [step]})
 
     def offered() -> bool:
-        head.sweep.run()
-        head.read()
-        return bool(head.sent)
+        coordinator.sweep.run()
+        coordinator.read()
+        return bool(coordinator.sent)
 
     def ended() -> bool:
         offered()
-        return head.status(job).terminal
+        return coordinator.status(job).terminal
 
     with fleet.worker(redis_server.url, tmp_path, queues="frozen", environ=ENVIRON) as worker:
         # Given: the runner of the first attempt is frozen in the middle of a write, and its JVM is not.
         wait_until(offered, 10, "the first attempt")
-        (first,) = head.hints()
+        (first,) = coordinator.hints()
         fleet.send_hint(client, first, "frozen")
         claimed = fleet.claimed(client, first)
         runner, token = fleet.runner_of(client, first), first.held_by(claimed["claimant"])
@@ -51,9 +51,9 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
 
         # When: its lease lapses, the second attempt is done elsewhere, and the JVM of the first has done its write.
         wait_until(offered, 30, "the second attempt", every=0.1)
-        (second,) = head.hints()
+        (second,) = coordinator.hints()
         assert second.epoch == 2
-        assert head.work(second, staged(head, second, "data", rows=7)) == "APPLIED"
+        assert coordinator.work(second, staged(coordinator, second, "data", rows=7)) == "APPLIED"
         wait_until(ended, 30, "the job to end", every=0.1)
 
         def rows_of_the_first() -> int:
@@ -72,13 +72,13 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
             return all(one.job is None for one in fleet.listed(client) if one.pid == runner.pid)
 
         wait_until(let_go, 30, "the thawed runner to hold nothing any more")
-        view = head.show(job)
+        view = coordinator.show(job)
         record = view.groups[0].members[0].record
         assert (view.job.status, record.epoch, record.rows) == (Status.FINISHED, 2, {"data": 7})
         rows = pq.read_table(published_files(view.job.warehouse, "data")).to_pylist()
         assert rows == [{"n": n} for n in range(7)]
         offered()
-        assert head.show(job).job.commit == view.job.commit, "and whatever it still said changed nothing"
+        assert coordinator.show(job).job.commit == view.job.commit, "and whatever it still said changed nothing"
         assert "succeeded APPLIED" not in worker.text()
 
         # And a worker whose main process is killed leaves nothing behind: runner, watchdog, JVM.

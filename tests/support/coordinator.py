@@ -52,7 +52,7 @@ class WatchedWarehouses(Warehouses):
         return super().publish(state, answered)
 
 
-class Head:
+class Coordinator:
     """One coordinator process, without the process."""
 
     def __init__(

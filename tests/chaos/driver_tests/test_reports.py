@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.driver.reports import EVENT, Sent, Transaction, judge, transactions
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import ReportKind
@@ -84,27 +84,27 @@ def test_the_file_of_a_real_server_tells_what_became_of_each_report(tmp_path: Pa
     server = RedisServer(tmp_path, aof=True)
     server.start()
     try:
-        head = Head(server.url, tmp_path / "warehouse")
-        job = head.submit(group("a"), group("b"))
-        head.read()
-        for hint in head.hints(job):
-            head.work(hint)
+        coordinator = Coordinator(server.url, tmp_path / "warehouse")
+        job = coordinator.submit(group("a"), group("b"))
+        coordinator.read()
+        for hint in coordinator.hints(job):
+            coordinator.work(hint)
         sent = {Sent(job, name, kind) for name in "ab" for kind in EVENT}
 
         def account() -> dict[str, int]:
-            return judge(sent, transactions(tmp_path), head.keys).to_dict()
+            return judge(sent, transactions(tmp_path), coordinator.keys).to_dict()
 
         assert account() == {"sent": 4, "lost": 4, "doubled": 0, "aside": 0}, "nobody has read them"
-        head.read()
+        coordinator.read()
         assert account() == {"sent": 4, "lost": 0, "doubled": 0, "aside": 0}
-        (again, *_) = [fields for _, fields in head.redis.xrange(head.keys.reports) if "token" in fields]
-        head.redis.xadd(head.keys.reports, again)
-        head.read()
+        (again, *_) = [fields for _, fields in coordinator.redis.xrange(coordinator.keys.reports) if "token" in fields]
+        coordinator.redis.xadd(coordinator.keys.reports, again)
+        coordinator.read()
         assert account() == {"sent": 4, "lost": 0, "doubled": 1, "aside": 0}
-        head.redis.xadd(head.keys.reports, {**again, "token": "gone/a/1/n/c"})
-        head.read()
-        assert head.client.queries.counters()["UNKNOWN_JOB"] == 1
+        coordinator.redis.xadd(coordinator.keys.reports, {**again, "token": "gone/a/1/n/c"})
+        coordinator.read()
+        assert coordinator.client.queries.counters()["UNKNOWN_JOB"] == 1
         assert account() == {"sent": 4, "lost": 0, "doubled": 2, "aside": 1}, "parked, and nobody sent it"
-        head.redis.close()
+        coordinator.redis.close()
     finally:
         server.stop()

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from tests.support import fleet
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from tests.support.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.coordinator.model.status import Status
@@ -94,16 +94,16 @@ runner.replace = lambda: print("replaced")
 
 
 def test_a_runner_that_cannot_begin_says_so_and_is_replaced_and_no_retry_is_used_up(
-    head: Head, redis_server: RedisServer, tmp_path: Path
+    coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    job = head.submit(group("g", retry={"max": 0}))
-    head.read()
-    (hint,) = head.hints(job)
+    job = coordinator.submit(group("g", retry={"max": 0}))
+    coordinator.read()
+    (hint,) = coordinator.hints(job)
     with single_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BEGIN) as runner:
         assert runner.said() == ["replaced", "lost APPLIED"]
-    head.read()
-    assert head.status(job) is Status.RETRYING
-    record = head.show(job).groups[0].members[0].record
+    coordinator.read()
+    assert coordinator.status(job) is Status.RETRYING
+    record = coordinator.show(job).groups[0].members[0].record
     assert (record.failures, record.losses) == (0, 1)
     for told in (record.first_error, record.last_error, record.reason):
         assert told is not None
@@ -112,18 +112,18 @@ def test_a_runner_that_cannot_begin_says_so_and_is_replaced_and_no_retry_is_used
 
 
 def test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison(
-    head: Head, redis_server: RedisServer, tmp_path: Path
+    coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    job = head.submit(group("g", retry={"max": 1, "backoff": 0}))
-    head.redis.hset(head.keys.of(job).plans, "g", "{}")
+    job = coordinator.submit(group("g", retry={"max": 1, "backoff": 0}))
+    coordinator.redis.hset(coordinator.keys.of(job).plans, "g", "{}")
     for _ in range(2):
-        head.read()
-        head.reconciler.reconcile(job)
-        (hint,) = head.hints(job)
-        ended(head.redis, redis_server, tmp_path, hint)
-    head.read()
-    assert head.status(job) is Status.FAILED
-    (member,) = head.show(job).groups[0].members
+        coordinator.read()
+        coordinator.reconciler.reconcile(job)
+        (hint,) = coordinator.hints(job)
+        ended(coordinator.redis, redis_server, tmp_path, hint)
+    coordinator.read()
+    assert coordinator.status(job) is Status.FAILED
+    (member,) = coordinator.show(job).groups[0].members
     assert member.record.reason is not None
     assert (member.record.reason.code, member.record.losses) == ("ORDER_UNREADABLE", 0)
     assert "all 1 retries are used up" in member.record.reason.text

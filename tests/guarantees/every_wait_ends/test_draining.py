@@ -59,9 +59,9 @@ def offer(store: redis.Redis, tmp_path: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     """A coordinator and a Valkey, without workers."""
-    home = tmp_path_factory.mktemp("head")
+    home = tmp_path_factory.mktemp("coordinator")
     patch = pytest.MonkeyPatch()
     patch.delenv("UNSTUCK_REDIS_URL", raising=False)
     patch.setenv("UNSTUCK_WAREHOUSE", str(home / "warehouse"))
@@ -77,8 +77,10 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
 
 
 @pytest.fixture
-def client(head: LocalFleet) -> Iterator[Client]:
-    with Client(Settings(redis_url=head.redis_url, warehouse=str(head.home.path / "warehouse"))) as client:
+def client(coordinator: LocalFleet) -> Iterator[Client]:
+    with Client(
+        Settings(redis_url=coordinator.redis_url, warehouse=str(coordinator.home.path / "warehouse"))
+    ) as client:
         yield client
 
 
@@ -109,12 +111,12 @@ def left(stopped: fleet.FleetWorker) -> None:
 
 
 def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_finishes_it(
-    head: LocalFleet, client: Client, tmp_path: Path
+    coordinator: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
     job = client.submit({"name": "drained", "groups": [counted(tmp_path)]}).id
-    with fleet.worker(head.redis_url, tmp_path, environ=UNHURRIED) as first:
+    with fleet.worker(coordinator.redis_url, tmp_path, environ=UNHURRIED) as first:
         wait_until(lambda: effects(tmp_path), 60, "the step to begin")
-        with fleet.worker(head.redis_url, tmp_path, environ=UNHURRIED) as second:
+        with fleet.worker(coordinator.redis_url, tmp_path, environ=UNHURRIED) as second:
             limit = Limit(1.0 + SLACK)
             first.process.send_signal(signal.SIGTERM)
 
@@ -253,7 +255,7 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
 
 @pytest.mark.timeout(500)
 def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_charge_nothing(
-    head: LocalFleet, client: Client, tmp_path: Path
+    coordinator: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
     """Two members outlast every restart, so each restart hands something back, or leaves it to the other.
 
@@ -267,7 +269,7 @@ def test_six_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
 
         def start() -> fleet.FleetWorker:
             grace = {"UNSTUCK_DRAIN_GRACE": "2s", **UNHURRIED}
-            up = fleet.worker(head.redis_url, tmp_path, queues="light,long", concurrency=2, environ=grace)
+            up = fleet.worker(coordinator.redis_url, tmp_path, queues="light,long", concurrency=2, environ=grace)
             return stack.enter_context(up)
 
         def holds(one: fleet.FleetWorker) -> int:

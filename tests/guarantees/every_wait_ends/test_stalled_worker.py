@@ -16,7 +16,7 @@ import redis
 
 from tests.cli.conftest import Cli
 from tests.support import fleet
-from tests.support.coordinator import Head
+from tests.support.coordinator import Coordinator
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.client import Client
@@ -111,12 +111,12 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
 
 
 def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_that_worker(
-    head: Head, redis_server: RedisServer, tmp_path: Path
+    coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Its watchdog goes on saying that an idle runner listens. Here it was told over the broker to listen no more."""
 
     def queues(stalled_after: str) -> dict[str, Any]:
-        head.heartbeat.note(None, 0.0)
+        coordinator.heartbeat.note(None, 0.0)
         done = Cli(redis_server.url, tmp_path)("doctor", "--json", UNSTUCK_STALLED_AFTER=stalled_after)
         (found,) = [one for one in json.loads(done.stdout)["findings"] if one["code"] == "QUEUES"]
         return dict(found)
@@ -126,17 +126,17 @@ def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_th
 
     app = celery_app("people", (QUEUE,), Settings(redis_url=redis_server.url))
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE) as worker:
-        wait_until(lambda: head.client.fleet().runners, 10, "the runner to be shown")
+        wait_until(lambda: coordinator.client.fleet().runners, 10, "the runner to be shown")
         listen("cancel_consumer")
         group = {"name": "g", "spark": False, "queue": QUEUE, "steps": [{"python": "fleet_steps:my_pid"}]}
         for name in ("a", "b", "c"):  # what it was asking for may have got the first
-            hint = fleet.offer(head.redis, tmp_path / "w", name, group)
+            hint = fleet.offer(coordinator.redis, tmp_path / "w", name, group)
         assert queues("1m")["level"] == "ok", "they came just now"
         found = wait_until(lambda: (now := queues("1s"))["level"] == "problem" and now, 20, "the doctor to see it")
         assert f"on queue {QUEUE}, the oldest for" in found["text"]
         assert f":{worker.process.pid}" in found["text"]
         assert "restart that worker" in found["cure"]
         listen("add_consumer")
-        fleet.outcome(head.redis, hint)
+        fleet.outcome(coordinator.redis, hint)
         assert queues("1s")["level"] == "ok"
     app.close()

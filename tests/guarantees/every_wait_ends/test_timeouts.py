@@ -13,7 +13,7 @@ import redis
 from tests.guarantees.nothing_is_forgotten.test_faulty_environment import _shift
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support import fleet
-from tests.support.coordinator import Head, failed, group
+from tests.support.coordinator import Coordinator, failed, group
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import Reason
@@ -27,31 +27,31 @@ SOON = "400ms"
 
 
 @pytest.fixture
-def quick(make_head: Callable[..., Head]) -> Head:
+def quick(make_coordinator: Callable[..., Coordinator]) -> Coordinator:
     """A coordinator whose sweep is alive, with no grace left."""
-    head = make_head(**QUICK)
-    sweep_until(head, lambda: grace_is_over(head), "the first grace to end")
-    return head
+    coordinator = make_coordinator(**QUICK)
+    sweep_until(coordinator, lambda: grace_is_over(coordinator), "the first grace to end")
+    return coordinator
 
 
-def grace_is_over(head: Head) -> bool:
-    seconds, micros = head.redis.time()
-    return float(str(head.redis.hget(head.keys.alive, "grace_until"))) < seconds + micros / 1e6
+def grace_is_over(coordinator: Coordinator) -> bool:
+    seconds, micros = coordinator.redis.time()
+    return float(str(coordinator.redis.hget(coordinator.keys.alive, "grace_until"))) < seconds + micros / 1e6
 
 
-def sweep_until(head: Head, seen: Callable[[], Any], what: str) -> None:
+def sweep_until(coordinator: Coordinator, seen: Callable[[], Any], what: str) -> None:
     """Nobody says anything; only the sweep looks."""
 
     def swept() -> Any:
-        head.sweep.run()
+        coordinator.sweep.run()
         return seen()
 
     wait_until(swept, 10, what, every=0.02)
 
 
-def interfere(head: Head, with_what: Callable[[], object]) -> list[CommitAnswer]:
+def interfere(coordinator: Coordinator, with_what: Callable[[], object]) -> list[CommitAnswer]:
     """Do ``with_what`` between the load and the commit of the first decision that gives something up."""
-    commit, answers = head.store.commit, []
+    commit, answers = coordinator.store.commit, []
 
     def later(decision: Decision, *args: Any) -> CommitAnswer:
         if not answers and any(event["kind"] == "FAILED" for event in decision.events):
@@ -60,14 +60,14 @@ def interfere(head: Head, with_what: Callable[[], object]) -> list[CommitAnswer]
             return answers[-1]
         return commit(decision, *args)
 
-    head.store.commit = later  # type: ignore[method-assign]
+    coordinator.store.commit = later  # type: ignore[method-assign]
     return answers
 
 
 # ---- waiting in a queue ----------------------------------------------------------------------------------------
 
 
-def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_do(quick: Head) -> None:
+def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_do(quick: Coordinator) -> None:
     job = quick.submit(group("a", queue="heavy", queue_timeout="1s"), group("b", "a"))
     quick.read()
     (hint,) = quick.hints()
@@ -85,7 +85,7 @@ def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_
     assert quick.events(job, "a") == ["QUEUED", "FAILED"]
 
 
-def test_a_claim_between_load_and_commit_wins_over_the_queue_timeout(quick: Head) -> None:
+def test_a_claim_between_load_and_commit_wins_over_the_queue_timeout(quick: Coordinator) -> None:
     """What was concluded from absence is checked again inside the commit."""
     job = quick.submit(group("a", queue_timeout=SOON))
     quick.read()
@@ -100,7 +100,7 @@ def test_a_claim_between_load_and_commit_wins_over_the_queue_timeout(quick: Head
     assert quick.events(job, "a") == ["QUEUED", "RUNNING", "SUCCEEDED"], "no trace of what was refused"
 
 
-def test_a_claim_after_the_queue_timeout_is_refused_also_while_the_job_goes_on(quick: Head) -> None:
+def test_a_claim_after_the_queue_timeout_is_refused_also_while_the_job_goes_on(quick: Coordinator) -> None:
     job = quick.submit(group("a", queue_timeout=SOON), group("b"), on_failure="finish_others")
     quick.read()
     hints = {hint.group: hint for hint in quick.hints()}
@@ -110,7 +110,7 @@ def test_a_claim_after_the_queue_timeout_is_refused_also_while_the_job_goes_on(q
     assert quick.events(job, "a") == ["QUEUED", "FAILED"]
 
 
-def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(quick: Head) -> None:
+def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(quick: Coordinator) -> None:
     job = quick.submit(group("a", queue_timeout=SOON), group("b"), on_failure="finish_others")
     quick.read()
     commit, answers = quick.store.commit, []
@@ -129,41 +129,41 @@ def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(quick:
 
 @pytest.mark.parametrize("first", ["pause", "failure"])
 def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_resume(
-    make_head: Callable[..., Head], first: str
+    make_coordinator: Callable[..., Coordinator], first: str
 ) -> None:
     """The failure of dispatch; those of an attempt are in ``test_the_users_word``. Nobody decides unasked."""
-    head = make_head(sweep_every=60.0, lease_ttl=0.2)
-    head.sweep.run()
-    wait_until(lambda: grace_is_over(head), 10, "the first grace to end")
-    job, other = (head.submit(group("a", queue_timeout="1s"), group("b", "a"), name=name) for name in "12")
-    head.read()
-    (old,) = head.hints(job)
+    coordinator = make_coordinator(sweep_every=60.0, lease_ttl=0.2)
+    coordinator.sweep.run()
+    wait_until(lambda: grace_is_over(coordinator), 10, "the first grace to end")
+    job, other = (coordinator.submit(group("a", queue_timeout="1s"), group("b", "a"), name=name) for name in "12")
+    coordinator.read()
+    (old,) = coordinator.hints(job)
     if first == "pause":
-        head.client.pause(job)
-    begun = head.show(job).at
-    wait_until(lambda: head.show(job).at > begun + 1.0, 10, "its time in the queue to be over")
+        coordinator.client.pause(job)
+    begun = coordinator.show(job).at
+    wait_until(lambda: coordinator.show(job).at > begun + 1.0, 10, "its time in the queue to be over")
     if first == "failure":
-        head.client.pause(job)
-    head.redis.zadd(head.keys.due, {job: 0, other: 0}, xx=True)
-    head.sweep.run()
-    head.read()
+        coordinator.client.pause(job)
+    coordinator.redis.zadd(coordinator.keys.due, {job: 0, other: 0}, xx=True)
+    coordinator.sweep.run()
+    coordinator.read()
 
-    assert head.status(other) is Status.FAILED, "nobody paused this one; if it goes on, the test proves nothing"
-    assert head.status(job) is Status.PAUSED
-    assert not head.hints(job), "no further attempt"
-    reason = head.show(job).groups[0].members[0].record.reason
+    assert coordinator.status(other) is Status.FAILED, "nobody paused this one; if it goes on, the test proves nothing"
+    assert coordinator.status(job) is Status.PAUSED
+    assert not coordinator.hints(job), "no further attempt"
+    reason = coordinator.show(job).groups[0].members[0].record.reason
     assert reason is not None
     assert reason.code == "USER_PAUSED"
 
-    assert head.client.resume(job).answer == "DONE"
-    head.read()
-    (again,) = head.hints(job)
-    assert (again.epoch, head.claim(old).answer) == (2, "STALE")
-    assert head.claim(again).answer == "CLAIMED", "its time in the queue is counted anew"
-    assert "FAILED" not in head.events(job, "a")
+    assert coordinator.client.resume(job).answer == "DONE"
+    coordinator.read()
+    (again,) = coordinator.hints(job)
+    assert (again.epoch, coordinator.claim(old).answer) == (2, "STALE")
+    assert coordinator.claim(again).answer == "CLAIMED", "its time in the queue is counted anew"
+    assert "FAILED" not in coordinator.events(job, "a")
 
 
-def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Head) -> None:
+def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Coordinator) -> None:
     job = quick.submit(group("a", queue_timeout="1s"))
     quick.read()
     _shift(quick, job, 3600.0)
@@ -176,85 +176,89 @@ def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Head
 
 
 def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_nothing_is_published(
-    make_head: Callable[..., Head],
+    make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    head = make_head(sweep_every=0.1)
-    job = head.submit(group("a"), group("b", "a"), timeout="500ms")
-    head.read()
-    (hint,) = head.hints()
-    head.claim(hint)
-    head.read()
+    coordinator = make_coordinator(sweep_every=0.1)
+    job = coordinator.submit(group("a"), group("b", "a"), timeout="500ms")
+    coordinator.read()
+    (hint,) = coordinator.hints()
+    coordinator.claim(hint)
+    coordinator.read()
     token = hint.held_by("runner1")
-    sweep_until(head, lambda: head.status(job).terminal, "the job to be given up")
-    view = head.show(job)
+    sweep_until(coordinator, lambda: coordinator.status(job).terminal, "the job to be given up")
+    view = coordinator.show(job)
     assert view.job.reason is not None
     assert (view.job.status, view.job.reason.code, view.due) == (Status.FAILED, "JOB_TIMEOUT", None)
     assert view.job.ended_at - view.job.started_at >= 0.5
-    assert head.lease.renew(token, "host") == "STALE", "its watchdog ends it at the next renewal"
-    assert head.finish(token, staged(head, hint, "data")) == "STALE"
-    head.read()
-    after = head.show(job)
+    assert coordinator.lease.renew(token, "host") == "STALE", "its watchdog ends it at the next renewal"
+    assert coordinator.finish(token, staged(coordinator, hint, "data")) == "STALE"
+    coordinator.read()
+    after = coordinator.show(job)
     assert after.job == view.job
     assert [g.members[0].record.state for g in after.groups] == ["CANCELED", "CANCELED"]
-    assert Warehouse(head.settings.warehouse).head() == 0
-    assert head.events(job)[-5:] == ["JOB_TIMEOUT", "CANCELED", "CANCELED", "FAILED", "REPORT_REFUSED"]
+    assert Warehouse(coordinator.settings.warehouse).head() == 0
+    assert coordinator.events(job)[-5:] == ["JOB_TIMEOUT", "CANCELED", "CANCELED", "FAILED", "REPORT_REFUSED"]
 
 
-def test_a_retry_does_not_begin_the_jobs_time_anew(make_head: Callable[..., Head]) -> None:
-    head = make_head(sweep_every=0.1)
-    job = head.submit(group("a", retry={"max": 1000, "backoff": 0}), timeout="500ms")
-    head.read()
+def test_a_retry_does_not_begin_the_jobs_time_anew(make_coordinator: Callable[..., Coordinator]) -> None:
+    coordinator = make_coordinator(sweep_every=0.1)
+    job = coordinator.submit(group("a", retry={"max": 1000, "backoff": 0}), timeout="500ms")
+    coordinator.read()
 
     def tried() -> bool:
-        for hint in head.hints():
-            if head.claim(hint).answer == "CLAIMED":
-                head.finish(hint.held_by("runner1"), failed())
-        head.read()
-        return head.status(job).terminal
+        for hint in coordinator.hints():
+            if coordinator.claim(hint).answer == "CLAIMED":
+                coordinator.finish(hint.held_by("runner1"), failed())
+        coordinator.read()
+        return coordinator.status(job).terminal
 
-    sweep_until(head, tried, "the job to be given up")
-    reason = head.show(job).job.reason
+    sweep_until(coordinator, tried, "the job to be given up")
+    reason = coordinator.show(job).job.reason
     assert reason is not None
     assert reason.code == "JOB_TIMEOUT"
 
 
 @pytest.mark.parametrize("how", ["pause", "halt"])
-def test_the_time_that_a_job_stood_paused_does_not_count(make_head: Callable[..., Head], how: str) -> None:
+def test_the_time_that_a_job_stood_paused_does_not_count(
+    make_coordinator: Callable[..., Coordinator], how: str
+) -> None:
     """A halted job is shown as PAUSED and waits for a person, just the same."""
-    head = make_head(sweep_every=0.1)
-    job = head.submit(group("a"), group("b", "a"), timeout="3s")
-    head.read()
-    head.work(head.hints()[0])
-    head.read()
+    coordinator = make_coordinator(sweep_every=0.1)
+    job = coordinator.submit(group("a"), group("b", "a"), timeout="3s")
+    coordinator.read()
+    coordinator.work(coordinator.hints()[0])
+    coordinator.read()
     if how == "pause":
-        head.client.pause(job)
-        head.read()
-        head.hints()  # what the pause took back
+        coordinator.client.pause(job)
+        coordinator.read()
+        coordinator.hints()  # what the pause took back
     else:
-        head.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", head.show(job).at)
-    assert head.status(job) is Status.PAUSED
-    paused_at = head.show(job).at
-    sweep_until(head, lambda: head.show(job).at > paused_at + 3.1, "more than its timeout to go by")
-    assert head.status(job) is Status.PAUSED
-    head.client.resume(job)
-    head.read()
-    assert head.status(job) is Status.RUNNING
-    assert head.drive(job) is Status.FINISHED
+        coordinator.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", coordinator.show(job).at)
+    assert coordinator.status(job) is Status.PAUSED
+    paused_at = coordinator.show(job).at
+    sweep_until(coordinator, lambda: coordinator.show(job).at > paused_at + 3.1, "more than its timeout to go by")
+    assert coordinator.status(job) is Status.PAUSED
+    coordinator.client.resume(job)
+    coordinator.read()
+    assert coordinator.status(job) is Status.RUNNING
+    assert coordinator.drive(job) is Status.FINISHED
 
 
-def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(make_head: Callable[..., Head]) -> None:
-    head = make_head(sweep_every=0.1)
-    job = head.submit(group("a"), group("b", "a"), timeout="2s")
-    head.read()
-    (hint,) = head.hints()
-    head.claim(hint)
-    head.read()
-    head.client.stop(job)
-    head.read()
-    assert head.status(job) is Status.STOPPING
-    sweep_until(head, lambda: head.status(job).terminal, "the job to be stopped")
-    assert head.status(job) is Status.STOPPED
-    assert head.finish(hint.held_by("runner1")) == "STALE"
+def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator(sweep_every=0.1)
+    job = coordinator.submit(group("a"), group("b", "a"), timeout="2s")
+    coordinator.read()
+    (hint,) = coordinator.hints()
+    coordinator.claim(hint)
+    coordinator.read()
+    coordinator.client.stop(job)
+    coordinator.read()
+    assert coordinator.status(job) is Status.STOPPING
+    sweep_until(coordinator, lambda: coordinator.status(job).terminal, "the job to be stopped")
+    assert coordinator.status(job) is Status.STOPPED
+    assert coordinator.finish(hint.held_by("runner1")) == "STALE"
 
 
 # ---- a step ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from tests.guarantees.every_wait_ends.test_waits import listening
 from tests.guarantees.users_word_is_final.test_commands import STATES, backoff, half_a_fork, running
-from tests.support.coordinator import SUCCEEDED, Head, failed, group, join
+from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, join
 from tests.support.servers import wait_until
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
@@ -22,169 +22,176 @@ from unstuck.coordinator.model.status import Intent, Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 
-def why(head: Head, job: str) -> dict[str, Explanation]:
-    return {one.subject: one for one in head.client.explain(job)}
+def why(coordinator: Coordinator, job: str) -> dict[str, Explanation]:
+    return {one.subject: one for one in coordinator.client.explain(job)}
 
 
-def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(head: Head) -> None:
-    job = head.submit(group("a", queue="heavy"))
-    head.read()
-    found = why(head, job)["a"]
+def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a", queue="heavy"))
+    coordinator.read()
+    found = why(coordinator, job)["a"]
     assert (found.state, found.what) == ("QUEUED", "queue heavy: no worker listens on it")
     assert found.help == ("celery -A unstuck.tasks worker -Q heavy",)
-    assert found.next.at == head.show(job).groups[0].members[0].record.hinted_at + head.settings.dispatch_timeout
-    listening(head, "heavy", 3)
-    assert "3 runners listen" in why(head, job)["a"].what
+    assert (
+        found.next.at
+        == coordinator.show(job).groups[0].members[0].record.hinted_at + coordinator.settings.dispatch_timeout
+    )
+    listening(coordinator, "heavy", 3)
+    assert "3 runners listen" in why(coordinator, job)["a"].what
 
 
-def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(make_head: Callable[..., Head]) -> None:
-    head = make_head(stalled_after=0.3)
-    job = head.submit(group("a"))
-    head.read()
-    head.note_runner("r", heard=-60, idle_since=1.0)
-    head.redis.hset(head.keys.processes, mapping={"odd": "no line of ours", "odder": "[]"})
-    head.redis.lpush(head.keys.queue("light"), "the hint, as Celery writes it")
-    head.heartbeat.note(None, 0.0)  # whatever somebody wrote there
-    found = wait_until(lambda: (now := why(head, job)["a"]) and "idle" in now.what and now, 10, "that to be said")
+def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator(stalled_after=0.3)
+    job = coordinator.submit(group("a"))
+    coordinator.read()
+    coordinator.note_runner("r", heard=-60, idle_since=1.0)
+    coordinator.redis.hset(coordinator.keys.processes, mapping={"odd": "no line of ours", "odder": "[]"})
+    coordinator.redis.lpush(coordinator.keys.queue("light"), "the hint, as Celery writes it")
+    coordinator.heartbeat.note(None, 0.0)  # whatever somebody wrote there
+    found = wait_until(
+        lambda: (now := why(coordinator, job)["a"]) and "idle" in now.what and now, 10, "that to be said"
+    )
     assert found.what.startswith("queue light: 1 runner listens, and none has taken it yet; messages lie on queue")
     assert "worker host-9:70" in found.what
     assert found.help[0] == "unstuck doctor"
 
 
-def test_a_queue_whose_runners_are_all_at_work_says_what_they_are_at(head: Head) -> None:
-    job = head.submit(group("a"))
-    head.read()
-    now = head.redis.time()[0]
+def test_a_queue_whose_runners_are_all_at_work_says_what_they_are_at(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a"))
+    coordinator.read()
+    now = coordinator.redis.time()[0]
 
-    head.note_runner("one", heard=-60, job="other", group="s[2]", attempt=1, claimed_at=now - 90)
-    found = why(head, job)["a"]
+    coordinator.note_runner("one", heard=-60, job="other", group="s[2]", attempt=1, claimed_at=now - 90)
+    found = why(coordinator, job)["a"]
     assert "1 runner listens, and none has taken it yet; it is at work, for 1m3" in found.what
     assert found.what.endswith("on s[2] of job other")
     assert found.help[0] == "unstuck fleet"
-    head.note_runner("two", heard=-60, job="other", group="s[3]", attempt=1, claimed_at=now - 30)
-    assert "all 2 are at work, the longest for 1m3" in why(head, job)["a"].what
-    head.note_runner("three", heard=-60)
-    assert "at work" not in why(head, job)["a"].what
+    coordinator.note_runner("two", heard=-60, job="other", group="s[3]", attempt=1, claimed_at=now - 30)
+    assert "all 2 are at work, the longest for 1m3" in why(coordinator, job)["a"].what
+    coordinator.note_runner("three", heard=-60)
+    assert "at work" not in why(coordinator, job)["a"].what
 
 
-def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(head: Head) -> None:
-    job = backoff(head)
-    found = why(head, job)
+def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(coordinator: Coordinator) -> None:
+    job = backoff(coordinator)
+    found = why(coordinator, job)
     assert "tried again" in found[job].what
-    record = head.show(job).groups[0].members[0].record
+    record = coordinator.show(job).groups[0].members[0].record
     assert found["a"].next.at == record.next_at
     assert "retry 1 of 3" in found["a"].what
     assert "first error: STEP_FAILED: it broke" in found["a"].tried
     assert found["b"].what == "all_succeeded: 1 of 1 not done; waits for a (BACKOFF)"
 
 
-def test_a_join_with_3_of_5_branches_done_names_the_two(head: Head) -> None:
-    job = head.submit(*(group(name) for name in "abcde"), join("j", *"abcde"))
-    head.read()
-    for hint in head.hints()[:3]:
-        head.work(hint)
-    head.read()
-    assert why(head, job)["j"].what == "all_succeeded: 2 of 5 not done; waits for d (QUEUED), e (QUEUED)"
+def test_a_join_with_3_of_5_branches_done_names_the_two(coordinator: Coordinator) -> None:
+    job = coordinator.submit(*(group(name) for name in "abcde"), join("j", *"abcde"))
+    coordinator.read()
+    for hint in coordinator.hints()[:3]:
+        coordinator.work(hint)
+    coordinator.read()
+    assert why(coordinator, job)["j"].what == "all_succeeded: 2 of 5 not done; waits for d (QUEUED), e (QUEUED)"
 
 
-def test_a_fork_that_is_not_expanded_and_one_that_has_no_room_say_so(head: Head) -> None:
-    job = head.submit(
+def test_a_fork_that_is_not_expanded_and_one_that_has_no_room_say_so(coordinator: Coordinator) -> None:
+    job = coordinator.submit(
         group("a"), group("f", "a", for_each={"n": {"from": "a.n"}}), join("end", "f"), max_parallel=2, name="forks"
     )
-    head.read()
-    assert "forks not yet expanded" in why(head, job)["end"].what
-    head.work(head.hints()[0], replace(SUCCEEDED, forks={"a.n": [1, 2, 3, 4, 5]}))
-    head.read()
-    found = why(head, job)
+    coordinator.read()
+    assert "forks not yet expanded" in why(coordinator, job)["end"].what
+    coordinator.work(coordinator.hints()[0], replace(SUCCEEDED, forks={"a.n": [1, 2, 3, 4, 5]}))
+    coordinator.read()
+    found = why(coordinator, job)
     assert found["f"].what == "3 members: it may go; max_parallel: 2 are running"
     assert found["end"].what == "all_succeeded: 5 of 5 not done; waits for f (0 of 5 done)"
 
 
-def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(head: Head) -> None:
-    job = running(head)
-    head.client.cancel(job, by="ada")
-    head.read()
-    found = why(head, job)
+def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(coordinator: Coordinator) -> None:
+    job = running(coordinator)
+    coordinator.client.cancel(job, by="ada")
+    coordinator.read()
+    found = why(coordinator, job)
     assert found[job].what == "ada asked for cancel; 1 attempt has not ended yet"
     assert found[job].help == (f"unstuck force-stop {job}",)
     assert "was told to end" in found["a"].what
     assert "1m00s after the cancel" in found["a"].ends.what
 
 
-def test_a_group_that_runs_far_longer_than_when_it_last_succeeded_says_so(head: Head) -> None:
+def test_a_group_that_runs_far_longer_than_when_it_last_succeeded_says_so(coordinator: Coordinator) -> None:
     """Of the jobs of the same name that came before; one that failed, was adopted, or has another name says nothing."""
 
     def ran(job: str, seconds: float) -> None:
         """It began so many seconds before it ended, or before now."""
-        keys = head.keys.of(job)
-        record = json.loads(head.redis.hget(keys.groups, "a"))
+        keys = coordinator.keys.of(job)
+        record = json.loads(coordinator.redis.hget(keys.groups, "a"))
         if record["state"] == "RUNNING":
-            attempt = json.loads(head.redis.hget(keys.attempts, "a"))
-            attempt["claimed_at"] = head.show(job).at - seconds
-            head.redis.hset(keys.attempts, "a", json.dumps(attempt))
+            attempt = json.loads(coordinator.redis.hget(keys.attempts, "a"))
+            attempt["claimed_at"] = coordinator.show(job).at - seconds
+            coordinator.redis.hset(keys.attempts, "a", json.dumps(attempt))
         else:
             record["started_at"] = record["since"] - seconds
-            head.redis.hset(keys.groups, "a", json.dumps(record))
+            coordinator.redis.hset(keys.groups, "a", json.dumps(record))
 
     def began(name: str) -> str:
-        job = head.submit(group("a"), name=name)
-        head.read()
-        assert head.claim(head.hints(job)[0]).answer == "CLAIMED"
-        head.read()
+        job = coordinator.submit(group("a"), name=name)
+        coordinator.read()
+        assert coordinator.claim(coordinator.hints(job)[0]).answer == "CLAIMED"
+        coordinator.read()
         return job
 
-    other = head.submit(group("a"), name="weekly")
-    head.drive(other)
+    other = coordinator.submit(group("a"), name="weekly")
+    coordinator.drive(other)
     ran(other, 1.0)
     job = began("nightly")
     ran(job, 86_400.0)
-    assert "succeeded" not in why(head, job)["a"].what, "it never ran before"
+    assert "succeeded" not in why(coordinator, job)["a"].what, "it never ran before"
 
     for seconds in (1.0, 600.0):
-        earlier = head.submit(group("a"), name="nightly")
-        head.drive(earlier)
+        earlier = coordinator.submit(group("a"), name="nightly")
+        coordinator.drive(earlier)
         ran(earlier, seconds)
-    broken = head.submit(group("a", retry={"max": 0}), name="nightly")
-    head.read()
-    head.work(head.hints(broken)[0], failed())
-    head.read()
+    broken = coordinator.submit(group("a", retry={"max": 0}), name="nightly")
+    coordinator.read()
+    coordinator.work(coordinator.hints(broken)[0], failed())
+    coordinator.read()
     ran(broken, 1.0)
 
     job = began("nightly")
     ran(job, 2_390.0)
-    assert "succeeded" not in why(head, job)["a"].what, "not four times as long yet"
+    assert "succeeded" not in why(coordinator, job)["a"].what, "not four times as long yet"
     ran(job, 2_500.0)
     said = r"it has run for 41m4\ds, and took 10m00s when it last succeeded"
-    assert re.search(said, why(head, job)["a"].what)
-    assert "attempt 1" in why(head, job)["a"].what
+    assert re.search(said, why(coordinator, job)["a"].what)
+    assert "attempt 1" in why(coordinator, job)["a"].what
 
 
-def test_a_paused_job_says_who_paused_it_and_how_to_go_on(head: Head) -> None:
-    job = half_a_fork(head)
-    for hint in head.hints():
-        head.work(hint)
-    head.client.pause(job, by="ada", reason="the disk is full")
-    head.read()
-    found = why(head, job)[job]
+def test_a_paused_job_says_who_paused_it_and_how_to_go_on(coordinator: Coordinator) -> None:
+    job = half_a_fork(coordinator)
+    for hint in coordinator.hints():
+        coordinator.work(hint)
+    coordinator.client.pause(job, by="ada", reason="the disk is full")
+    coordinator.read()
+    found = why(coordinator, job)[job]
     assert (found.state, found.what) == ("PAUSED", "ada paused it (the disk is full)")
     assert f"unstuck resume {job}" in found.help
-    assert why(head, job)["w"].what.endswith("it may go, but pause was asked for")
+    assert why(coordinator, job)["w"].what.endswith("it may go, but pause was asked for")
 
 
-def halted(head: Head, job: str) -> None:
+def halted(coordinator: Coordinator, job: str) -> None:
     """As a coordinator leaves a job that it cannot decide."""
-    head.store.halt(job, Reason("UNDECIDABLE", "it could not be decided"), "halted", head.show(job).at)
+    coordinator.store.halt(job, Reason("UNDECIDABLE", "it could not be decided"), "halted", coordinator.show(job).at)
 
 
 @pytest.mark.parametrize("held", ["paused", "halted"])
-def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(head: Head, held: str) -> None:
-    job = backoff(head)
+def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(coordinator: Coordinator, held: str) -> None:
+    job = backoff(coordinator)
     if held == "paused":
-        head.client.pause(job, by="ada")
-        head.read()
+        coordinator.client.pause(job, by="ada")
+        coordinator.read()
     else:
-        halted(head, job)
-    view = head.client.show(job, why=True)
+        halted(coordinator, job)
+    view = coordinator.client.show(job, why=True)
     assert view.job.status is Status.PAUSED
     for at in (view.at, view.at + 86_400):
         assert view.why_line("a", at) == "attempt 2 when the job is resumed: STEP_FAILED: it broke"
@@ -195,53 +202,55 @@ def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(head: Head
     assert f"unstuck resume {job}" in view.why["b"].help, "what waits for it"
     stood_since = view.job.intent_at if held == "paused" else view.job.paused_at
     assert view.why[job].since == stood_since > 0, "who looks at it later sees how long it has stood"
-    head.client.resume(job)
-    head.read()
-    assert head.show(job).groups[0].census == {"QUEUED": 1}, "as was said"
+    coordinator.client.resume(job)
+    coordinator.read()
+    assert coordinator.show(job).groups[0].census == {"QUEUED": 1}, "as was said"
 
 
-def test_a_hint_of_a_halted_job_is_not_said_to_be_sent_again_or_to_want_a_worker(head: Head) -> None:
-    job = head.submit(group("a"))
-    head.read()
-    halted(head, job)
-    found = why(head, job)
+def test_a_hint_of_a_halted_job_is_not_said_to_be_sent_again_or_to_want_a_worker(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a"))
+    coordinator.read()
+    halted(coordinator, job)
+    found = why(coordinator, job)
     assert found["a"].what == "nobody may take it before a resume: the job is halted"
     assert (found["a"].next.at, found["a"].next.what) == (0.0, "it may be taken again, when the job is resumed")
     assert found["a"].help == (f"unstuck resume {job}", f"unstuck cancel {job}")
-    assert head.claim(head.hints()[0]).answer == "HELD", "as was said"
+    assert coordinator.claim(coordinator.hints()[0]).answer == "HELD", "as was said"
 
 
-def test_a_hint_that_was_sent_again_says_when_it_is_sent_again_next(make_head: Callable[..., Head]) -> None:
+def test_a_hint_that_was_sent_again_says_when_it_is_sent_again_next(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """The wait doubles where messages lie on the queue; on an empty one it does not."""
-    head = make_head(dispatch_timeout=600)
-    job = head.submit(group("a", queue="heavy"))
-    head.read()
-    wait, key = head.settings.dispatch_timeout, head.keys.of(job).groups
-    head.redis.rpush(head.keys.queue("heavy"), "somebody's message")
-    record = head.show(job).groups[0].members[0].record
+    coordinator = make_coordinator(dispatch_timeout=600)
+    job = coordinator.submit(group("a", queue="heavy"))
+    coordinator.read()
+    wait, key = coordinator.settings.dispatch_timeout, coordinator.keys.of(job).groups
+    coordinator.redis.rpush(coordinator.keys.queue("heavy"), "somebody's message")
+    record = coordinator.show(job).groups[0].members[0].record
     for hints in (2, 3):
-        hinted_at = head.show(job).at - wait - 1  # overdue, and not yet to be sent again
-        head.redis.hset(key, "a", replace(record, hints=hints, hinted_at=hinted_at).to_json())
-        assert why(head, job)["a"].next.at == pytest.approx(hinted_at + wait * 2 ** (hints - 1), abs=0.01)
-        head.redis.zadd(head.keys.due, {job: 0})
-        head.sweep.run()
-        assert head.show(job).groups[0].members[0].record.hints == hints, "as was said"
-    head.redis.delete(head.keys.queue("heavy"))
-    view = head.client.show(job, why=True)
+        hinted_at = coordinator.show(job).at - wait - 1  # overdue, and not yet to be sent again
+        coordinator.redis.hset(key, "a", replace(record, hints=hints, hinted_at=hinted_at).to_json())
+        assert why(coordinator, job)["a"].next.at == pytest.approx(hinted_at + wait * 2 ** (hints - 1), abs=0.01)
+        coordinator.redis.zadd(coordinator.keys.due, {job: 0})
+        coordinator.sweep.run()
+        assert coordinator.show(job).groups[0].members[0].record.hints == hints, "as was said"
+    coordinator.redis.delete(coordinator.keys.queue("heavy"))
+    view = coordinator.client.show(job, why=True)
     assert view.due is not None
     assert view.why["a"].next.at == pytest.approx(max(view.due, view.at), abs=0.01), "its hint is lost for sure"
 
 
-def test_what_waits_says_since_when_and_by_when_it_is_looked_at(head: Head) -> None:
-    job = head.submit(group("a"), group("b", "a"), group("c"), group("d", "a"), max_parallel=1, timeout="1h")
-    head.read()
-    view = head.client.show(job, why=True)
+def test_what_waits_says_since_when_and_by_when_it_is_looked_at(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a"), group("b", "a"), group("c"), group("d", "a"), max_parallel=1, timeout="1h")
+    coordinator.read()
+    view = coordinator.client.show(job, why=True)
     assert view.why[job].since == view.why["b"].since == view.job.submitted_at > 0
     assert view.why["b"].next.at == view.due
     assert view.why["b"].help == (f"unstuck cancel {job}",)
-    head.work(head.hints()[0])
-    head.read()
-    view = head.client.show(job, why=True)
+    coordinator.work(coordinator.hints()[0])
+    coordinator.read()
+    view = coordinator.client.show(job, why=True)
     ended = view.groups[0].members[0].record.since
     room = view.why["d"]
     assert room.what == "it may go; max_parallel: 1 are running"
@@ -251,55 +260,57 @@ def test_what_waits_says_since_when_and_by_when_it_is_looked_at(head: Head) -> N
     assert room.ends.at == view.job.counted_from + 3600
 
 
-def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(head: Head) -> None:
-    job = running(head)
-    head.client.cancel(job, by="ada")
-    head.read()
-    view = head.client.show(job, why=True)
-    deadline = view.job.intent_at + head.settings.cancel_deadline
+def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(coordinator: Coordinator) -> None:
+    job = running(coordinator)
+    coordinator.client.cancel(job, by="ada")
+    coordinator.read()
+    view = coordinator.client.show(job, why=True)
+    deadline = view.job.intent_at + coordinator.settings.cancel_deadline
     assert view.why[job].ends.at == view.why["a"].ends.at == pytest.approx(deadline, abs=0.01)
     assert view.why["a"].help == (f"unstuck logs {job} a -f", f"unstuck force-stop {job}")
 
 
-def test_an_ended_job_tells_how_it_came_to_end_so(head: Head) -> None:
-    job = head.submit(group("a", retry={"max": 0}))
-    head.read()
-    head.work(head.hints()[0], failed())
-    head.read()
-    (found,) = head.client.explain(job)
+def test_an_ended_job_tells_how_it_came_to_end_so(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a", retry={"max": 0}))
+    coordinator.read()
+    coordinator.work(coordinator.hints()[0], failed())
+    coordinator.read()
+    (found,) = coordinator.client.explain(job)
     assert found.state == "FAILED"
     assert "group a failed: STEP_FAILED: it broke" in found.what
     assert f"unstuck logs {job}" in found.help
 
 
-def test_a_job_that_nobody_looks_at_says_so(make_head: Callable[..., Head]) -> None:
-    head = make_head()
-    job = head.submit(group("a"))
-    head.redis.zadd(head.keys.due, {job: head.show(job).at - 60})
-    assert "is a coordinator running?" in why(head, job)[job].what
+def test_a_job_that_nobody_looks_at_says_so(make_coordinator: Callable[..., Coordinator]) -> None:
+    coordinator = make_coordinator()
+    job = coordinator.submit(group("a"))
+    coordinator.redis.zadd(coordinator.keys.due, {job: coordinator.show(job).at - 60})
+    assert "is a coordinator running?" in why(coordinator, job)[job].what
 
 
-def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(head: Head) -> None:
+def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(coordinator: Coordinator) -> None:
     """Also right after a command, which makes the job due anew."""
-    job = head.submit(group("a"), group("b", "a"))
-    head.read()
-    head.sweep.run()
-    head.redis.hincrbyfloat(head.keys.alive, "at", -60)
-    head.client.cancel(job, by="ada")
-    found = why(head, job)
+    job = coordinator.submit(group("a"), group("b", "a"))
+    coordinator.read()
+    coordinator.sweep.run()
+    coordinator.redis.hincrbyfloat(coordinator.keys.alive, "at", -60)
+    coordinator.client.cancel(job, by="ada")
+    found = why(coordinator, job)
     assert "no coordinator has looked at any job for 1m0" in found[job].what
     assert found[job].help[0] == "celery -A unstuck.coordinator worker -P threads"
     for one in found.values():
         assert (one.next.at, one.ends.at) == (0.0, 0.0)
         assert one.next.what.startswith("as soon as a coordinator looks: ")
-    head.sweep.run()
-    assert "no coordinator" not in why(head, job)[job].what
+    coordinator.sweep.run()
+    assert "no coordinator" not in why(coordinator, job)[job].what
 
 
-def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(make_head: Callable[..., Head]) -> None:
+def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """The shell that asks need not know how often its fleet sweeps."""
-    job = make_head().submit(group("a"))
-    seldom, shell = make_head(sweep_every=12.0, lease_ttl=60.0), make_head()
+    job = make_coordinator().submit(group("a"))
+    seldom, shell = make_coordinator(sweep_every=12.0, lease_ttl=60.0), make_coordinator()
     seldom.read()
     seldom.sweep.run()
     seldom.redis.hincrbyfloat(seldom.keys.alive, "at", -25)  # without beat they come after two periods
@@ -312,47 +323,51 @@ def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(make_head
     assert "no coordinator has looked at any job for 50" in why(shell, job)[job].what
 
 
-def test_a_group_that_is_queued_again_says_what_became_of_it_before(head: Head) -> None:
-    job = running(head)
-    hint = head.show(job).groups[0].members[0].record.hint(job, "a")
+def test_a_group_that_is_queued_again_says_what_became_of_it_before(coordinator: Coordinator) -> None:
+    job = running(coordinator)
+    hint = coordinator.show(job).groups[0].members[0].record.hint(job, "a")
     lost = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL"))
-    head.finish(hint.held_by("runner1"), lost)
-    head.read()
-    if head.show(job).groups[0].members[0].state == "BACKOFF":
-        wait_until(lambda: head.sweep.run() or head.show(job).groups[0].members[0].state == "QUEUED", 10, "its retry")
-    found = why(head, job)["a"]
+    coordinator.finish(hint.held_by("runner1"), lost)
+    coordinator.read()
+    if coordinator.show(job).groups[0].members[0].state == "BACKOFF":
+        wait_until(
+            lambda: coordinator.sweep.run() or coordinator.show(job).groups[0].members[0].state == "QUEUED",
+            10,
+            "its retry",
+        )
+    found = why(coordinator, job)["a"]
     assert "this is attempt 2" in found.tried
     assert "WORKER_LOST: it was killed by signal SIGKILL" in found.tried
 
 
-def test_a_job_whose_group_loses_every_worker_says_poison_and_the_users_own_error(head: Head) -> None:
-    job = head.submit(group("a", worker_losses=1, retry={"max": 1, "backoff": "0s"}))
-    head.read()
-    head.work(head.hints()[0], failed())
-    head.read()
-    wait_until(lambda: head.sweep.run() or bool(head.sent), 10, "its retry")
+def test_a_job_whose_group_loses_every_worker_says_poison_and_the_users_own_error(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a", worker_losses=1, retry={"max": 1, "backoff": "0s"}))
+    coordinator.read()
+    coordinator.work(coordinator.hints()[0], failed())
+    coordinator.read()
+    wait_until(lambda: coordinator.sweep.run() or bool(coordinator.sent), 10, "its retry")
     lost = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL"))
-    head.work(head.hints()[0], lost)
-    head.read()
-    said = why(head, job)[job].what
+    coordinator.work(coordinator.hints()[0], lost)
+    coordinator.read()
+    said = why(coordinator, job)[job].what
     assert "group a failed: POISON: 1 worker was lost under this group" in said
     assert "its first error: STEP_FAILED: it broke" in said
 
 
-def test_a_pause_that_does_not_wait_is_told_as_one(head: Head) -> None:
-    job = running(head)
-    head.client.pause(job, by="ada", now=True, reason="the disk is full")
-    head.read()
-    found = why(head, job)
+def test_a_pause_that_does_not_wait_is_told_as_one(coordinator: Coordinator) -> None:
+    job = running(coordinator)
+    coordinator.client.pause(job, by="ada", now=True, reason="the disk is full")
+    coordinator.read()
+    found = why(coordinator, job)
     assert "1 attempt is being interrupted" in found[job].what
     assert "told to hand it back" in found["a"].what
-    hint = head.show(job).groups[0].members[0].record.hint(job, "a")
+    hint = coordinator.show(job).groups[0].members[0].record.hint(job, "a")
     handed_back = Outcome(
         OutcomeKind.RELEASED, failure=Failure("RELEASED", "killed, while its worker was told to stop")
     )
-    head.finish(hint.held_by("runner1"), handed_back)
-    head.read()
-    events = [event for _, event in head.client.queries.events(job)]
+    coordinator.finish(hint.held_by("runner1"), handed_back)
+    coordinator.read()
+    events = [event for _, event in coordinator.client.queries.events(job)]
     assert [e["text"] for e in events if e["kind"] == "USER_PAUSE"] == ["now, interrupting what runs: the disk is full"]
     released = [e["text"] for e in events if e.get("code") == "RELEASED"]
     assert released == ["interrupted by a pause that did not wait, and handed back"]
@@ -419,9 +434,9 @@ SAID = {
 }
 
 
-def came_there(head: Head, job: str, one: Explanation) -> float:
+def came_there(coordinator: Coordinator, job: str, one: Explanation) -> float:
     """By the log of events: since when the job or the group has been where it is."""
-    record, events = head.show(job).job, [event for _, event in head.client.queries.events(job)]
+    record, events = coordinator.show(job).job, [event for _, event in coordinator.client.queries.events(job)]
     of_job = {event["kind"]: event["at"] for event in events if "group" not in event}
     if one.subject != job:
         of_group = [event["at"] for event in events if event.get("group") == one.subject]
@@ -436,19 +451,19 @@ def came_there(head: Head, job: str, one: Explanation) -> float:
 @pytest.mark.parametrize("given", [None, *Command])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_command(
-    head: Head, given: Command | None, state: Callable[[Head], str]
+    coordinator: Coordinator, given: Command | None, state: Callable[[Coordinator], str]
 ) -> None:
-    job = state(head)
-    head.hints()
+    job = state(coordinator)
+    coordinator.hints()
     if given is not None:
-        head.client.command(job, given, by="ada")
-        head.read()
-    view, found = head.client.show(job, why=True), why(head, job)
+        coordinator.client.command(job, given, by="ada")
+        coordinator.read()
+    view, found = coordinator.client.show(job, why=True), why(coordinator, job)
     assert job in found
     for one in found.values():
         said = [told for what, told in SAID[view.job.intent].items() if re.fullmatch(what, one.what)]
         assert said == [(one.next.what, one.ends.what)], one
-        assert one.since == pytest.approx(came_there(head, job, one), abs=1e-4), one  # as events are rounded
+        assert one.since == pytest.approx(came_there(coordinator, job, one), abs=1e-4), one  # as events are rounded
         assert not one.next.at or one.next.at >= view.at, one
         assert view.job.intent is Intent.FORCE_STOP or one.help, one
     assert "\n" not in view.why_line(job)
@@ -484,22 +499,24 @@ ORDERED = {
 
 @pytest.mark.parametrize("given", ORDERED, ids=lambda given: given.name)
 def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when_it_ends(
-    head: Head, given: Command
+    coordinator: Coordinator, given: Command
 ) -> None:
     whole, *attempt, becomes = ORDERED[given]
     retry = {"max": 3, "backoff": "1h", "jitter": 0}
-    job = head.submit(group("runs"), group("fails", retry=retry), group("lies", queue="heavy"), group("waits", "runs"))
-    head.read()
-    hints = {hint.group: hint for hint in head.hints()}
-    head.claim(hints["runs"])
-    head.work(hints["fails"], failed())
-    head.read()
-    head.client.command(job, given, by="ada")
+    job = coordinator.submit(
+        group("runs"), group("fails", retry=retry), group("lies", queue="heavy"), group("waits", "runs")
+    )
+    coordinator.read()
+    hints = {hint.group: hint for hint in coordinator.hints()}
+    coordinator.claim(hints["runs"])
+    coordinator.work(hints["fails"], failed())
+    coordinator.read()
+    coordinator.client.command(job, given, by="ada")
 
-    view = head.client.show(job, why=True)
+    view = coordinator.client.show(job, why=True)
     assert view.due is not None
     asked = given.replace("-", "_")
-    deadline = view.job.intent_at + head.settings.cancel_deadline
+    deadline = view.job.intent_at + coordinator.settings.cancel_deadline
     at = {Command.STOP: 0.0, Command.CANCEL: deadline, Command.FORCE_STOP: max(view.due, view.at)}[given]
     found = view.why[job]
     assert found.what == f"ada asked for {asked}; 2 attempts have not ended yet"
@@ -515,10 +532,10 @@ def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when
         assert found.next.what == "it is canceled, when the job is looked at next"
         assert found.ends.what == "when the job is looked at next"
         assert found.next.at == found.ends.at == pytest.approx(max(view.due, view.at), abs=0.01)
-        assert found.since == pytest.approx(came_there(head, job, found), abs=1e-4)
+        assert found.since == pytest.approx(came_there(coordinator, job, found), abs=1e-4)
 
-    head.read()
-    left = {planned.name: planned.census for planned in head.show(job).groups}
+    coordinator.read()
+    left = {planned.name: planned.census for planned in coordinator.show(job).groups}
     ended = {name: {"CANCELED": 1} for name in ("fails", "lies", "waits")}
     assert left == {"runs": {becomes: 1}, **ended}, "as was said"
 
@@ -527,50 +544,50 @@ def _done(state: str) -> bool:
     return state in ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
 
 
-def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(head: Head) -> None:
-    job = backoff(head)
-    view = head.client.show(job, why=True)
+def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(coordinator: Coordinator) -> None:
+    job = backoff(coordinator)
+    view = coordinator.client.show(job, why=True)
     at = view.why["a"].next.at
     assert view.why_line("a", at - 12).startswith("attempt 2 in 12s: STEP_FAILED: it broke")
     assert view.why_line("a", at + 1).startswith("attempt 2 now: STEP_FAILED")
     assert view.why_line("b") == "waits for a (BACKOFF)"
     assert view.why_line(job) == "a recovers (backoff, attempt 1) after: it broke"
-    job = head.submit(group("a", queue="heavy"))
-    head.read()
-    view = head.client.show(job, why=True)
+    job = coordinator.submit(group("a", queue="heavy"))
+    coordinator.read()
+    view = coordinator.client.show(job, why=True)
     assert view.why_line("a") == "queue heavy: no worker listens on it"
     assert view.why_line(job) == "waits for a (QUEUED)"
 
 
-def test_a_hint_that_nobody_takes_becomes_the_line_of_its_job(head: Head) -> None:
-    job = head.submit(group("a", queue="heavy"))
-    head.read()
-    record = head.show(job).groups[0].members[0].record
-    head.redis.hset(head.keys.of(job).groups, "a", replace(record, since=record.since - 60).to_json())
-    assert head.client.show(job, why=True).why_line(job) == "a: queue heavy: no worker listens on it"
+def test_a_hint_that_nobody_takes_becomes_the_line_of_its_job(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a", queue="heavy"))
+    coordinator.read()
+    record = coordinator.show(job).groups[0].members[0].record
+    coordinator.redis.hset(coordinator.keys.of(job).groups, "a", replace(record, since=record.since - 60).to_json())
+    assert coordinator.client.show(job, why=True).why_line(job) == "a: queue heavy: no worker listens on it"
 
 
-def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(head: Head) -> None:
-    job = head.submit(group("w", for_each={"n": list(range(60))}, retry={"max": 3, "backoff": "60s"}))
-    head.read()
-    hint = next(hint for hint in head.hints() if hint.group == "w[50]")
-    head.work(hint, failed())
-    head.read()
-    view = head.client.show(job, why=True, members=8)
+def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("w", for_each={"n": list(range(60))}, retry={"max": 3, "backoff": "60s"}))
+    coordinator.read()
+    hint = next(hint for hint in coordinator.hints() if hint.group == "w[50]")
+    coordinator.work(hint, failed())
+    coordinator.read()
+    view = coordinator.client.show(job, why=True, members=8)
     assert view.why_line("w[50]").startswith("attempt 2 in ")
     assert len(view.why) == 9  # eight members, and the job
-    assert len(head.client.show(job, why=True).why) == 61
+    assert len(coordinator.client.show(job, why=True).why) == 61
 
 
-def test_explaining_changes_nothing_that_deciding_sees(head: Head) -> None:
-    job = half_a_fork(head)
-    one, two = head.store.load(job), head.store.load(job)
+def test_explaining_changes_nothing_that_deciding_sees(coordinator: Coordinator) -> None:
+    job = half_a_fork(coordinator)
+    one, two = coordinator.store.load(job), coordinator.store.load(job)
     assert one is not None
     assert two is not None
     from unstuck.coordinator.explain.job import explain
 
-    env = Environment(now=head.show(job).at, nonce="n")
+    env = Environment(now=coordinator.show(job).at, nonce="n")
     explain(one, env, None)
     first, second = decide(one, None, env), decide(two, None, env)
     assert (first.groups, first.events, first.due) == (second.groups, second.events, second.due)
-    assert head.status(job) is Status.RUNNING
+    assert coordinator.status(job) is Status.RUNNING

@@ -16,7 +16,7 @@ import redis
 from celery import Celery
 
 from tests.cli.conftest import Cli
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
@@ -162,15 +162,15 @@ def told(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Call
 
 
 def test_a_message_that_was_sent_without_the_prefix_is_named(
-    head: Head, redis_server: RedisServer, told: Callable[[], dict[str, dict[str, Any]]]
+    coordinator: Coordinator, redis_server: RedisServer, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
-    head.redis.set("control", "what another program keeps there")
+    coordinator.redis.set("control", "what another program keeps there")
     assert "STRAY_MESSAGES" not in told()
-    head.redis.delete("control")
+    coordinator.redis.delete("control")
     with Celery(broker=redis_server.url, set_as_current=False) as app:
         app.send_task("billing.nightly", queue="control")
         assert "STRAY_MESSAGES" not in told(), "the queue of another application"
-        head.redis.delete("control")
+        coordinator.redis.delete("control")
         for _ in range(2):
             app.send_task("unstuck.submit", kwargs={"spec": {}}, queue="control")
     found = told()["STRAY_MESSAGES"]
@@ -178,21 +178,23 @@ def test_a_message_that_was_sent_without_the_prefix_is_named(
     assert '"global_keyprefix": "unstuck:celery:"' in found["cure"]
 
 
-def test_what_waits_in_the_store_is_named(head: Head, told: Callable[[], dict[str, dict[str, Any]]]) -> None:
-    job = head.submit(group("a"))
-    head.sweep.run()
-    head.heartbeat.note(None, 0.0)
-    long_ago = f"{(head.redis.time()[0] - 100) * 1000}-0"
+def test_what_waits_in_the_store_is_named(
+    coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    job = coordinator.submit(group("a"))
+    coordinator.sweep.run()
+    coordinator.heartbeat.note(None, 0.0)
+    long_ago = f"{(coordinator.redis.time()[0] - 100) * 1000}-0"
     assert told()["WAREHOUSE_ID"]["level"] == "ok"
 
-    head.redis.xtrim(head.keys.reports, maxlen=0)
-    head.redis.delete(head.keys.reports)
-    head.redis.xadd(head.keys.reports, {"kind": "due", "job": job}, id=long_ago)
-    head.redis.xadd(head.keys.dead, {"reason": "UNKNOWN_JOB: it", "report": "{}"})
-    head.redis.xadd(head.keys.newer_reports("2"), {"reason": "newer", "report": "{}"})
-    head.redis.zadd(head.keys.due, {job: head.redis.time()[0] - 100})
-    head.redis.lpush(head.keys.queue("light"), "a message")
-    (Path(head.settings.warehouse) / "_warehouse_id").write_text("another")
+    coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0)
+    coordinator.redis.delete(coordinator.keys.reports)
+    coordinator.redis.xadd(coordinator.keys.reports, {"kind": "due", "job": job}, id=long_ago)
+    coordinator.redis.xadd(coordinator.keys.dead, {"reason": "UNKNOWN_JOB: it", "report": "{}"})
+    coordinator.redis.xadd(coordinator.keys.newer_reports("2"), {"reason": "newer", "report": "{}"})
+    coordinator.redis.zadd(coordinator.keys.due, {job: coordinator.redis.time()[0] - 100})
+    coordinator.redis.lpush(coordinator.keys.queue("light"), "a message")
+    (Path(coordinator.settings.warehouse) / "_warehouse_id").write_text("another")
     found = told()
 
     levels = {code: one["level"] for code, one in found.items()}
@@ -207,29 +209,29 @@ def test_what_waits_in_the_store_is_named(head: Head, told: Callable[[], dict[st
 
 
 def test_a_fleet_that_sweeps_more_seldom_than_the_shell_of_the_doctor_thinks_is_well(
-    make_head: Callable[..., Head], told: Callable[[], dict[str, dict[str, Any]]]
+    make_coordinator: Callable[..., Coordinator], told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
-    head = make_head(sweep_every=12.0, lease_ttl=60.0)
-    head.submit(group("a"))
-    head.sweep.run()
-    head.redis.hincrbyfloat(head.keys.alive, "at", -11)
+    coordinator = make_coordinator(sweep_every=12.0, lease_ttl=60.0)
+    coordinator.submit(group("a"))
+    coordinator.sweep.run()
+    coordinator.redis.hincrbyfloat(coordinator.keys.alive, "at", -11)
     found = told()["SWEEP"]
     assert (found["level"], "half as often" in found["text"]) == ("warning", True), found  # there is no beat
-    head.redis.hincrbyfloat(head.keys.alive, "at", -30)
+    coordinator.redis.hincrbyfloat(coordinator.keys.alive, "at", -30)
     assert told()["SWEEP"]["level"] == "problem"
 
 
 def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
-    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+    coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
     """Two homes under one path, as two hosts without the shared mount have: the doctor sees the second."""
-    head.submit(group("a"))
-    probe = WarehouseProbe(head.settings)
+    coordinator.submit(group("a"))
+    probe = WarehouseProbe(coordinator.settings)
     wait_until(lambda: probe.seen(0.0).id is not None, 10, "the coordinator's look")
-    heartbeat = Heartbeat(head.redis, head.keys, "host-1:7:word", probe)
+    heartbeat = Heartbeat(coordinator.redis, coordinator.keys, "host-1:7:word", probe)
     heartbeat.note(None, 0.0)
     assert told()["WAREHOUSE_SHARED"]["level"] == "ok"
-    folder = Path(head.settings.warehouse)
+    folder = Path(coordinator.settings.warehouse)
     folder.rename(folder.with_name("the-home-of-host-1"))
     elsewhere = Warehouse(str(folder)).ensure_id()
     heartbeat.note(None, 0.0)
@@ -242,28 +244,30 @@ def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
 
 
 def test_a_new_installation_has_no_false_problem_after_its_first_submit(
-    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+    coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
     """Every process of a new fleet looks before the first submit makes the warehouse, and is asked right after it."""
-    probe = WarehouseProbe(head.settings)
+    probe = WarehouseProbe(coordinator.settings)
     wait_until(lambda: probe.seen(0.0).id is not None, 10, "the coordinator's look")
-    heartbeat = Heartbeat(head.redis, head.keys, "host-1:7:word", probe)
+    heartbeat = Heartbeat(coordinator.redis, coordinator.keys, "host-1:7:word", probe)
     heartbeat.note(None, 0.0)
-    head.submit(group("a"))
+    coordinator.submit(group("a"))
     heartbeat.note(None, 0.0)
     found = told()["WAREHOUSE_SHARED"]
     assert (found["level"], "0 of 1 runners" in found["text"]) == ("ok", True), found
     # But one that still sees none when it has looked again does not see the folder that all others see.
-    made = Path(head.settings.warehouse) / "_warehouse_id"
+    made = Path(coordinator.settings.warehouse) / "_warehouse_id"
     os.utime(made, (time.time() - 60, time.time() - 60))
     found = told()["WAREHOUSE_SHARED"]
     assert (found["level"], "host-1:7 (none)" in found["text"]) == ("problem", True), found
 
 
-def test_submits_that_no_coordinator_hears_are_named(head: Head, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_submits_that_no_coordinator_hears_are_named(
+    coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
+) -> None:
     """Its thread for reports lives and notes itself; what Celery should bring it lies on the queue."""
-    head.redis.lpush(head.keys.queue("control"), "a submit, as Celery writes it")
-    head.heartbeat.note(None, 0.0)
+    coordinator.redis.lpush(coordinator.keys.queue("control"), "a submit, as Celery writes it")
+    coordinator.heartbeat.note(None, 0.0)
     assert examine(redis_server.url, tmp_path)[1]["QUEUES"]["level"] == "ok", "it came just now"
     code, findings = examine(redis_server.url, tmp_path, UNSTUCK_STALLED_AFTER="100ms")
     found = findings["QUEUES"]
@@ -274,27 +278,27 @@ def test_submits_that_no_coordinator_hears_are_named(head: Head, redis_server: R
 
 
 def test_a_coordinator_of_another_release_or_python_is_named(
-    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+    coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
-    head.heartbeat.note(None, 0.0)
+    coordinator.heartbeat.note(None, 0.0)
     found = told()["VERSIONS"]
     assert (found["level"], "of 1 runners and coordinators 1 say" in found["text"]) == ("ok", True), found
-    ((name, line),) = head.redis.hgetall(head.keys.processes).items()
+    ((name, line),) = coordinator.redis.hgetall(coordinator.keys.processes).items()
     older = {"release": "0.0.9", "python": "3.11.7"}
-    head.redis.hset(head.keys.processes, name, json.dumps({**json.loads(line), "runs_on": older}))
+    coordinator.redis.hset(coordinator.keys.processes, name, json.dumps({**json.loads(line), "runs_on": older}))
     found = told()["VERSIONS"]
     assert (found["level"], "Unstuck 0.0.9: host:1" in found["text"]) == ("warning", True), found
 
 
 def test_reports_that_a_coordinator_took_and_never_finished_are_named(
-    head: Head, told: Callable[[], dict[str, dict[str, Any]]]
+    coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
-    job = head.submit(group("a"))
-    head.redis.delete(head.keys.reports)
-    head.stream.open()
-    long_ago = f"{(head.redis.time()[0] - 300) * 1000}-0"
-    head.redis.xadd(head.keys.reports, {"kind": "due", "job": job}, id=long_ago)
-    head.stream.read(10, 0.01)
+    job = coordinator.submit(group("a"))
+    coordinator.redis.delete(coordinator.keys.reports)
+    coordinator.stream.open()
+    long_ago = f"{(coordinator.redis.time()[0] - 300) * 1000}-0"
+    coordinator.redis.xadd(coordinator.keys.reports, {"kind": "due", "job": job}, id=long_ago)
+    coordinator.stream.read(10, 0.01)
     assert "1 report read and not finished, the oldest for 5m" in told()["REPORTS"]["text"]
 
 

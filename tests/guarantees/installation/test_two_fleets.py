@@ -72,7 +72,7 @@ def fleets(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
                 "PYTHONPATH": PYTHONPATH,
             }
             with (folder / "coordinator.log").open("wb") as log:
-                head = subprocess.Popen(
+                coordinator = subprocess.Popen(
                     [
                         sys.executable,
                         "-m",
@@ -81,16 +81,16 @@ def fleets(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
                         "unstuck.coordinator",
                         "worker",
                         "-n",
-                        f"head-{prefix}@here",
+                        f"coordinator-{prefix}@here",
                     ],
                     cwd=folder,
                     env={**os.environ, **environ},
                     stdout=log,
                     stderr=log,
                 )
-            stack.callback(head.wait)
-            stack.callback(head.kill)
-            name = ["-n", f"hands-{prefix}@here"]
+            stack.callback(coordinator.wait)
+            stack.callback(coordinator.kill)
+            name = ["-n", f"worker-{prefix}@here"]
             hands = stack.enter_context(
                 fleet.worker(redis_server.url, folder, concurrency=2, environ=environ, arguments=name)
             )
@@ -129,7 +129,7 @@ def test_each_sees_only_its_own(fleets: list[Fleet], redis_server: RedisServer) 
         assert {runner["pid"] for runner in shown["runners"]} == own
         assert {queue["name"]: queue["listeners"] for queue in shown["queues"]} == {"control": 1, "light": 2}
         told = json.loads(one.asks("celery", "-A", "unstuck.tasks", "inspect", "ping", "--timeout", "3", "--json"))
-        assert set(told) == {f"hands-{one.prefix}@here", f"head-{one.prefix}@here"}
+        assert set(told) == {f"worker-{one.prefix}@here", f"coordinator-{one.prefix}@here"}
         assert other.worker.process.poll() is None
     with redis.Redis.from_url(redis_server.url, decode_responses=True) as store:
         strange = [key for key in store.scan_iter("*", count=1000) if not key.startswith(("one:", "two:"))]

@@ -16,7 +16,7 @@ import redis
 
 from tests.guarantees.every_wait_ends.test_waits import listening
 from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lossy  # noqa: F401 - a fixture
-from tests.support.coordinator import SUCCEEDED, Head, group, join
+from tests.support.coordinator import SUCCEEDED, Coordinator, group, join
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.plan import _plan_of
 from unstuck.coordinator.store import reports
@@ -41,24 +41,28 @@ class Lines:
         return self._trace
 
 
-def test_a_pass_that_gives_up_lets_go_of_the_lock(head: Head) -> None:
+def test_a_pass_that_gives_up_lets_go_of_the_lock(coordinator: Coordinator) -> None:
     """act._pass: after MAX_ROUNDS ``end`` may answer AGAIN, which keeps the lock for a whole term, for nobody."""
-    job = head.submit(group("only"))
-    head.read()
-    end = head.store.end
+    job = coordinator.submit(group("only"))
+    coordinator.read()
+    end = coordinator.store.end
 
     def met_busy_each_time(job_id: str, owner: str, **more: Any) -> Any:
-        head.store.begin(job_id, "another coordinator that keeps trying")  # BUSY, leaves the dirty flag
+        coordinator.store.begin(job_id, "another coordinator that keeps trying")  # BUSY, leaves the dirty flag
         return end(job_id, owner, **more)
 
-    head.store.end = met_busy_each_time  # type: ignore[method-assign]
-    head.reconciler.reconcile(job)
-    assert not head.redis.exists(head.keys.of(job).lock), f"{head.redis.pttl(head.keys.of(job).lock)} ms left"
+    coordinator.store.end = met_busy_each_time  # type: ignore[method-assign]
+    coordinator.reconciler.reconcile(job)
+    assert not coordinator.redis.exists(coordinator.keys.of(job).lock), (
+        f"{coordinator.redis.pttl(coordinator.keys.of(job).lock)} ms left"
+    )
 
 
-def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(make_head: Callable[..., Head]) -> None:
+def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """AGAIN: whoever met the lock busy tries again by itself each few ms, so the flag is up again after every look."""
-    one, two = make_head(dispatch_window=4000), make_head()
+    one, two = make_coordinator(dispatch_window=4000), make_coordinator()
     job = one.submit(*(group(f"g{n}", queue="q") for n in range(1500)), name="wide")
     one.read()
     for hint in one.hints():
@@ -101,23 +105,25 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("shape", ["groups", "fork"])
-def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(make_head: Callable[..., Head], shape: str) -> None:
+def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(
+    make_coordinator: Callable[..., Coordinator], shape: str
+) -> None:
     """Constant in the width: of a job with as many planned groups as members, and of a fork with a join."""
 
     def per_report(width: int) -> float:
-        head = make_head(sweep_every=3600)
+        coordinator = make_coordinator(sweep_every=3600)
         if shape == "groups":
-            head.submit(*(group(f"g{n}") for n in range(width)), name=f"w{width}")
+            coordinator.submit(*(group(f"g{n}") for n in range(width)), name=f"w{width}")
         else:
             fork = group("g", for_each={"n": list(range(width))})
-            head.submit(fork, join("end", "g"), name=f"w{width}")
-        head.read()
+            coordinator.submit(fork, join("end", "g"), name=f"w{width}")
+        coordinator.read()
         each = []
-        for hint in head.hints()[:40]:
-            head.work(hint)
-            entries = head.stream.read(500, 0.001)
+        for hint in coordinator.hints()[:40]:
+            coordinator.work(hint)
+            entries = coordinator.stream.read(500, 0.001)
             with Lines() as lines:
-                head.consumer.apply(entries)
+                coordinator.consumer.apply(entries)
             each.append(lines.count)
         return median(each)
 
@@ -126,103 +132,109 @@ def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(make_head: Callabl
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_head: Callable[..., Head]) -> None:
+def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_coordinator: Callable[..., Coordinator]) -> None:
     """settle: each collected key judges every group again: N sources are O(N^2)."""
 
     def per_report(width: int) -> float:
-        head = make_head(dispatch_window=10_000, sweep_every=3600)
+        coordinator = make_coordinator(dispatch_window=10_000, sweep_every=3600)
         parts = []
         for n in range(width):
             parts += [group(f"s{n}"), group(f"f{n}", f"s{n}", for_each={"m": {"from": f"s{n}.c"}})]
-        head.submit(*parts, name=f"w{width}")
-        head.read()
-        hints = [h for h in head.hints() if h.group.startswith("s")]
+        coordinator.submit(*parts, name=f"w{width}")
+        coordinator.read()
+        hints = [h for h in coordinator.hints() if h.group.startswith("s")]
         for hint in hints:
-            head.claim(hint)
-        head.read()
+            coordinator.claim(hint)
+        coordinator.read()
         for hint in hints:
-            head.finish(hint.held_by("runner1"), replace(SUCCEEDED, forks={f"{hint.group}.c": [1]}))
+            coordinator.finish(hint.held_by("runner1"), replace(SUCCEEDED, forks={f"{hint.group}.c": [1]}))
         lines = Lines()
-        while entries := head.stream.read(500, 0.001):
+        while entries := coordinator.stream.read(500, 0.001):
             with lines:
-                head.consumer.apply(entries)
-                while head.consumer.again(time.monotonic()):
+                coordinator.consumer.apply(entries)
+                while coordinator.consumer.again(time.monotonic()):
                     pass
-        assert sum(h.group.startswith("f") for h in set(head.hints())) == width
+        assert sum(h.group.startswith("f") for h in set(coordinator.hints())) == width
         return lines.count / width
 
     narrow, wide = per_report(100), per_report(800)
     assert wide < 2 * narrow, f"{narrow:.0f} lines of Python per source at 100, {wide:.0f} at 800"
 
 
-def test_hints_sent_again_do_not_pile_up_behind_busy_workers(make_head: Callable[..., Head]) -> None:
+def test_hints_sent_again_do_not_pile_up_behind_busy_workers(make_coordinator: Callable[..., Coordinator]) -> None:
     """Rule 6 'neither floods': 4 slots busy with long work, 20 groups wait in the broker; nothing was lost."""
-    head = make_head(dispatch_timeout=0.2, sweep_every=0.1)
-    listening(head, "light", 4)
-    head.redis.rpush(head.keys.queue("light"), *["a hint that waits"] * 20)
-    head.submit(group("w", for_each={"n": list(range(20))}))
-    head.read()
-    assert len(head.sent) == 20
+    coordinator = make_coordinator(dispatch_timeout=0.2, sweep_every=0.1)
+    listening(coordinator, "light", 4)
+    coordinator.redis.rpush(coordinator.keys.queue("light"), *["a hint that waits"] * 20)
+    coordinator.submit(group("w", for_each={"n": list(range(20))}))
+    coordinator.read()
+    assert len(coordinator.sent) == 20
     end = time.monotonic() + 5  # 25 dispatch timeouts
     while time.monotonic() < end:
-        head.sweep.run()
-    assert len(head.sent) <= 20 * 5, f"{len(head.sent)} messages for 20 groups after {5 / 0.2:.0f} dispatch timeouts"
+        coordinator.sweep.run()
+    assert len(coordinator.sent) <= 20 * 5, (
+        f"{len(coordinator.sent)} messages for 20 groups after {5 / 0.2:.0f} dispatch timeouts"
+    )
 
 
-def test_two_outputs_of_one_name_do_not_mix_their_fork_values(head: Head) -> None:
+def test_two_outputs_of_one_name_do_not_mix_their_fork_values(coordinator: Coordinator) -> None:
     """collected is keyed by ``output.column`` alone, whoever made it."""
-    job = head.submit(
+    job = coordinator.submit(
         group("a"),
         group("x"),
         group("fa", "a", for_each={"m": {"from": "out.col"}}),
         group("fx", "x", for_each={"m": {"from": "out.col"}}),
     )
-    head.read()
-    hints = {h.group: h for h in head.hints()}
-    head.work(hints["a"], replace(SUCCEEDED, forks={"out.col": ["of a"]}))
-    head.work(hints["x"], replace(SUCCEEDED, forks={"out.col": ["of x 1", "of x 2"]}))
-    head.read()
-    values = {f.name: [m.value for m in f.members] for f in head.show(job).groups if f.forked}
+    coordinator.read()
+    hints = {h.group: h for h in coordinator.hints()}
+    coordinator.work(hints["a"], replace(SUCCEEDED, forks={"out.col": ["of a"]}))
+    coordinator.work(hints["x"], replace(SUCCEEDED, forks={"out.col": ["of x 1", "of x 2"]}))
+    coordinator.read()
+    values = {f.name: [m.value for m in f.members] for f in coordinator.show(job).groups if f.forked}
     assert values == {"fa": ["of a"], "fx": ["of x 1", "of x 2"]}
 
 
-def test_parameters_are_not_stored_once_per_group(head: Head) -> None:
+def test_parameters_are_not_stored_once_per_group(coordinator: Coordinator) -> None:
     """60 KB of parameters are legal, and so are 10,000 groups: 600 MB in one script call and in the store."""
     spec = JobSpec.model_validate(
         {"name": "big", "params": {"p": "x" * 60_000}, "groups": [group(f"g{n}") for n in range(200)]}
     )
     size = len(spec.to_json())
-    job = head.client.submit(spec).id
-    stored = int(head.redis.memory_usage(head.keys.of(job).plans, samples=0) or 0)
+    job = coordinator.client.submit(spec).id
+    stored = int(coordinator.redis.memory_usage(coordinator.keys.of(job).plans, samples=0) or 0)
     assert stored < 5 * size, f"a spec of {size // 1024} KB takes {stored // 1024} KB (200 groups)"
 
 
 def test_end_answers_again_also_when_its_first_reply_was_lost(
-    make_head: Callable[..., Head],
+    make_coordinator: Callable[..., Coordinator],
     lossy: redis.Redis,  # noqa: F811
 ) -> None:
     """Rule 11: the first run eats the dirty flag, the repeat lets go of the lock and says RELEASED."""
-    head = make_head(client=lossy)
-    job = head.submit(group("only"))
-    head.store.begin(job, "holder")
-    head.store.end(job, "nobody")  # the script is loaded
-    assert head.store.begin(job, "other").answer == "BUSY"
+    coordinator = make_coordinator(client=lossy)
+    job = coordinator.submit(group("only"))
+    coordinator.store.begin(job, "holder")
+    coordinator.store.end(job, "nobody")  # the script is loaded
+    assert coordinator.store.begin(job, "other").answer == "BUSY"
     LosesReplies.armed = 1
-    assert head.store.end(job, "holder") == "AGAIN"
+    assert coordinator.store.end(job, "holder") == "AGAIN"
 
 
-def test_more_live_jobs_than_the_plan_cache_holds_do_not_recompile_every_pass(make_head: Callable[..., Head]) -> None:
+def test_more_live_jobs_than_the_plan_cache_holds_do_not_recompile_every_pass(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """plan_of keeps 64 specs. A sweep over more goes round and misses every time (LRU against a cyclic scan)."""
-    head = make_head(dispatch_timeout=0.1)
-    jobs = [head.submit(*(group(f"g{n}") for n in range(50)), params={"day": d}, name=f"d{d}") for d in range(100)]
-    head.read()
-    head.hints()
+    coordinator = make_coordinator(dispatch_timeout=0.1)
+    jobs = [
+        coordinator.submit(*(group(f"g{n}") for n in range(50)), params={"day": d}, name=f"d{d}") for d in range(100)
+    ]
+    coordinator.read()
+    coordinator.hints()
 
     def cost() -> float:
         began = time.perf_counter()
         for job in jobs:
-            head.reconciler.cache.clear()
-            head.reconciler.reconcile(job)
+            coordinator.reconciler.cache.clear()
+            coordinator.reconciler.reconcile(job)
         return (time.perf_counter() - began) / len(jobs)
 
     cost()
@@ -234,49 +246,51 @@ def test_more_live_jobs_than_the_plan_cache_holds_do_not_recompile_every_pass(ma
     )
 
 
-def test_a_lapsed_lease_is_seen_within_a_few_sweeps_whatever_else_waits(make_head: Callable[..., Head]) -> None:
+def test_a_lapsed_lease_is_seen_within_a_few_sweeps_whatever_else_waits(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """Jobs that wait for a worker are due again every 0.25 s, and a sweep takes 200: the others queue behind them."""
-    head = make_head(dispatch_timeout=0.2)
+    coordinator = make_coordinator(dispatch_timeout=0.2)
     for number in range(800):
-        head.submit(group("waits", queue="nobody"), name=f"w{number}")
-    head.read()
-    head.sweep.run()
+        coordinator.submit(group("waits", queue="nobody"), name=f"w{number}")
+    coordinator.read()
+    coordinator.sweep.run()
     began = time.monotonic()
     while time.monotonic() - began < 1.0:  # long enough for all hints to be overdue, and looked at
-        head.sweep.run()
+        coordinator.sweep.run()
     passes = 0
-    handle = head.reconciler.reconcile
+    handle = coordinator.reconciler.reconcile
     counted: list[str] = []
 
     def count(job: str, *args: Any, **more: Any) -> Any:
         counted.append(job)
         return handle(job, *args, **more)
 
-    head.reconciler.reconcile = count  # type: ignore[method-assign]
-    last = head.submit(group("only"), name="last")
-    head.redis.xtrim(head.keys.reports, maxlen=0, approximate=False)  # its wake-up is lost
+    coordinator.reconciler.reconcile = count  # type: ignore[method-assign]
+    last = coordinator.submit(group("only"), name="last")
+    coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0, approximate=False)  # its wake-up is lost
     while last not in counted:
-        head.sweep.run()
+        coordinator.sweep.run()
         passes += 1
     assert passes <= 2, f"{passes} sweeps, {len(counted)} passes over jobs in which nothing could go on"
 
 
-def test_a_fork_cannot_take_its_values_from_a_fork(head: Head) -> None:
+def test_a_fork_cannot_take_its_values_from_a_fork(coordinator: Coordinator) -> None:
     """Each member would bring values of its own, and all but the first would be lost without a word."""
     with pytest.raises(SpecError, match="is a fork itself"):
-        head.submit(
+        coordinator.submit(
             group("a", for_each={"n": [1, 2]}), group("b", "a", for_each={"m": {"from": "out.col"}}), join("end", "b")
         )
 
 
 def test_consumers_that_are_gone_leave_the_group(
-    make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every start of a coordinator makes a consumer with a name of its own."""
     monkeypatch.setattr(reports, "CONSUMER_SILENCE", -1.0)
-    first = make_head()
+    first = make_coordinator()
     for _ in range(20):
-        make_head().stream.read(1, 0.001)
+        make_coordinator().stream.read(1, 0.001)
     assert len(first.redis.xinfo_consumers(first.keys.reports, "coordinators")) == 20
     first.stream.trim()
     assert len(first.redis.xinfo_consumers(first.keys.reports, "coordinators")) == 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.model.status import Status
@@ -18,55 +18,55 @@ from unstuck.coordinator.store.reports import DeadLetter
 REPORT = {"v": "1", "id": "e1", "kind": "succeeded", "at": "1388534400"}
 
 
-def poisoned(head: Head) -> str:
+def poisoned(coordinator: Coordinator) -> str:
     """A job that no coordinator can decide, nor even halt: what should be its lock is a list."""
-    job = head.submit(group("only"), name="poisoned")
-    head.redis.rpush(head.keys.of(job).lock, "SLEEPING")
+    job = coordinator.submit(group("only"), name="poisoned")
+    coordinator.redis.rpush(coordinator.keys.of(job).lock, "SLEEPING")
     return job
 
 
-def park_one(head: Head, token: str, **fields: str) -> DeadLetter:
-    head.redis.xadd(head.keys.reports, {**REPORT, "token": token, **fields})  # type: ignore[arg-type]
-    head.read()
-    return head.stream.dead_letters()[0]
+def park_one(coordinator: Coordinator, token: str, **fields: str) -> DeadLetter:
+    coordinator.redis.xadd(coordinator.keys.reports, {**REPORT, "token": token, **fields})  # type: ignore[arg-type]
+    coordinator.read()
+    return coordinator.stream.dead_letters()[0]
 
 
 # -- poison ---------------------------------------------------------------------------------------------------
 
 
 def test_a_report_that_raises_every_time_is_parked_and_those_behind_it_are_applied(
-    make_head: Callable[..., Head],
+    make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    head = make_head(report_idle=0.02, lock_ttl=0.02)
-    bad = poisoned(head)
-    head.redis.xadd(head.keys.reports, {**REPORT, "token": f"{bad}/only/1/n/c"})  # type: ignore[arg-type]
-    good = head.submit(group("only"), name="behind")
+    coordinator = make_coordinator(report_idle=0.02, lock_ttl=0.02)
+    bad = poisoned(coordinator)
+    coordinator.redis.xadd(coordinator.keys.reports, {**REPORT, "token": f"{bad}/only/1/n/c"})  # type: ignore[arg-type]
+    good = coordinator.submit(group("only"), name="behind")
 
-    assert head.drive(good) is Status.FINISHED
-    assert head.stream.dead_letters() == [], "not parked at the first try: what ails it may pass"
+    assert coordinator.drive(good) is Status.FINISHED
+    assert coordinator.stream.dead_letters() == [], "not parked at the first try: what ails it may pass"
 
     def parked() -> list[DeadLetter]:
-        head.consumer.step()
-        return head.stream.dead_letters()
+        coordinator.consumer.step()
+        return coordinator.stream.dead_letters()
 
     (dead,) = wait_until(parked, 20, "the poison to be parked")
     assert dead.reason.startswith("POISON: ")
     assert "WRONGTYPE" in dead.reason
     assert dead.deliveries >= POISON_AFTER
-    assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0
+    assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
 
 
 def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_read(
-    make_head: Callable[..., Head],
+    make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Without a wait of its own on top of ``report_idle``, and whoever sweeps: a sweep applies no report."""
-    dead = make_head()
+    dead = make_coordinator()
     job = dead.submit(group("only"))
     dead.read()
     (hint,) = dead.hints()
     dead.work(hint)
     entries = [entry.id for entry in dead.stream.read(10, 0.01)]
-    heir = make_head(report_idle=60.0)
+    heir = make_coordinator(report_idle=60.0)
     reports, idle = (heir.keys.reports, "coordinators"), 61_000
     heir.redis.xclaim(*reports, "the dead one", 0, entries, idle=idle)  # as if it had died a minute ago
     assert heir.redis.xpending(*reports)["pending"] == len(entries) == 2
@@ -75,9 +75,11 @@ def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_rea
     assert heir.status(job) is Status.FINISHED
 
 
-def test_a_report_under_which_every_coordinator_died_is_parked_untried(make_head: Callable[..., Head]) -> None:
+def test_a_report_under_which_every_coordinator_died_is_parked_untried(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """It was delivered again and again, and whoever had it never came back: the next does not die of it too."""
-    doomed = make_head()
+    doomed = make_coordinator()
     job = doomed.submit(group("only"))
     doomed.read()
     doomed.redis.xadd(doomed.keys.reports, {**REPORT, "token": f"{job}/only/1/n/c"})  # type: ignore[arg-type]
@@ -85,7 +87,7 @@ def test_a_report_under_which_every_coordinator_died_is_parked_untried(make_head
     for _ in range(KILLER_AFTER):
         assert doomed.stream.claim_idle(0, 10) != []
 
-    heir = make_head(report_idle=0.001)
+    heir = make_coordinator(report_idle=0.001)
 
     def parked() -> list[DeadLetter]:
         heir.consumer.step()
@@ -97,93 +99,96 @@ def test_a_report_under_which_every_coordinator_died_is_parked_untried(make_head
 
 
 def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_poison(
-    make_head: Callable[..., Head],
+    make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """A full store refuses what a commit writes, and gives out what waits all the same."""
-    head = make_head(report_idle=0.001)
-    job = head.submit(group("only"))
-    head.read()
-    (hint,) = head.hints()
-    head.work(hint)
-    assert head.stream.read(10, 0.01) != [], "a coordinator had it, and died"
-    full = int(head.redis.config_get("maxmemory")["maxmemory"])
-    head.redis.config_set("maxmemory", 1)
+    coordinator = make_coordinator(report_idle=0.001)
+    job = coordinator.submit(group("only"))
+    coordinator.read()
+    (hint,) = coordinator.hints()
+    coordinator.work(hint)
+    assert coordinator.stream.read(10, 0.01) != [], "a coordinator had it, and died"
+    full = int(coordinator.redis.config_get("maxmemory")["maxmemory"])
+    coordinator.redis.config_set("maxmemory", 1)
     try:
         for _ in range(2 * KILLER_AFTER):
-            head.consumer._next_claim = 0.0
+            coordinator.consumer._next_claim = 0.0
             with pytest.raises(redis.exceptions.OutOfMemoryError):
-                head.consumer.step()
+                coordinator.consumer.step()
     finally:
-        head.redis.config_set("maxmemory", full)
+        coordinator.redis.config_set("maxmemory", full)
 
     def applied() -> bool:
-        head.consumer._next_claim = 0.0
-        head.consumer.step()
-        return head.status(job) is Status.FINISHED
+        coordinator.consumer._next_claim = 0.0
+        coordinator.consumer.step()
+        return coordinator.status(job) is Status.FINISHED
 
     wait_until(applied, 20, "the report to be applied")
-    assert head.stream.dead_letters() == []
+    assert coordinator.stream.dead_letters() == []
 
 
-def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(head: Head) -> None:
-    bad = poisoned(head)
-    good = head.submit(group("only"), name="behind")
-    head.redis.xtrim(head.keys.reports, maxlen=0)  # no wake-up: the sweep alone must find both
+def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(coordinator: Coordinator) -> None:
+    bad = poisoned(coordinator)
+    good = coordinator.submit(group("only"), name="behind")
+    coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0)  # no wake-up: the sweep alone must find both
 
     for _ in range(3):
-        head.sweep.run()
+        coordinator.sweep.run()
 
-    assert [hint.job for hint in head.hints()] == [good]
-    assert bad in head.redis.zrange(head.keys.due, 0, -1), "it stays due, where people find it"
+    assert [hint.job for hint in coordinator.hints()] == [good]
+    assert bad in coordinator.redis.zrange(coordinator.keys.due, 0, -1), "it stays due, where people find it"
 
 
 # -- replay and drop ------------------------------------------------------------------------------------------
 
 
-def test_a_parked_report_of_a_job_that_came_back_is_applied_by_a_replay(head: Head) -> None:
+def test_a_parked_report_of_a_job_that_came_back_is_applied_by_a_replay(coordinator: Coordinator) -> None:
     """The store was rolled back to before the job, and restored later: its last report is not lost."""
-    job = head.submit(group("only"))
-    head.read()
-    (hint,) = head.hints()
-    head.claim(hint)
-    head.read()
-    key = head.keys.of(job).job
-    head.redis.rename(key, "elsewhere")
-    head.finish(hint.held_by("runner1"))
-    head.read()
-    (dead,) = head.stream.dead_letters()
+    job = coordinator.submit(group("only"))
+    coordinator.read()
+    (hint,) = coordinator.hints()
+    coordinator.claim(hint)
+    coordinator.read()
+    key = coordinator.keys.of(job).job
+    coordinator.redis.rename(key, "elsewhere")
+    coordinator.finish(hint.held_by("runner1"))
+    coordinator.read()
+    (dead,) = coordinator.stream.dead_letters()
 
-    refused = head.client.replay_report(dead.id, by="ann@desk")
+    refused = coordinator.client.replay_report(dead.id, by="ann@desk")
     assert refused.word is DeadLetterAnswer.REFUSED
     assert f"no job {job} is in the store" in refused.text
-    assert head.client.dead_letters.get(dead.id) == dead, "a refusal changes nothing"
+    assert coordinator.client.dead_letters.get(dead.id) == dead, "a refusal changes nothing"
 
-    head.redis.rename("elsewhere", key)
-    assert head.client.replay_report(dead.id, by="ann@desk").word is DeadLetterAnswer.REPLAYED
-    before = head.client.queries.counters()
-    head.read()
+    coordinator.redis.rename("elsewhere", key)
+    assert coordinator.client.replay_report(dead.id, by="ann@desk").word is DeadLetterAnswer.REPLAYED
+    before = coordinator.client.queries.counters()
+    coordinator.read()
 
-    assert head.stream.dead_letters() == []
-    after = head.client.queries.counters()
+    assert coordinator.stream.dead_letters() == []
+    after = coordinator.client.queries.counters()
     assert after.get("APPLIED", 0) == before.get("APPLIED", 0) + 1
-    (event,) = [event for _, event in head.client.queries.events(job) if event["kind"] == "REPORT_REPLAYED"]
+    (event,) = [event for _, event in coordinator.client.queries.events(job) if event["kind"] == "REPORT_REPLAYED"]
     assert event["by"] == "ann@desk"
     assert event["at"] > 0
 
 
-def test_a_replay_whose_reply_was_lost_is_one_report(head: Head) -> None:
-    job = head.submit(group("only"))
-    head.read()
-    dead = park_one(head, "20130101T000000-ghost/only/1/n/c")
-    head.redis.hset(head.keys.of("20130101T000000-ghost").job, mapping=head.redis.hgetall(head.keys.of(job).job))
+def test_a_replay_whose_reply_was_lost_is_one_report(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("only"))
+    coordinator.read()
+    dead = park_one(coordinator, "20130101T000000-ghost/only/1/n/c")
+    coordinator.redis.hset(
+        coordinator.keys.of("20130101T000000-ghost").job,
+        mapping=coordinator.redis.hgetall(coordinator.keys.of(job).job),
+    )
 
-    assert head.client.replay_report(dead.id, by="ann@desk").word is DeadLetterAnswer.REPLAYED
-    again = head.client.replay_report(dead.id, by="bob@desk")
+    assert coordinator.client.replay_report(dead.id, by="ann@desk").word is DeadLetterAnswer.REPLAYED
+    again = coordinator.client.replay_report(dead.id, by="bob@desk")
 
     assert again.word is DeadLetterAnswer.ALREADY
     assert "replayed before, by ann@desk" in again.text
-    assert len(head.stream.read(10, 0.01)) == 1
-    assert head.client.drop_report(dead.id).word is DeadLetterAnswer.ALREADY
+    assert len(coordinator.stream.read(10, 0.01)) == 1
+    assert coordinator.client.drop_report(dead.id).word is DeadLetterAnswer.ALREADY
 
 
 @pytest.mark.parametrize(
@@ -194,35 +199,37 @@ def test_a_replay_whose_reply_was_lost_is_one_report(head: Head) -> None:
         ({"token": "j/only/1/n/c", "v": "one"}, "schema version"),
     ],
 )
-def test_what_cannot_be_read_is_not_replayed_and_says_why(head: Head, fields: dict[str, str], why: str) -> None:
-    dead = park_one(head, **fields)
+def test_what_cannot_be_read_is_not_replayed_and_says_why(
+    coordinator: Coordinator, fields: dict[str, str], why: str
+) -> None:
+    dead = park_one(coordinator, **fields)
 
-    refused = head.client.replay_report(dead.id)
+    refused = coordinator.client.replay_report(dead.id)
 
     assert refused.word is DeadLetterAnswer.REFUSED
     assert why in refused.text
-    assert head.stream.dead_letters() == [dead]
-    assert head.stream.read(10, 0.01) == []
+    assert coordinator.stream.dead_letters() == [dead]
+    assert coordinator.stream.read(10, 0.01) == []
 
 
-def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(head: Head) -> None:
-    job = head.submit(group("only"))
-    dead = park_one(head, "rubbish")
-    bad = park_one(head, f"{job}/only/1/n/c", kind="exploded")
+def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("only"))
+    dead = park_one(coordinator, "rubbish")
+    bad = park_one(coordinator, f"{job}/only/1/n/c", kind="exploded")
 
-    assert head.client.drop_report(dead.id).word is DeadLetterAnswer.DROPPED
-    assert head.client.drop_report(bad.id, by="ann@desk").word is DeadLetterAnswer.DROPPED
-    assert head.stream.dead_letters() == []
-    (event,) = [event for _, event in head.client.queries.events(job) if event["kind"] == "REPORT_DROPPED"]
+    assert coordinator.client.drop_report(dead.id).word is DeadLetterAnswer.DROPPED
+    assert coordinator.client.drop_report(bad.id, by="ann@desk").word is DeadLetterAnswer.DROPPED
+    assert coordinator.stream.dead_letters() == []
+    (event,) = [event for _, event in coordinator.client.queries.events(job) if event["kind"] == "REPORT_DROPPED"]
     assert (event["by"], bad.id in event["text"]) == ("ann@desk", True)
-    assert head.client.drop_report("1-0").word is DeadLetterAnswer.GONE
+    assert coordinator.client.drop_report("1-0").word is DeadLetterAnswer.GONE
     with pytest.raises(NoSuchReport, match="unstuck dead list"):
-        head.client.dead_letters.get(dead.id)
+        coordinator.client.dead_letters.get(dead.id)
     with pytest.raises(NoSuchReport, match="1388534400000-0"):
-        head.client.dead_letters.get("the last one")
+        coordinator.client.dead_letters.get("the last one")
 
 
 @pytest.mark.parametrize("name", ["abc", "1-", f"{2**70}-0", f"{'9' * 5000}-0"])
-def test_what_is_no_id_of_a_report_is_said_to_be_none_and_stops_no_other(head: Head, name: str) -> None:
-    for treat in (head.client.dead_letters.replay, head.client.dead_letters.drop):
+def test_what_is_no_id_of_a_report_is_said_to_be_none_and_stops_no_other(coordinator: Coordinator, name: str) -> None:
+    for treat in (coordinator.client.dead_letters.replay, coordinator.client.dead_letters.drop):
         assert treat(name, "tester").word == "GONE"

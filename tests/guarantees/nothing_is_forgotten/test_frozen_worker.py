@@ -9,7 +9,7 @@ from pathlib import Path
 import redis
 
 from tests.support import fleet
-from tests.support.coordinator import Head
+from tests.support.coordinator import Coordinator
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.status import Status
 
@@ -21,10 +21,10 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     terms = {"lease_ttl": 15.0, "lease_renew": 0.3, "sweep_every": 0.1, "dispatch_timeout": 0.5}
-    head = Head(redis_server.url, tmp_path / "warehouse", **terms)
+    coordinator = Coordinator(redis_server.url, tmp_path / "warehouse", **terms)
 
     def submit(step: str, **params: object) -> str:
-        return head.submit(
+        return coordinator.submit(
             {
                 "name": "g",
                 "spark": False,
@@ -37,27 +37,27 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
         """``condition``, after the coordinator has done what there is to do."""
 
         def look() -> bool:
-            head.sweep.run()
-            head.read()
-            for hint in head.hints():
+            coordinator.sweep.run()
+            coordinator.read()
+            for hint in coordinator.hints():
                 fleet.send_hint(client, hint, QUEUE)
             return condition()
 
         return look
 
     def finished(*jobs: str) -> Callable[[], bool]:
-        return decided(lambda: {head.status(job) for job in jobs} == {Status.FINISHED})
+        return decided(lambda: {coordinator.status(job) for job in jobs} == {Status.FINISHED})
 
     def listening() -> set[int]:
         """The pids of the runners that count as listening."""
-        seen = head.client.fleet()
+        seen = coordinator.client.fleet()
         pids = {one.pid for one in seen.runners if not one.silent}
         assert sum(queue.listeners for queue in seen.queues if queue.name == QUEUE) == len(pids)
         return pids
 
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, concurrency=2, environ=UNHURRIED) as frozen:
         held = submit("until", path=str(tmp_path / "gate"))
-        wait_until(decided(lambda: head.status(held) is Status.RUNNING), 20, "one of its runners to work")
+        wait_until(decided(lambda: coordinator.status(held) is Status.RUNNING), 20, "one of its runners to work")
         with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=UNHURRIED) as other:
             # Given: one runner at work in the worker that freezes and one idle, for which it asked Redis for a hint.
             mine, others = {one.pid for one in frozen.runners}, {one.pid for one in other.runners}
@@ -69,13 +69,13 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
 
             # Then: it is sent again and taken by the other worker; and who is idle below the frozen one is not counted,
             wait_until(finished(*more), 20, "the jobs to end that were submitted after the freeze")
-            busy = {one.pid for one in head.client.fleet().runners if one.job == held}
+            busy = {one.pid for one in coordinator.client.fleet().runners if one.job == held}
             assert busy < mine
             wait_until(lambda: listening() == busy | others, 10, "the idle runner to fall silent")
             # nor who was at work, once that is done, which counts.
             (tmp_path / "gate").touch()
             wait_until(finished(held), 20, "the job to end that ran below the frozen process")
-            record = head.show(held).groups[0].members[0].record
+            record = coordinator.show(held).groups[0].members[0].record
             assert (record.epoch, record.losses) == (1, 0)
             wait_until(lambda: listening() == others, 10, "the other to fall silent")
 

@@ -18,7 +18,7 @@ import redis
 
 from tests.cli.conftest import Cli
 from tests.guarantees.shown_is_true.test_states import staged
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck.coordinator.client import Client, Submitted
@@ -39,27 +39,27 @@ LIMIT = 1.0  # seconds; see unstuck.coordinator.publishing.breaker
 SPEC = {"name": "nightly", "groups": [group("a")]}
 
 
-def done(head: Head, name: str) -> str:
+def done(coordinator: Coordinator, name: str) -> str:
     """A job that is to be published, with an output."""
-    job = head.submit(group("make"), name=name)
-    head.read()
-    (hint,) = head.hints(job)
-    head.claim(hint)
-    head.finish(hint.held_by("runner1"), staged(head, hint, name))
-    head.read()
+    job = coordinator.submit(group("make"), name=name)
+    coordinator.read()
+    (hint,) = coordinator.hints(job)
+    coordinator.claim(hint)
+    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, name))
+    coordinator.read()
     return job
 
 
-def looked_at(head: Head, job: str) -> Status:
+def looked_at(coordinator: Coordinator, job: str) -> Status:
     """Its status after one more look, at which its next try of publishing has come."""
-    head.redis.hset(head.keys.of(job).job, mapping={"publish_next": "1", "publish_heard": "0"})
-    head.reconciler.cache.clear()
-    head.reconciler.reconcile(job)
-    return head.status(job)
+    coordinator.redis.hset(coordinator.keys.of(job).job, mapping={"publish_next": "1", "publish_heard": "0"})
+    coordinator.reconciler.cache.clear()
+    coordinator.reconciler.reconcile(job)
+    return coordinator.status(job)
 
 
 @contextmanager
-def hanging(head: Head, tries: int) -> Iterator[list[str]]:
+def hanging(coordinator: Coordinator, tries: int) -> Iterator[list[str]]:
     """The first tries of publishing hang until the block is left; the names of the threads that they hang in."""
     inside: list[str] = []
     thaw, mutex = threading.Event(), threading.Lock()
@@ -72,52 +72,54 @@ def hanging(head: Head, tries: int) -> Iterator[list[str]]:
         if hangs:
             thaw.wait(60)
 
-    head.warehouses.before_publish = hang
+    coordinator.warehouses.before_publish = hang
     try:
         yield inside
     finally:
         thaw.set()
 
 
-def published(head: Head) -> list[str]:
-    warehouse = Warehouse(head.settings.warehouse)
+def published(coordinator: Coordinator) -> list[str]:
+    warehouse = Warehouse(coordinator.settings.warehouse)
     entries = [warehouse.entry(slot) for slot in range(1, warehouse.head() + 1)]
     return [entry.publish_id for entry in entries if entry is not None]
 
 
-def test_jobs_whose_publishing_hangs_leave_their_room_to_others(make_head: Callable[..., Head]) -> None:
-    head = make_head(background=Background(2, term=TERM))
-    with hanging(head, tries=2) as inside:
-        stuck = [done(head, name) for name in ("one", "two")]
+def test_jobs_whose_publishing_hangs_leave_their_room_to_others(make_coordinator: Callable[..., Coordinator]) -> None:
+    coordinator = make_coordinator(background=Background(2, term=TERM))
+    with hanging(coordinator, tries=2) as inside:
+        stuck = [done(coordinator, name) for name in ("one", "two")]
         wait_until(lambda: len(inside) == 2, 5, "two jobs to hang")
-        well = done(head, "well")
-        wait_until(lambda: looked_at(head, well) is Status.FINISHED, 10, "the third to have its turn", every=0.1)
-        assert [head.status(job) for job in stuck] == [Status.RUNNING] * 2
+        well = done(coordinator, "well")
+        wait_until(lambda: looked_at(coordinator, well) is Status.FINISHED, 10, "the third to have its turn", every=0.1)
+        assert [coordinator.status(job) for job in stuck] == [Status.RUNNING] * 2
     for job in stuck:
-        head.wait_for(job, Status.FINISHED)
+        coordinator.wait_for(job, Status.FINISHED)
 
 
-def test_a_publish_that_hangs_for_good_is_tried_again_by_the_same_coordinator(make_head: Callable[..., Head]) -> None:
-    head = make_head(background=Background(2, term=TERM))
-    with hanging(head, tries=1) as inside:
-        job = done(head, "one")
+def test_a_publish_that_hangs_for_good_is_tried_again_by_the_same_coordinator(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator(background=Background(2, term=TERM))
+    with hanging(coordinator, tries=1) as inside:
+        job = done(coordinator, "one")
         wait_until(lambda: len(inside) == 1, 5, "its publishing to hang")
-        wait_until(lambda: looked_at(head, job) is Status.FINISHED, 10, "a second try beside it", every=0.1)
-        assert published(head) == [job]
+        wait_until(lambda: looked_at(coordinator, job) is Status.FINISHED, 10, "a second try beside it", every=0.1)
+        assert published(coordinator) == [job]
     wait_until(lambda: not _publishers(), 10, "the first to come back")
-    assert published(head) == [job], "and to find its package in the log"
+    assert published(coordinator) == [job], "and to find its package in the log"
 
 
 def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_said(
-    make_head: Callable[..., Head],
+    make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    head, other = make_head(background=Background(2)), make_head()
-    with hanging(head, tries=1) as inside:
-        job = done(head, "one")
+    coordinator, other = make_coordinator(background=Background(2)), make_coordinator()
+    with hanging(coordinator, tries=1) as inside:
+        job = done(coordinator, "one")
         wait_until(lambda: len(inside) == 1, 5, "its publishing to hang")
-        assert [head.status(job), other.show(job).job.reason] == [Status.RUNNING, None]
-        _go_by(head, job, 120.0)
-        head.reconciler.reconcile(job)
+        assert [coordinator.status(job), other.show(job).job.reason] == [Status.RUNNING, None]
+        _go_by(coordinator, job, 120.0)
+        coordinator.reconciler.reconcile(job)
 
         seen = other.show(job)
         assert seen.job.reason is not None
@@ -129,20 +131,20 @@ def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_
         assert (why.tried, why.next.what) == (f"tried once: {told['text']}", "publishing is tried again")
         assert why.next.at == seen.job.publish_next
 
-        _go_by(head, job, 2.0)
-        head.reconciler.reconcile(job)
-        head.wait_for(job, Status.FINISHED)
-        assert published(head) == [job], "beside the one that still hangs"
+        _go_by(coordinator, job, 2.0)
+        coordinator.reconciler.reconcile(job)
+        coordinator.wait_for(job, Status.FINISHED)
+        assert published(coordinator) == [job], "beside the one that still hangs"
 
 
 def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_else(
-    make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job of ten thousand files on an object store takes an hour to look at each of them."""
     monkeypatch.setattr(publisher, "PROGRESS_EVERY", 0.0)
-    head = make_head(background=Background(2))
+    coordinator = make_coordinator(background=Background(2))
     asks, may_answer = threading.Semaphore(0), threading.Semaphore(0)
-    publish, begun = head.warehouses.publish, []
+    publish, begun = coordinator.warehouses.publish, []
 
     def long(state: JobState, answered: Callable[[], None]) -> PublishResult:
         begun.append(state.job.id)
@@ -154,45 +156,47 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
         may_answer.acquire()
         return publish(state, lambda: None)
 
-    monkeypatch.setattr(head.warehouses, "publish", long)
-    job = done(head, "one")
+    monkeypatch.setattr(coordinator.warehouses, "publish", long)
+    job = done(coordinator, "one")
     for _ in range(6):
         asks.acquire()
-        assert head.redis.time()[0] - head.show(job).job.publish_heard < 30, "it was heard of just now"
-        _go_by(head, job, 100.0)
-        head.reconciler.reconcile(job)
+        assert coordinator.redis.time()[0] - coordinator.show(job).job.publish_heard < 30, "it was heard of just now"
+        _go_by(coordinator, job, 100.0)
+        coordinator.reconciler.reconcile(job)
         may_answer.release()
-    head.wait_for(job, Status.FINISHED)
+    coordinator.wait_for(job, Status.FINISHED)
     assert begun == [job]
-    assert "PUBLISH_TROUBLE" not in head.events(job)
+    assert "PUBLISH_TROUBLE" not in coordinator.events(job)
 
 
-def _go_by(head: Head, job: str, seconds: float) -> None:
+def _go_by(coordinator: Coordinator, job: str, seconds: float) -> None:
     """As if so much time had gone by for this job's publishing, and somebody had looked after it meanwhile."""
-    keys, now = head.keys.of(job), head.redis.time()[0]
-    asked = float(str(head.redis.hget(keys.job, "publish_heard") or 0.0))
-    head.redis.hset(keys.job, "publish_next", str(now))
+    keys, now = coordinator.keys.of(job), coordinator.redis.time()[0]
+    asked = float(str(coordinator.redis.hget(keys.job, "publish_heard") or 0.0))
+    coordinator.redis.hset(keys.job, "publish_next", str(now))
     if asked:
-        head.redis.hset(keys.job, "publish_heard", str(asked - seconds))
-    head.reconciler.cache.clear()
+        coordinator.redis.hset(keys.job, "publish_heard", str(asked - seconds))
+    coordinator.reconciler.cache.clear()
 
 
 def _publishers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "publisher"]
 
 
-def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(make_head: Callable[..., Head]) -> None:
+def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """As one whose consumer died: see tests/chaos/test_coordinator_process.py."""
-    head = make_head(background=Background(2, term=3.0, most=2))
-    with hanging(head, tries=2) as inside:
+    coordinator = make_coordinator(background=Background(2, term=3.0, most=2))
+    with hanging(coordinator, tries=2) as inside:
         for name in ("one", "two"):
-            done(head, name)
+            done(coordinator, name)
         wait_until(lambda: len(inside) == 2, 5, "two jobs to hang")
-        head.consumer.step()
-        wait_until(lambda: head.reconciler.exhausted, 20, "their term to be over")
-        head.consumer._next_trim = 0.0
+        coordinator.consumer.step()
+        wait_until(lambda: coordinator.reconciler.exhausted, 20, "their term to be over")
+        coordinator.consumer._next_trim = 0.0
         with pytest.raises(PublishersExhausted):
-            head.consumer.step()
+            coordinator.consumer.step()
 
 
 # -- submit and retry ----------------------------------------------------------------------------------------------
@@ -214,19 +218,21 @@ def silent(warehouse: Path) -> Iterator[None]:
             kept.rename(known)
 
 
-def canceled(head: Head) -> str:
+def canceled(coordinator: Coordinator) -> str:
     """A job that may be retried."""
-    job = head.submit(group("a"))
-    head.client.cancel(job)
-    head.read()
-    assert head.status(job) is Status.CANCELED
+    job = coordinator.submit(group("a"))
+    coordinator.client.cancel(job)
+    coordinator.read()
+    assert coordinator.status(job) is Status.CANCELED
     return job
 
 
-def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_and_nothing_is_stored(head: Head) -> None:
-    job = canceled(head)
-    place = head.settings.warehouse
-    client = impatient(head)
+def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_and_nothing_is_stored(
+    coordinator: Coordinator,
+) -> None:
+    job = canceled(coordinator)
+    place = coordinator.settings.warehouse
+    client = impatient(coordinator)
     with silent(Path(place)):
         with pytest.raises(WarehouseSilent, match=f"job nightly is not stored: the warehouse {place} has not answered"):
             client.submit(SPEC)
@@ -237,9 +243,9 @@ def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_an
     assert client.submit(SPEC).new
 
 
-def impatient(head: Head) -> Client:
+def impatient(coordinator: Coordinator) -> Client:
     """A client that waits for a warehouse for a moment, and knows of none that hang."""
-    return Client(head.settings, redis_client=head.redis, breaker=CircuitBreaker(0.2))
+    return Client(coordinator.settings, redis_client=coordinator.redis, breaker=CircuitBreaker(0.2))
 
 
 def _hangs(place: Path) -> AbstractContextManager[None]:
@@ -266,14 +272,14 @@ def _broken(place: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("trouble", [_hangs, _gone, _broken])
 def test_what_was_stored_before_is_not_called_not_stored_since_the_warehouse_is_in_trouble_now(
-    head: Head, trouble: Callable[[Path], AbstractContextManager[None]]
+    coordinator: Coordinator, trouble: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
     """Whoever believed that would submit under another key, and the work would be done twice."""
-    place = Path(head.settings.warehouse)
-    old = canceled(head)
-    job, again = head.client.submit(SPEC, key="k").id, head.client.retry(old, reason="once more").id
+    place = Path(coordinator.settings.warehouse)
+    old = canceled(coordinator)
+    job, again = coordinator.client.submit(SPEC, key="k").id, coordinator.client.retry(old, reason="once more").id
     with trouble(place):
-        client = impatient(head)
+        client = impatient(coordinator)
         assert client.submit(SPEC, key="k") == Submitted(job, new=False)
         assert client.retry(old) == Submitted(again, new=False)
         with pytest.raises(KeyConflict, match=f"the key 'k' belongs to job {job}"):
@@ -293,24 +299,26 @@ def _slow_to_list(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) 
     monkeypatch.setattr(Files, "names", names)
 
 
-def test_a_log_that_takes_long_to_list_is_waited_for(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, client = canceled(head), impatient(head)
+def test_a_log_that_takes_long_to_list_is_waited_for(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, client = canceled(coordinator), impatient(coordinator)
     _slow_to_list(monkeypatch, lambda: time.sleep(0.5))  # more than its breaker with a read
     assert client.submit(SPEC).new
     assert client.retry(job).new
 
 
 def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
-    head: Head, monkeypatch: pytest.MonkeyPatch
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thaw = threading.Event()
     _slow_to_list(monkeypatch, thaw.wait)
     monkeypatch.setattr("unstuck.coordinator.client.LISTING", 0.4)
     with pytest.raises(WarehouseSilent, match=r"job nightly is not stored: the warehouse \S+ has not .* within 0.4s"):
-        impatient(head).submit(SPEC)
+        impatient(coordinator).submit(SPEC)
     thaw.set()
-    assert head.client.jobs() == []
-    assert not (Path(head.settings.warehouse) / ID_FILE).exists(), "no warehouse was made of which nobody is told"
+    assert coordinator.client.jobs() == []
+    assert not (Path(coordinator.settings.warehouse) / ID_FILE).exists(), (
+        "no warehouse was made of which nobody is told"
+    )
 
 
 IMPATIENT = (
@@ -318,20 +326,20 @@ IMPATIENT = (
 )
 
 
-def test_the_command_line_says_that_a_warehouse_hangs_and_ends(head: Head, tmp_path: Path) -> None:
-    job, cli = canceled(head), Cli(head.settings.redis_url, tmp_path)
+def test_the_command_line_says_that_a_warehouse_hangs_and_ends(coordinator: Coordinator, tmp_path: Path) -> None:
+    job, cli = canceled(coordinator), Cli(coordinator.settings.redis_url, tmp_path)
     (cli.folder / "nightly.json").write_text(json.dumps(SPEC))
 
     main = [sys.executable, "-c", IMPATIENT + "from unstuck.coordinator.cli import main; main()"]
     told = {"env": cli.env, "cwd": cli.folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with silent(Path(head.settings.warehouse)):
+    with silent(Path(coordinator.settings.warehouse)):
         both = [subprocess.Popen([*main, *words], **told) for words in (("submit", "nightly.json"), ("retry", job))]
         (out1, submit), (out2, retry) = (one.communicate() for one in both)
     assert [one.returncode for one in both] == [2, 4]
     assert submit.startswith("job nightly is not stored: the warehouse ")
     assert retry.startswith(f"job {job} is not retried: the warehouse ")
     assert (out1, out2) == ("", "")
-    assert len(head.client.jobs()) == 1
+    assert len(coordinator.client.jobs()) == 1
 
 
 def test_submits_by_message_that_hang_hold_up_no_other_command(

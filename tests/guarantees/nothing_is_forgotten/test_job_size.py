@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.guarantees.users_word_is_final.test_force_stop import act
-from tests.support.coordinator import SUCCEEDED, Head, group
+from tests.support.coordinator import SUCCEEDED, Coordinator, group
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec, SpecError
@@ -27,10 +27,10 @@ VALUES = st.recursive(
 )
 
 
-def bytes_of(head: Head, job: str) -> int:
+def bytes_of(coordinator: Coordinator, job: str) -> int:
     """What the job takes in the store, by its own account."""
-    keys = head.keys.of(job)
-    return sum(int(head.redis.memory_usage(key, samples=0) or 0) for key in (keys.job, keys.plans))
+    keys = coordinator.keys.of(job)
+    return sum(int(coordinator.redis.memory_usage(key, samples=0) or 0) for key in (keys.job, keys.plans))
 
 
 @given(VALUES)
@@ -42,53 +42,55 @@ def test_whatever_is_packed_comes_back_as_it_was(value: Any) -> None:
     assert len(json.dumps(packed)) < 2 * LONG or json.dumps(value).count("x" * LONG) != 1
 
 
-def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(head: Head, tmp_path: Path) -> None:
+def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
     groups = "".join(f"- {{name: g{n}, steps: [{{sql: *text, output: o{n}}}]}}\n" for n in range(100))
     first = f'- {{name: first, steps: [{{sql: &text "{SQL}", output: first}}]}}\n'
     (tmp_path / "s.yaml").write_text(f"name: x\ngroups:\n{first}{groups}")
-    job = head.client.submit(tmp_path / "s.yaml").id
-    assert bytes_of(head, job) < 2 * len(SQL)
-    head.reconciler.reconcile(job, due=True)
-    hints = head.hints(job)
+    job = coordinator.client.submit(tmp_path / "s.yaml").id
+    assert bytes_of(coordinator, job) < 2 * len(SQL)
+    coordinator.reconciler.reconcile(job, due=True)
+    hints = coordinator.hints(job)
     assert len(hints) > 10
     for hint in hints[:3]:
-        order = head.claim(hint).order
+        order = coordinator.claim(hint).order
         assert order is not None
         assert order.group.steps[0].sql == SQL
-    assert head.client.show(job).job.written()["groups"][5]["steps"][0]["sql"] == SQL
+    assert coordinator.client.show(job).job.written()["groups"][5]["steps"][0]["sql"] == SQL
 
 
-def test_an_sql_file_that_many_steps_name_is_stored_once(head: Head, tmp_path: Path) -> None:
+def test_an_sql_file_that_many_steps_name_is_stored_once(coordinator: Coordinator, tmp_path: Path) -> None:
     (tmp_path / "q.sql").write_text(SQL)
     groups = [{"name": f"g{n}", "steps": [{"sql_file": "q.sql", "output": f"o{n}"}]} for n in range(100)]
     (tmp_path / "s.json").write_text(json.dumps({"name": "x", "groups": groups}))
-    job = head.client.submit(tmp_path / "s.json").id
-    assert bytes_of(head, job) < 2 * len(SQL)
+    job = coordinator.client.submit(tmp_path / "s.json").id
+    assert bytes_of(coordinator, job) < 2 * len(SQL)
 
 
-def test_a_text_that_looks_like_a_reference_is_the_users_own(head: Head) -> None:
+def test_a_text_that_looks_like_a_reference_is_the_users_own(coordinator: Coordinator) -> None:
     secret = "s" * 2000
     packer = Packer()
     reference = packer.pack(secret)
     params = {"a": secret, "b": reference, "c": f'x"{reference}', "d": "\0", "e": {"\0k": [reference]}}
-    job = head.submit(group("a", params=params))
-    head.reconciler.reconcile(job, due=True)
-    (hint,) = head.hints(job)
-    order = head.claim(hint).order
+    job = coordinator.submit(group("a", params=params))
+    coordinator.reconciler.reconcile(job, due=True)
+    (hint,) = coordinator.hints(job)
+    order = coordinator.claim(hint).order
     assert order is not None
     assert order.params == params
-    assert head.show(job).job.written()["groups"][0]["params"] == params
+    assert coordinator.show(job).job.written()["groups"][0]["params"] == params
 
 
-def test_an_order_whose_text_is_gone_is_unreadable_and_no_other(head: Head) -> None:
-    job = head.submit(group("a", params={"a": "s" * 2000}))
-    head.reconciler.reconcile(job, due=True)
-    record = head.keys.of(job).job
-    (text,) = (name for name in head.redis.hkeys(record) if name.startswith("text:"))
-    head.redis.hdel(record, text)
-    (hint,) = head.hints(job)
+def test_an_order_whose_text_is_gone_is_unreadable_and_no_other(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a", params={"a": "s" * 2000}))
+    coordinator.reconciler.reconcile(job, due=True)
+    record = coordinator.keys.of(job).job
+    (text,) = (name for name in coordinator.redis.hkeys(record) if name.startswith("text:"))
+    coordinator.redis.hdel(record, text)
+    (hint,) = coordinator.hints(job)
     with pytest.raises(OrderUnreadable):
-        _ = head.claim(hint).order
+        _ = coordinator.claim(hint).order
 
 
 def big(n: int, size: int) -> str:
@@ -125,40 +127,40 @@ def big(n: int, size: int) -> str:
     ids=["texts", "fork values", "defaults"],
 )
 def test_a_job_that_is_too_large_is_refused_by_its_largest_part_and_nothing_is_stored(
-    head: Head, spec: dict[str, Any], message: str
+    coordinator: Coordinator, spec: dict[str, Any], message: str
 ) -> None:
-    stored = set(head.redis.keys())
+    stored = set(coordinator.redis.keys())
     with pytest.raises(SpecError, match=message):
-        head.client.submit({"name": "x", **spec})
-    assert set(head.redis.keys()) == stored
+        coordinator.client.submit({"name": "x", **spec})
+    assert set(coordinator.redis.keys()) == stored
     with pytest.raises(SpecError, match=message):
         compile_to_store(JobSpec.model_validate({"name": "x", **spec}))
 
 
-def test_alter_holds_the_bound_and_gives_runners_the_new_text(head: Head) -> None:
-    job = head.submit(group("a", params={"a": "old" * 1000}), params={"b": 1})
-    head.client.pause(job)
-    head.reconciler.reconcile(job, due=True)
-    assert head.client.alter(job, {"groups.a.params.a": "new" * 1000}).answer == "DONE"
-    before = head.show(job).job
+def test_alter_holds_the_bound_and_gives_runners_the_new_text(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a", params={"a": "old" * 1000}), params={"b": 1})
+    coordinator.client.pause(job)
+    coordinator.reconciler.reconcile(job, due=True)
+    assert coordinator.client.alter(job, {"groups.a.params.a": "new" * 1000}).answer == "DONE"
+    before = coordinator.show(job).job
     with pytest.raises(SpecError, match=r"the job would take .* largest part is (a text|what was altered so far)"):
-        head.client.alter(job, {"groups.a.conf.k": "v" * (MAX_JOB_BYTES // 2)})
-    assert head.show(job).job == before
-    head.client.resume(job)
-    head.reconciler.reconcile(job, due=True)
-    (hint,) = head.hints(job)
-    order = head.claim(hint).order
+        coordinator.client.alter(job, {"groups.a.conf.k": "v" * (MAX_JOB_BYTES // 2)})
+    assert coordinator.show(job).job == before
+    coordinator.client.resume(job)
+    coordinator.reconciler.reconcile(job, due=True)
+    (hint,) = coordinator.hints(job)
+    order = coordinator.claim(hint).order
     assert order is not None
     assert order.params["a"] == "new" * 1000
 
 
-def test_a_retry_of_a_job_with_shared_texts_is_the_same_work(head: Head) -> None:
-    job = head.submit(group("a", params={"a": "x" * 5000}))
-    head.client.cancel(job)
-    act(head, job)
-    again = head.client.retry(job).id
-    assert head.show(again).job.written() == head.show(job).job.written()
-    assert head.client.retry(job).id == again
+def test_a_retry_of_a_job_with_shared_texts_is_the_same_work(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a", params={"a": "x" * 5000}))
+    coordinator.client.cancel(job)
+    act(coordinator, job)
+    again = coordinator.client.retry(job).id
+    assert coordinator.show(again).job.written() == coordinator.show(job).job.written()
+    assert coordinator.client.retry(job).id == again
 
 
 # --- dynamic forks
@@ -171,32 +173,32 @@ def feeding(*names: str) -> list[dict[str, Any]]:
     return [group("a"), *forks]
 
 
-def fed(head: Head, job: str, values: dict[str, list[Any]]) -> None:
-    head.reconciler.reconcile(job, due=True)
-    (hint,) = head.hints(job)
+def fed(coordinator: Coordinator, job: str, values: dict[str, list[Any]]) -> None:
+    coordinator.reconciler.reconcile(job, due=True)
+    (hint,) = coordinator.hints(job)
     keys = {f"a.{name}": every for name, every in values.items()}
-    assert head.work(hint, Outcome(OutcomeKind.SUCCEEDED, staging=SUCCEEDED.staging, forks=keys)) == "APPLIED"
+    assert coordinator.work(hint, Outcome(OutcomeKind.SUCCEEDED, staging=SUCCEEDED.staging, forks=keys)) == "APPLIED"
     for _ in range(3):
-        head.reconciler.reconcile(job, due=True)
+        coordinator.reconciler.reconcile(job, due=True)
 
 
-def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reason(head: Head) -> None:
-    job = head.submit(*feeding("v", "w"))
-    fed(head, job, {name: [big(n, 9000) for n in range(1000)] for name in "vw"})
-    view = head.show(job)
+def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reason(coordinator: Coordinator) -> None:
+    job = coordinator.submit(*feeding("v", "w"))
+    fed(coordinator, job, {name: [big(n, 9000) for n in range(1000)] for name in "vw"})
+    view = coordinator.show(job)
     assert (view.job.status, view.groups[2].census) == (Status.FAILED, {"FAILED": 1})
     assert view.job.reason is not None
     assert (
         "with the values of f1 (8.6 MB) those of all dynamic forks of the job would take 17.2 MB; at most 16.0 MB"
         in (view.job.reason.text)
     )
-    assert head.redis.hkeys(head.keys.of(job).forks) == ["f0"]
+    assert coordinator.redis.hkeys(coordinator.keys.of(job).forks) == ["f0"]
 
 
-def test_dynamic_forks_with_too_many_members_in_all_fail_with_a_reason(head: Head) -> None:
-    job = head.submit(*feeding(*["v"] * 12), on_failure="finish_others", max_parallel=1)
-    fed(head, job, {"v": list(range(10_000))})
-    view = head.show(job)
+def test_dynamic_forks_with_too_many_members_in_all_fail_with_a_reason(coordinator: Coordinator) -> None:
+    job = coordinator.submit(*feeding(*["v"] * 12), on_failure="finish_others", max_parallel=1)
+    fed(coordinator, job, {"v": list(range(10_000))})
+    view = coordinator.show(job)
     failed = [fork for fork in view.groups if fork.census == {"FAILED": 1}]
     assert view.total < 111_000
     assert [fork.name for fork in failed] == ["f10", "f11"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store import reports
 from unstuck.coordinator.store.reports import DEAD_KEPT, ReportStream
@@ -24,35 +24,35 @@ def upgraded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr("unstuck.tasks.protocol.report.SCHEMA_VERSION", 2)
 
 
-def left(head: Head) -> str:
-    return head.keys.newer_reports("2")
+def left(coordinator: Coordinator) -> str:
+    return coordinator.keys.newer_reports("2")
 
 
-def leave(head: Head, count: int) -> None:
+def leave(coordinator: Coordinator, count: int) -> None:
     """As an older coordinator does with reports of schema 2."""
-    with head.redis.pipeline(transaction=False) as pipe:
+    with coordinator.redis.pipeline(transaction=False) as pipe:
         for number in range(count):
-            pipe.xadd(head.keys.reports, {"v": 2, "id": f"event{number}"})
+            pipe.xadd(coordinator.keys.reports, {"v": 2, "id": f"event{number}"})
         pipe.execute()
-    while entries := head.stream.read(500, 0.001):
-        head.stream.leave_for_newer(entries, 2)
-    assert head.redis.xlen(left(head)) >= count
+    while entries := coordinator.stream.read(500, 0.001):
+        coordinator.stream.leave_for_newer(entries, 2)
+    assert coordinator.redis.xlen(left(coordinator)) >= count
 
 
-def came_back(head: Head) -> list[str]:
+def came_back(coordinator: Coordinator) -> list[str]:
     """Events of all reports that wait to be read."""
-    return [entry.fields["id"] for entry in all_unread(head)]
+    return [entry.fields["id"] for entry in all_unread(coordinator)]
 
 
-def all_unread(head: Head) -> Iterator[reports.Entry]:
-    while entries := head.stream.read(500, 0.001):
+def all_unread(coordinator: Coordinator) -> Iterator[reports.Entry]:
+    while entries := coordinator.stream.read(500, 0.001):
         yield from entries
 
 
 def test_an_upgraded_coordinator_applies_what_an_older_one_had_left(
-    make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch, upgraded: Callable[[], None]
+    make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch, upgraded: Callable[[], None]
 ) -> None:
-    older = make_head()
+    older = make_coordinator()
     job = older.submit(group("only"))
     older.read()
     monkeypatch.setattr("unstuck.tasks.protocol.lease.SCHEMA_VERSION", 2)  # the workers are upgraded first
@@ -63,51 +63,55 @@ def test_an_upgraded_coordinator_applies_what_an_older_one_had_left(
     assert older.redis.xlen(left(older)) == 2
 
     upgraded()
-    newer = make_head()
+    newer = make_coordinator()
     newer.read()
     assert newer.status(job) is Status.FINISHED
     assert not newer.redis.exists(left(newer)), "nothing waits any more"
     assert newer.client.queries.counters()["READMITTED"] == 2
 
 
-def test_a_coordinator_that_cannot_read_them_leaves_them_where_they_are(make_head: Callable[..., Head]) -> None:
-    older = make_head()
+def test_a_coordinator_that_cannot_read_them_leaves_them_where_they_are(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    older = make_coordinator()
     leave(older, 3)
-    make_head()
+    make_coordinator()
     older.stream.readmit()
     assert older.redis.xlen(left(older)) == 3
     assert came_back(older) == []
 
 
 def test_what_an_older_one_leaves_beside_a_newer_one_comes_back_without_a_restart(
-    head: Head, upgraded: Callable[[], None]
+    coordinator: Coordinator, upgraded: Callable[[], None]
 ) -> None:
     upgraded()
-    head.stream.open()
-    leave(head, 3)
-    head.consumer.step()  # the first round of a consumer tidies up
-    assert not head.redis.exists(left(head))
+    coordinator.stream.open()
+    leave(coordinator, 3)
+    coordinator.consumer.step()  # the first round of a consumer tidies up
+    assert not coordinator.redis.exists(left(coordinator))
 
 
-def test_two_that_open_at_once_bring_each_report_back_once(head: Head, upgraded: Callable[[], None]) -> None:
-    leave(head, COUNT)
+def test_two_that_open_at_once_bring_each_report_back_once(
+    coordinator: Coordinator, upgraded: Callable[[], None]
+) -> None:
+    leave(coordinator, COUNT)
     upgraded()
-    streams = [ReportStream(head.redis, head.keys, f"host:{n}:x") for n in range(2)]
+    streams = [ReportStream(coordinator.redis, coordinator.keys, f"host:{n}:x") for n in range(2)]
     threads = [threading.Thread(target=one.open) for one in streams]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(came_back(head)) == sorted(f"event{n}" for n in range(COUNT))
+    assert sorted(came_back(coordinator)) == sorted(f"event{n}" for n in range(COUNT))
 
 
 def test_one_that_dies_in_the_middle_is_followed_by_one_that_brings_the_rest(
-    head: Head, upgraded: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    coordinator: Coordinator, upgraded: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave(head, COUNT)
+    leave(coordinator, COUNT)
     upgraded()
     monkeypatch.setattr(reports, "READMITTED_AT_ONCE", 100)
-    first = ReportStream(head.redis, head.keys, "host:1:x")
+    first = ReportStream(coordinator.redis, coordinator.keys, "host:1:x")
     whole, steps = first._readmit, iter(range(3))
 
     def dies(**given: Any) -> Any:
@@ -119,42 +123,42 @@ def test_one_that_dies_in_the_middle_is_followed_by_one_that_brings_the_rest(
     monkeypatch.setattr(first, "_readmit", dies)
     with pytest.raises(redis.ConnectionError):
         first.open()
-    assert head.redis.xlen(left(head)) == COUNT - 300
-    ReportStream(head.redis, head.keys, "host:2:x").open()
-    assert sorted(came_back(head)) == sorted(f"event{n}" for n in range(COUNT))
+    assert coordinator.redis.xlen(left(coordinator)) == COUNT - 300
+    ReportStream(coordinator.redis, coordinator.keys, "host:2:x").open()
+    assert sorted(came_back(coordinator)) == sorted(f"event{n}" for n in range(COUNT))
 
 
 def test_what_is_no_report_is_parked_and_keeps_no_coordinator_from_opening(
-    head: Head, upgraded: Callable[[], None]
+    coordinator: Coordinator, upgraded: Callable[[], None]
 ) -> None:
     for text in ("{}", "not JSON", "[1, 2]", "7", '{"hello": "world"}'):
-        head.redis.xadd(left(head), {"reason": "written by hand", "report": text})
-    head.redis.xadd(left(head), {"hello": "world"})
-    leave(head, 1)
+        coordinator.redis.xadd(left(coordinator), {"reason": "written by hand", "report": text})
+    coordinator.redis.xadd(left(coordinator), {"hello": "world"})
+    leave(coordinator, 1)
     upgraded()
-    head.stream.open()
-    assert not head.redis.exists(left(head))
-    entries = list(all_unread(head))
+    coordinator.stream.open()
+    assert not coordinator.redis.exists(left(coordinator))
+    entries = list(all_unread(coordinator))
     assert [entry.fields["id"] for entry in entries if "id" in entry.fields] == ["event0"]
-    head.consumer.apply(entry for entry in entries if "id" not in entry.fields)
-    assert [dead.reason.split(":")[0] for dead in head.stream.dead_letters()] == ["UNREADABLE"] * 6
+    coordinator.consumer.apply(entry for entry in entries if "id" not in entry.fields)
+    assert [dead.reason.split(":")[0] for dead in coordinator.stream.dead_letters()] == ["UNREADABLE"] * 6
 
 
-def test_no_number_of_them_pushes_an_older_one_out(head: Head) -> None:
-    with head.redis.pipeline(transaction=False) as pipe:
+def test_no_number_of_them_pushes_an_older_one_out(coordinator: Coordinator) -> None:
+    with coordinator.redis.pipeline(transaction=False) as pipe:
         for number in range(2 * DEAD_KEPT):
-            pipe.xadd(left(head), {"reason": "newer", "report": f'{{"id": "{number}"}}'})
+            pipe.xadd(left(coordinator), {"reason": "newer", "report": f'{{"id": "{number}"}}'})
         pipe.execute()
-    leave(head, 1)
-    assert head.redis.xlen(left(head)) == 2 * DEAD_KEPT + 1
+    leave(coordinator, 1)
+    assert coordinator.redis.xlen(left(coordinator)) == 2 * DEAD_KEPT + 1
 
 
 def test_a_foreign_entry_of_thousands_of_fields_keeps_no_coordinator_from_starting(
-    head: Head, upgraded: Callable[[], None]
+    coordinator: Coordinator, upgraded: Callable[[], None]
 ) -> None:
     foreign = json.dumps({f"field{number}": number for number in range(9_000)})
-    head.redis.xadd(left(head), {"reason": "newer", "report": foreign})
-    leave(head, 1)
+    coordinator.redis.xadd(left(coordinator), {"reason": "newer", "report": foreign})
+    leave(coordinator, 1)
     upgraded()
-    head.stream.open()
-    assert "event0" in [entry.fields.get("id") for entry in all_unread(head)]
+    coordinator.stream.open()
+    assert "event0" in [entry.fields.get("id") for entry in all_unread(coordinator)]

@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 import unstuck.tasks.watchdog.__main__ as watchdog
 from tests.support import fleet
-from tests.support.coordinator import SUCCEEDED, Head, failed, group
+from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.failpoints import Once, armed
 from tests.support.servers import RedisServer
 from unstuck.coordinator.commands.job import Command
@@ -60,21 +60,23 @@ def lossy(redis_server: RedisServer) -> redis.Redis:
     return redis.Redis(connection_pool=pool)
 
 
-def queued(head: Head, **more: object) -> tuple[str, object]:
-    job = head.submit(group("only", **more))
-    head.read()
-    (hint,) = head.hints()
+def queued(coordinator: Coordinator, **more: object) -> tuple[str, object]:
+    job = coordinator.submit(group("only", **more))
+    coordinator.read()
+    (hint,) = coordinator.hints()
     return job, hint
 
 
-def test_one_hint_delivered_to_many_workers_at_once_is_claimed_once(head: Head, redis_server: RedisServer) -> None:
-    _, hint = queued(head)
+def test_one_hint_delivered_to_many_workers_at_once_is_claimed_once(
+    coordinator: Coordinator, redis_server: RedisServer
+) -> None:
+    _, hint = queued(coordinator)
     answers: list[str] = []
     start = threading.Barrier(8)
 
     def worker(number: int) -> None:
         with connect(redis_server.url) as client:
-            lease = Lease(client, head.keys, 15)
+            lease = Lease(client, coordinator.keys, 15)
             client.ping()
             start.wait()
             answers.append(lease.claim(hint, f"runner{number}", "host", f"e{number}").answer)  # type: ignore[arg-type]
@@ -88,10 +90,10 @@ def test_one_hint_delivered_to_many_workers_at_once_is_claimed_once(head: Head, 
 
 
 def test_a_claim_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_nobody(
-    head: Head, lossy: redis.Redis
+    coordinator: Coordinator, lossy: redis.Redis
 ) -> None:
-    job, hint = queued(head)
-    lease = Lease(lossy, head.keys, 15)
+    job, hint = queued(coordinator)
+    lease = Lease(lossy, coordinator.keys, 15)
     lossy.ping()
     LosesReplies.armed = 1
     claim = lease.claim(hint, "runner1", "host", "event1")  # type: ignore[arg-type]
@@ -99,20 +101,20 @@ def test_a_claim_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_
     assert claim.answer == "CLAIMED"
     assert claim.order is not None
 
-    assert head.claim(hint, "runner2").answer == "STALE"  # type: ignore[arg-type]
-    head.read()
-    record = head.show(job).groups[0].members[0].record
+    assert coordinator.claim(hint, "runner2").answer == "STALE"  # type: ignore[arg-type]
+    coordinator.read()
+    record = coordinator.show(job).groups[0].members[0].record
     assert (record.state, record.epoch, record.failures, record.losses) == (GroupState.RUNNING, 1, 0, 0)
-    assert head.events(job, "only") == ["QUEUED", "RUNNING"]
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"]
 
 
 def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_hints_are_sent(
-    make_head: Callable[..., Head], lossy: redis.Redis
+    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis
 ) -> None:
-    head = make_head(client=lossy)
-    job = head.submit(group("first"), group("second", "first"))
-    head.read()
-    commit = head.store.commit
+    coordinator = make_coordinator(client=lossy)
+    job = coordinator.submit(group("first"), group("second", "first"))
+    coordinator.read()
+    commit = coordinator.store.commit
     answers: list[CommitAnswer] = []
 
     def lose_the_reply(*args: object) -> CommitAnswer:
@@ -120,125 +122,127 @@ def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_hints_are_sent(
         answers.append(commit(*args))  # type: ignore[arg-type]
         return answers[-1]
 
-    head.store.commit = lose_the_reply  # type: ignore[method-assign, assignment]
-    head.work(head.hints()[0])
-    head.read()
+    coordinator.store.commit = lose_the_reply  # type: ignore[method-assign, assignment]
+    coordinator.work(coordinator.hints()[0])
+    coordinator.read()
 
     assert LosesReplies.lost >= 1
     assert answers[0] is CommitAnswer.APPLIED
-    assert [hint.group for hint in head.sent] == ["second"]
-    assert head.events(job) == ["SUBMITTED", "QUEUED", "RUNNING", "SUCCEEDED", "QUEUED"]
+    assert [hint.group for hint in coordinator.sent] == ["second"]
+    assert coordinator.events(job) == ["SUBMITTED", "QUEUED", "RUNNING", "SUCCEEDED", "QUEUED"]
 
 
-def test_a_submit_whose_reply_was_lost_makes_one_job(make_head: Callable[..., Head], lossy: redis.Redis) -> None:
-    head = make_head(client=lossy)
-    head.submit(group("only"), name="warm")
-    submit, lost = head.client._store._submit, []
+def test_a_submit_whose_reply_was_lost_makes_one_job(
+    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis
+) -> None:
+    coordinator = make_coordinator(client=lossy)
+    coordinator.submit(group("only"), name="warm")
+    submit, lost = coordinator.client._store._submit, []
 
     def lose_the_reply(job: str, **values: object) -> object:
         LosesReplies.armed = 1
         lost.append(job)
         return submit(job, **values)
 
-    head.client._store._submit = lose_the_reply
-    job = head.submit(group("only"), name="lossy")
+    coordinator.client._store._submit = lose_the_reply
+    job = coordinator.submit(group("only"), name="lossy")
     assert lost == [job]
-    assert [line.id for line in head.client.jobs(name="lossy")] == [job]
-    assert head.events(job) == ["SUBMITTED"]
+    assert [line.id for line in coordinator.client.jobs(name="lossy")] == [job]
+    assert coordinator.events(job) == ["SUBMITTED"]
 
 
-def test_a_finish_whose_reply_was_lost_counts_once(head: Head, lossy: redis.Redis) -> None:
-    job, hint = queued(head)
-    head.claim(hint)  # type: ignore[arg-type]
-    lease = Lease(lossy, head.keys, 15)
+def test_a_finish_whose_reply_was_lost_counts_once(coordinator: Coordinator, lossy: redis.Redis) -> None:
+    job, hint = queued(coordinator)
+    coordinator.claim(hint)  # type: ignore[arg-type]
+    lease = Lease(lossy, coordinator.keys, 15)
     lossy.ping()
     LosesReplies.armed = 1
     assert lease.finish(hint.held_by("runner1"), SUCCEEDED, "event") == "DUPLICATE"  # type: ignore[attr-defined]
-    head.read()
-    assert head.status(job) is Status.FINISHED
-    assert head.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
+    coordinator.read()
+    assert coordinator.status(job) is Status.FINISHED
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
-def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(head: Head) -> None:
+def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(coordinator: Coordinator) -> None:
     """The watchdog says it again until it is answered, with the same event: the first time was heard already."""
-    job, hint = queued(head, worker_losses=1)
-    head.claim(hint)  # type: ignore[arg-type]
+    job, hint = queued(coordinator, worker_losses=1)
+    coordinator.claim(hint)  # type: ignore[arg-type]
 
     def lose_the_reply() -> None:
         raise redis.ConnectionError("the reply was lost")
 
     with armed(loss := Once(lose_the_reply, [Point.AFTER_FINISH])):
-        watchdog._report(Lease(head.redis, head.keys, 15), hint.held_by("runner1"), LOST)  # type: ignore[attr-defined]
+        watchdog._report(Lease(coordinator.redis, coordinator.keys, 15), hint.held_by("runner1"), LOST)  # type: ignore[attr-defined]
     assert loss.at is Point.AFTER_FINISH
-    head.read()
-    assert head.status(job) is Status.FAILED
-    assert [report["kind"] for report in fleet.reports(head.redis)] == ["claimed", "lost"]
-    assert head.events(job, "only") == ["QUEUED", "RUNNING", "FAILED"]
+    coordinator.read()
+    assert coordinator.status(job) is Status.FAILED
+    assert [report["kind"] for report in fleet.reports(coordinator.redis)] == ["claimed", "lost"]
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "FAILED"]
 
 
-def lapse(head: Head, job: str, group_id: str = "only") -> None:
+def lapse(coordinator: Coordinator, job: str, group_id: str = "only") -> None:
     """As if the lease had run out long ago, under a sweep that was alive all the time."""
-    keys = head.keys.of(job)
-    attempt = json.loads(str(head.redis.hget(keys.attempts, group_id)))
-    head.redis.hset(keys.attempts, group_id, json.dumps({**attempt, "lease": 1.0}))
-    head.store.tick(head.settings.sweep_every, head.settings.lease_ttl)
-    head.redis.hset(head.keys.alive, "grace_until", "0")
+    keys = coordinator.keys.of(job)
+    attempt = json.loads(str(coordinator.redis.hget(keys.attempts, group_id)))
+    coordinator.redis.hset(keys.attempts, group_id, json.dumps({**attempt, "lease": 1.0}))
+    coordinator.store.tick(coordinator.settings.sweep_every, coordinator.settings.lease_ttl)
+    coordinator.redis.hset(coordinator.keys.alive, "grace_until", "0")
 
 
-def test_a_lapsed_lease_is_taken_over_with_a_new_epoch(head: Head) -> None:
-    job, hint = queued(head)
-    head.claim(hint)  # type: ignore[arg-type]
-    head.read()
-    lapse(head, job)
+def test_a_lapsed_lease_is_taken_over_with_a_new_epoch(coordinator: Coordinator) -> None:
+    job, hint = queued(coordinator)
+    coordinator.claim(hint)  # type: ignore[arg-type]
+    coordinator.read()
+    lapse(coordinator, job)
 
-    head.reconciler.reconcile(job)
+    coordinator.reconciler.reconcile(job)
 
-    (again,) = head.hints()
+    (again,) = coordinator.hints()
     assert (again.epoch, again.nonce != hint.nonce) == (2, True)  # type: ignore[attr-defined]
-    assert head.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
-    assert head.finish(hint.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
-    record = head.show(job).groups[0].members[0].record
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
+    assert coordinator.finish(hint.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
+    record = coordinator.show(job).groups[0].members[0].record
     assert (record.losses, record.failures) == (1, 0), "a lost worker never eats a user's retry"
 
 
-def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(head: Head) -> None:
+def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(coordinator: Coordinator) -> None:
     """What was concluded from absence is checked again inside the commit."""
-    job, hint = queued(head)
-    head.claim(hint)  # type: ignore[arg-type]
-    head.read()
-    lapse(head, job)
-    commit = head.store.commit
+    job, hint = queued(coordinator)
+    coordinator.claim(hint)  # type: ignore[arg-type]
+    coordinator.read()
+    lapse(coordinator, job)
+    commit = coordinator.store.commit
     answers: list[CommitAnswer] = []
 
     def finish_first(*args: object) -> CommitAnswer:
         if not answers:
-            assert head.finish(hint.held_by("runner1")) == "APPLIED"  # type: ignore[attr-defined]
+            assert coordinator.finish(hint.held_by("runner1")) == "APPLIED"  # type: ignore[attr-defined]
         answers.append(commit(*args))  # type: ignore[arg-type]
         return answers[-1]
 
-    head.store.commit = finish_first  # type: ignore[method-assign, assignment]
-    head.reconciler.reconcile(job)
+    coordinator.store.commit = finish_first  # type: ignore[method-assign, assignment]
+    coordinator.reconciler.reconcile(job)
 
     assert answers[0] is CommitAnswer.GUARDED
-    assert head.status(job) is Status.FINISHED
-    assert head.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"], "no trace of the refused takeover"
-    assert not head.sent
+    assert coordinator.status(job) is Status.FINISHED
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"], "no trace of the refused takeover"
+    assert not coordinator.sent
 
 
-def test_a_renewal_between_load_and_commit_refuses_the_takeover(head: Head) -> None:
-    job, hint = queued(head)
-    head.claim(hint)  # type: ignore[arg-type]
-    head.read()
-    lapse(head, job)
-    commit = head.store.commit
+def test_a_renewal_between_load_and_commit_refuses_the_takeover(coordinator: Coordinator) -> None:
+    job, hint = queued(coordinator)
+    coordinator.claim(hint)  # type: ignore[arg-type]
+    coordinator.read()
+    lapse(coordinator, job)
+    commit = coordinator.store.commit
 
     def renew_first(*args: object) -> CommitAnswer:
-        assert head.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+        assert coordinator.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
         return commit(*args)  # type: ignore[arg-type]
 
-    head.store.commit = renew_first  # type: ignore[method-assign, assignment]
-    head.reconciler.reconcile(job)
-    assert head.events(job, "only") == ["QUEUED", "RUNNING"]
+    coordinator.store.commit = renew_first  # type: ignore[method-assign, assignment]
+    coordinator.reconciler.reconcile(job)
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"]
 
 
 @pytest.mark.parametrize(
@@ -247,130 +251,140 @@ def test_a_renewal_between_load_and_commit_refuses_the_takeover(head: Head) -> N
     ids=["the sweep has died", "the clock was set back", "a grace has begun"],
 )
 def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
-    head: Head, field: str, seconds: float
+    coordinator: Coordinator, field: str, seconds: float
 ) -> None:
     """Rule 2: a pass that saw the sweep alive, and stood still before its commit, must not use what it saw then."""
-    job, hint = queued(head)
-    head.claim(hint)  # type: ignore[arg-type]
-    head.read()
-    lapse(head, job)
-    commit = head.store.commit
+    job, hint = queued(coordinator)
+    coordinator.claim(hint)  # type: ignore[arg-type]
+    coordinator.read()
+    lapse(coordinator, job)
+    commit = coordinator.store.commit
     answers: list[CommitAnswer] = []
 
     def commit_late(*args: object) -> CommitAnswer:
-        head.redis.hset(head.keys.alive, field, str(head.show(job).at + seconds))
+        coordinator.redis.hset(coordinator.keys.alive, field, str(coordinator.show(job).at + seconds))
         answers.append(commit(*args))  # type: ignore[arg-type]
         return answers[-1]
 
-    head.store.commit = commit_late  # type: ignore[method-assign, assignment]
-    head.reconciler.reconcile(job)
+    coordinator.store.commit = commit_late  # type: ignore[method-assign, assignment]
+    coordinator.reconciler.reconcile(job)
 
     assert answers == [CommitAnswer.GUARDED]
-    assert head.events(job, "only") == ["QUEUED", "RUNNING"], "nothing was taken over"
-    assert head.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"], "nothing was taken over"
+    assert coordinator.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
 
 
-def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_head: Callable[..., Head]) -> None:
+def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_coordinator: Callable[..., Coordinator]) -> None:
     """Rule 7: a gap in the ticks gives every lease one more term, in the script that stamps the tick."""
-    head = make_head(lease_ttl=0.6, sweep_every=0.1)
-    job, hint = queued(head)
-    head.claim(hint)  # type: ignore[arg-type]
-    head.read()
-    lapse(head, job)
-    head.redis.hset(head.keys.alive, "at", "1")  # nobody has swept for a long time
-    head.reconciler.reconcile(job)
-    assert head.events(job, "only") == ["QUEUED", "RUNNING"], "no takeover without a fresh tick"
+    coordinator = make_coordinator(lease_ttl=0.6, sweep_every=0.1)
+    job, hint = queued(coordinator)
+    coordinator.claim(hint)  # type: ignore[arg-type]
+    coordinator.read()
+    lapse(coordinator, job)
+    coordinator.redis.hset(coordinator.keys.alive, "at", "1")  # nobody has swept for a long time
+    coordinator.reconciler.reconcile(job)
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"], "no takeover without a fresh tick"
 
-    head.sweep.run()  # the tick that ends the outage begins the grace
-    head.redis.zadd(head.keys.due, {job: 0})
-    head.sweep.run()
-    assert head.events(job, "only") == ["QUEUED", "RUNNING"], "no takeover within the grace"
+    coordinator.sweep.run()  # the tick that ends the outage begins the grace
+    coordinator.redis.zadd(coordinator.keys.due, {job: 0})
+    coordinator.sweep.run()
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"], "no takeover within the grace"
 
     from tests.support.servers import wait_until
 
-    wait_until(lambda: head.sweep.run() and bool(head.sent), 3, "the takeover after the grace", every=0.05)
-    assert head.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
+    wait_until(
+        lambda: coordinator.sweep.run() and bool(coordinator.sent), 3, "the takeover after the grace", every=0.05
+    )
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
 
 
-def test_the_first_sweep_of_all_is_not_told_as_an_outage(head: Head, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_sweep_of_all_is_not_told_as_an_outage(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    head.sweep.run()
+    coordinator.sweep.run()
     assert "this is the first sweep on this Redis: no lease counts as lapsed for the next 15s" in caplog.text
     assert "nobody had swept" not in caplog.text
-    head.redis.hset(head.keys.alive, "at", "1")
-    head.sweep.run()
+    coordinator.redis.hset(coordinator.keys.alive, "at", "1")
+    coordinator.sweep.run()
     assert "nobody had swept for" in caplog.text
 
 
-def test_a_clock_that_was_set_back_begins_a_grace(head: Head) -> None:
-    head.store.tick(1, 15)
-    head.redis.hset(head.keys.alive, "at", "99999999999")
-    now, gap = head.store.tick(1, 15)
+def test_a_clock_that_was_set_back_begins_a_grace(coordinator: Coordinator) -> None:
+    coordinator.store.tick(1, 15)
+    coordinator.redis.hset(coordinator.keys.alive, "at", "99999999999")
+    now, gap = coordinator.store.tick(1, 15)
     assert gap < 0
-    assert float(str(head.redis.hget(head.keys.alive, "grace_until"))) == pytest.approx(now + 15, abs=0.01)
+    assert float(str(coordinator.redis.hget(coordinator.keys.alive, "grace_until"))) == pytest.approx(
+        now + 15, abs=0.01
+    )
 
 
-def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_again(head: Head) -> None:
+def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_again(coordinator: Coordinator) -> None:
     """Protocol rule 3: the store was rolled back to before the claim."""
-    job, hint = queued(head)
-    keys = head.keys.of(job)
-    before = head.redis.hgetall(keys.attempts)
-    head.claim(hint)  # type: ignore[arg-type]
-    head.redis.hset(keys.attempts, mapping=before)  # type: ignore[arg-type]
+    job, hint = queued(coordinator)
+    keys = coordinator.keys.of(job)
+    before = coordinator.redis.hgetall(keys.attempts)
+    coordinator.claim(hint)  # type: ignore[arg-type]
+    coordinator.redis.hset(keys.attempts, mapping=before)  # type: ignore[arg-type]
 
-    assert head.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
-    assert head.claim(hint, "runner2").answer == "STALE"  # type: ignore[arg-type]
-    assert head.lease.renew(hint.held_by("runner2"), "host") == "STALE"  # type: ignore[attr-defined]
+    assert coordinator.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+    assert coordinator.claim(hint, "runner2").answer == "STALE"  # type: ignore[arg-type]
+    assert coordinator.lease.renew(hint.held_by("runner2"), "host") == "STALE"  # type: ignore[attr-defined]
 
 
-def test_reports_of_an_older_epoch_change_nothing_and_are_counted(head: Head) -> None:
-    job, hint = queued(head, retry={"max": 3, "backoff": 0})
-    head.work(hint, failed())  # type: ignore[arg-type]
-    head.read()
-    (second,) = head.hints()
-    head.claim(second, "runner2")
-    head.read()
-    commit = head.show(job).job.commit
-    assert head.finish(hint.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
-    head.redis.xadd(
-        head.keys.reports,
+def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: Coordinator) -> None:
+    job, hint = queued(coordinator, retry={"max": 3, "backoff": 0})
+    coordinator.work(hint, failed())  # type: ignore[arg-type]
+    coordinator.read()
+    (second,) = coordinator.hints()
+    coordinator.claim(second, "runner2")
+    coordinator.read()
+    commit = coordinator.show(job).job.commit
+    assert coordinator.finish(hint.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
+    coordinator.redis.xadd(
+        coordinator.keys.reports,
         {"v": 1, "id": "late", "token": str(hint.held_by("runner1")), "kind": "succeeded", "at": 1},  # type: ignore[attr-defined]
     )
-    stale = head.client.queries.counters().get("STALE", 0)
-    head.read()
-    assert head.client.queries.counters()["STALE"] == stale + 2
-    assert head.show(job).job.commit == commit
-    assert head.show(job).groups[0].members[0].record.epoch == 2
+    stale = coordinator.client.queries.counters().get("STALE", 0)
+    coordinator.read()
+    assert coordinator.client.queries.counters()["STALE"] == stale + 2
+    assert coordinator.show(job).job.commit == commit
+    assert coordinator.show(job).groups[0].members[0].record.epoch == 2
 
 
-def test_everything_is_right_without_the_lock(make_head: Callable[..., Head]) -> None:
+def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Coordinator]) -> None:
     """Rule 8: the lock saves work and proves nothing. Deleted all the time, commits still decide who wins."""
-    heads = [make_head() for _ in range(3)]
-    job = heads[0].submit(group("start"), group("wide", "start", for_each={"n": list(range(40))}), group("end", "wide"))
+    coordinators = [make_coordinator() for _ in range(3)]
+    job = coordinators[0].submit(
+        group("start"), group("wide", "start", for_each={"n": list(range(40))}), group("end", "wide")
+    )
     stop = threading.Event()
 
     def delete_locks() -> None:
-        with connect(heads[0].settings.redis_url) as client:
+        with connect(coordinators[0].settings.redis_url) as client:
             while not stop.is_set():
-                client.delete(heads[0].keys.of(job).lock)
+                client.delete(coordinators[0].keys.of(job).lock)
 
-    def sweep(head: Head) -> None:
+    def sweep(coordinator: Coordinator) -> None:
         while not stop.is_set():
-            head.reconciler.reconcile(job)
-            head.read()
+            coordinator.reconciler.reconcile(job)
+            coordinator.read()
 
-    threads = [threading.Thread(target=delete_locks)] + [threading.Thread(target=sweep, args=(h,)) for h in heads]
+    threads = [threading.Thread(target=delete_locks)] + [
+        threading.Thread(target=sweep, args=(h,)) for h in coordinators
+    ]
     for thread in threads:
         thread.start()
     try:
         from tests.support.servers import wait_until
 
         def work() -> bool:
-            for head in heads:
-                for hint in head.hints():
-                    if head.claim(hint).answer == "CLAIMED":
-                        head.finish(hint.held_by("runner1"))
-            return heads[0].status(job).terminal
+            for coordinator in coordinators:
+                for hint in coordinator.hints():
+                    if coordinator.claim(hint).answer == "CLAIMED":
+                        coordinator.finish(hint.held_by("runner1"))
+            return coordinators[0].status(job).terminal
 
         wait_until(work, 30, "the job to end without a lock")
     finally:
@@ -378,123 +392,129 @@ def test_everything_is_right_without_the_lock(make_head: Callable[..., Head]) ->
         for thread in threads:
             thread.join()
 
-    assert heads[0].status(job) is Status.FINISHED
-    events = [(e.get("group"), e["kind"]) for _, e in heads[0].client.queries.events(job)]
+    assert coordinators[0].status(job) is Status.FINISHED
+    events = [(e.get("group"), e["kind"]) for _, e in coordinators[0].client.queries.events(job)]
     assert len(events) == len(set(events)), "no event twice"
     assert len(events) == 1 + 42 * 3 + 2
 
 
-def test_two_commits_race_and_the_loser_writes_nothing(make_head: Callable[..., Head]) -> None:
+def test_two_commits_race_and_the_loser_writes_nothing(make_coordinator: Callable[..., Coordinator]) -> None:
     """Protocol rule 1."""
     from unstuck.coordinator.decide.decide import decide
     from unstuck.coordinator.model.decision import Environment
 
-    head = make_head()
-    job = head.submit(group("only"))
-    one, two = head.store.load(job), head.store.load(job)
+    coordinator = make_coordinator()
+    job = coordinator.submit(group("only"))
+    one, two = coordinator.store.load(job), coordinator.store.load(job)
     assert one is not None
     assert two is not None
     first = decide(one, None, Environment(now=10.0, nonce="n1"))
     second = decide(two, None, Environment(now=10.0, nonce="n2"))
-    assert head.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED"
-    assert head.store.commit(second, "c2", "0", Acks(("1-1",)), "{}") == "CONFLICT"
-    assert head.events(job) == ["SUBMITTED", "QUEUED"]
-    attempts = head.redis.hgetall(head.keys.of(job).attempts)
+    assert coordinator.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED"
+    assert coordinator.store.commit(second, "c2", "0", Acks(("1-1",)), "{}") == "CONFLICT"
+    assert coordinator.events(job) == ["SUBMITTED", "QUEUED"]
+    attempts = coordinator.redis.hgetall(coordinator.keys.of(job).attempts)
     assert json.loads(attempts["only"])["nonce"] == "n1"
-    assert head.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED", "its own id: the reply had been lost"
-    assert head.events(job) == ["SUBMITTED", "QUEUED"]
+    assert coordinator.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED", "its own id: the reply had been lost"
+    assert coordinator.events(job) == ["SUBMITTED", "QUEUED"]
 
 
-def test_a_terminal_job_never_changes_whatever_arrives(head: Head) -> None:
-    job, hint = queued(head)
-    head.work(hint)  # type: ignore[arg-type]
-    head.read()
-    assert head.status(job) is Status.FINISHED
-    head.redis.expire(head.keys.of(job).events, 1000)
+def test_a_terminal_job_never_changes_whatever_arrives(coordinator: Coordinator) -> None:
+    job, hint = queued(coordinator)
+    coordinator.work(hint)  # type: ignore[arg-type]
+    coordinator.read()
+    assert coordinator.status(job) is Status.FINISHED
+    coordinator.redis.expire(coordinator.keys.of(job).events, 1000)
 
     def record() -> dict[str, object]:
         """All that is stored of the job, but for its log."""
-        return {key: head.redis.dump(key) for key in head.redis.keys(f"*{{{job}}}*") if not key.endswith(":events")}
+        return {
+            key: coordinator.redis.dump(key)
+            for key in coordinator.redis.keys(f"*{{{job}}}*")
+            if not key.endswith(":events")
+        }
 
-    before, log = record(), head.events(job)
+    before, log = record(), coordinator.events(job)
 
-    assert head.claim(hint, "late").answer == "STALE"  # type: ignore[arg-type]
-    assert head.lease.renew(hint.held_by("runner1"), "host") == "STALE"  # type: ignore[attr-defined]
-    assert head.finish(hint.held_by("runner1"), failed()) == "STALE"  # type: ignore[attr-defined]
+    assert coordinator.claim(hint, "late").answer == "STALE"  # type: ignore[arg-type]
+    assert coordinator.lease.renew(hint.held_by("runner1"), "host") == "STALE"  # type: ignore[attr-defined]
+    assert coordinator.finish(hint.held_by("runner1"), failed()) == "STALE"  # type: ignore[attr-defined]
     token = str(hint.held_by("runner1"))  # type: ignore[attr-defined]
     for kind in ("claimed", "failed", "lost", "succeeded"):
-        head.redis.xadd(head.keys.reports, {"v": 1, "id": kind, "token": token, "kind": kind, "at": 1})
-    head.read()
-    head.redis.zadd(head.keys.due, {job: 0})
-    head.sweep.run()
+        coordinator.redis.xadd(coordinator.keys.reports, {"v": 1, "id": kind, "token": token, "kind": kind, "at": 1})
+    coordinator.read()
+    coordinator.redis.zadd(coordinator.keys.due, {job: 0})
+    coordinator.sweep.run()
 
     assert record() == before
-    assert head.events(job) == [*log, "REPORT_REFUSED"], "the finish that was refused, and nothing else"
-    assert 0 < head.redis.ttl(head.keys.of(job).events) <= 1000, "the log expires when it would have"
-    assert head.redis.zscore(head.keys.due, job) is None
-    assert head.client.queries.counters()["TERMINAL"] == 5
+    assert coordinator.events(job) == [*log, "REPORT_REFUSED"], "the finish that was refused, and nothing else"
+    assert 0 < coordinator.redis.ttl(coordinator.keys.of(job).events) <= 1000, "the log expires when it would have"
+    assert coordinator.redis.zscore(coordinator.keys.due, job) is None
+    assert coordinator.client.queries.counters()["TERMINAL"] == 5
 
 
-def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reason(head: Head) -> None:
+def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reason(coordinator: Coordinator) -> None:
     """Rule 9: instead of failing for ever, and without stopping the other jobs."""
-    broken = head.submit(group("only"), name="broken")
-    fine = head.submit(group("only"), name="fine")
-    head.redis.set(head.keys.of(broken).groups, "not a hash any more")
+    broken = coordinator.submit(group("only"), name="broken")
+    fine = coordinator.submit(group("only"), name="fine")
+    coordinator.redis.set(coordinator.keys.of(broken).groups, "not a hash any more")
 
-    head.sweep.run()
-    head.redis.zadd(head.keys.due, {broken: 0})
-    head.redis.delete(head.keys.of(broken).lock)
-    head.sweep.run()
+    coordinator.sweep.run()
+    coordinator.redis.zadd(coordinator.keys.due, {broken: 0})
+    coordinator.redis.delete(coordinator.keys.of(broken).lock)
+    coordinator.sweep.run()
 
-    fields = head.redis.hgetall(head.keys.of(broken).job)
+    fields = coordinator.redis.hgetall(coordinator.keys.of(broken).job)
     assert fields["status"] == Status.PAUSED
     assert json.loads(fields["halted"])["code"] == "UNDECIDABLE"
     assert "WRONGTYPE" in json.loads(fields["halted"])["text"]
-    assert [listed.status for listed in head.client.jobs(name="broken")] == [Status.PAUSED], "as the list says"
-    assert [hint.job for hint in head.sent] == [fine]
-    assert head.redis.zscore(head.keys.due, broken) is not None, "it stays due: a person may mend and resume it"
-    head.read()
-    assert head.redis.xpending(head.keys.reports, "coordinators")["pending"] == 0
+    assert [listed.status for listed in coordinator.client.jobs(name="broken")] == [Status.PAUSED], "as the list says"
+    assert [hint.job for hint in coordinator.sent] == [fine]
+    assert coordinator.redis.zscore(coordinator.keys.due, broken) is not None, (
+        "it stays due: a person may mend and resume it"
+    )
+    coordinator.read()
+    assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
 
 
-def test_a_claim_is_held_while_the_user_wants_something_else_than_running(head: Head) -> None:
+def test_a_claim_is_held_while_the_user_wants_something_else_than_running(coordinator: Coordinator) -> None:
     """Rule 4."""
-    job, hint = queued(head)
-    head.redis.hset(head.keys.of(job).job, "intent", "pause")
-    assert head.claim(hint).answer == "HELD"  # type: ignore[arg-type]
-    head.redis.hset(head.keys.of(job).job, "intent", "run")
-    assert head.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
+    job, hint = queued(coordinator)
+    coordinator.redis.hset(coordinator.keys.of(job).job, "intent", "pause")
+    assert coordinator.claim(hint).answer == "HELD"  # type: ignore[arg-type]
+    coordinator.redis.hset(coordinator.keys.of(job).job, "intent", "run")
+    assert coordinator.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
 
 
-def test_a_hint_of_a_halted_job_can_be_claimed_after_the_resume_and_not_before(head: Head) -> None:
+def test_a_hint_of_a_halted_job_can_be_claimed_after_the_resume_and_not_before(coordinator: Coordinator) -> None:
     """Rule 4: a job that could not be decided is shown as PAUSED, so nothing of it starts."""
-    job, hint = queued(head)
-    head.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", head.show(job).at)
-    assert head.status(job) is Status.PAUSED
-    assert head.claim(hint).answer == "HELD"  # type: ignore[arg-type]
-    assert head.events(job, "only") == ["QUEUED"]
+    job, hint = queued(coordinator)
+    coordinator.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", coordinator.show(job).at)
+    assert coordinator.status(job) is Status.PAUSED
+    assert coordinator.claim(hint).answer == "HELD"  # type: ignore[arg-type]
+    assert coordinator.events(job, "only") == ["QUEUED"]
 
-    head.client.command(job, Command.RESUME)
-    assert head.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
+    coordinator.client.command(job, Command.RESUME)
+    assert coordinator.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
 
 
-def test_frozen_inputs_are_what_every_later_attempt_reads(head: Head) -> None:
+def test_frozen_inputs_are_what_every_later_attempt_reads(coordinator: Coordinator) -> None:
     """Rule 12."""
-    job = head.submit(group("first"), group("second", "first", retry={"max": 3, "backoff": 0}))
-    head.read()
-    (hint,) = head.hints()
+    job = coordinator.submit(group("first"), group("second", "first", retry={"max": 3, "backoff": 0}))
+    coordinator.read()
+    (hint,) = coordinator.hints()
     staging = hint.held_by("runner1").staging
-    head.work(hint, replace(SUCCEEDED, staging=staging))
-    head.read()
-    (second,) = head.hints()
-    claim = head.claim(second)
+    coordinator.work(hint, replace(SUCCEEDED, staging=staging))
+    coordinator.read()
+    (second,) = coordinator.hints()
+    claim = coordinator.claim(second)
     assert claim.order is not None
     assert claim.order.frozen.inputs == {"first": (staging,)}
-    head.finish(second.held_by("runner1"), failed())
-    head.read()
-    (third,) = head.hints()
-    again = head.claim(third)
+    coordinator.finish(second.held_by("runner1"), failed())
+    coordinator.read()
+    (third,) = coordinator.hints()
+    again = coordinator.claim(third)
     assert again.order is not None
     assert again.order.frozen == claim.order.frozen
     assert again.order.fingerprint == claim.order.fingerprint
-    assert head.status(job) is Status.RETRYING
+    assert coordinator.status(job) is Status.RETRYING

@@ -15,14 +15,14 @@ import pytest
 import redis
 
 from tests.guarantees.shown_is_true.test_states import staged
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from tests.support.failpoints import OF_A_COORDINATOR, Death, Died, Hold, Once, Route, armed
 from tests.support.servers import wait_until
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
 
-MakeHead = Callable[..., Head]
+MakeCoordinator = Callable[..., Coordinator]
 SOON = {"dispatch_timeout": 0.05, "report_idle": 0.02}  # seconds
 
 
@@ -34,21 +34,24 @@ class Job:
     groups: list[str]
     ran: list[str] = field(default_factory=list)
 
-    def work(self, head: Head) -> None:
-        """The workers' part: every hint that ``head`` sent is claimed, run and finished by a runner of its own."""
-        for hint in head.hints(self.id):
+    def work(self, coordinator: Coordinator) -> None:
+        """The workers' part: every hint that was sent is claimed, run and finished by a runner of its own."""
+        for hint in coordinator.hints(self.id):
             claimant = f"runner{len(self.ran) + 1}"
-            if head.claim(hint, claimant).answer == "CLAIMED":
+            if coordinator.claim(hint, claimant).answer == "CLAIMED":
                 self.ran.append(hint.group)
-                head.finish(hint.held_by(claimant), staged(head, hint, hint.group))
+                coordinator.finish(hint.held_by(claimant), staged(coordinator, hint, hint.group))
 
-    def go_on(self, head: Head) -> bool:
+    def go_on(self, coordinator: Coordinator) -> bool:
         """One round of a coordinator and its workers. True once the job has ended and no report is left."""
-        head.read()
-        self.work(head)
-        return head.status(self.id).terminal and not head.redis.xpending(head.keys.reports, "coordinators")["pending"]
+        coordinator.read()
+        self.work(coordinator)
+        return (
+            coordinator.status(self.id).terminal
+            and not coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"]
+        )
 
-    def inherit(self, heir: Head) -> bool:
+    def inherit(self, heir: Coordinator) -> bool:
         """A round of the next coordinator, with the waits over: the lock's term, reports idle, a publisher's turn."""
         keys = heir.keys.of(self.id)
         heir.redis.delete(keys.lock)
@@ -60,43 +63,43 @@ class Job:
         return self.go_on(heir)
 
 
-def submitted(head: Head, length: int = 2) -> Job:
+def submitted(coordinator: Coordinator, length: int = 2) -> Job:
     """A chain of groups; the last one's output is published."""
     names = [f"g{n}" for n in range(length)]
-    return Job(head.submit(*(group(name, *names[n - 1 : n]) for n, name in enumerate(names))), names)
+    return Job(coordinator.submit(*(group(name, *names[n - 1 : n]) for n, name in enumerate(names))), names)
 
 
-def check(head: Head, job: Job, at: object) -> None:
+def check(coordinator: Coordinator, job: Job, at: object) -> None:
     """The job has ended well, and nothing was done or applied twice."""
-    assert head.status(job.id) is Status.FINISHED, at
+    assert coordinator.status(job.id) is Status.FINISHED, at
     assert job.ran == job.groups, at
-    events = [(event.get("group"), event["kind"]) for _, event in head.client.queries.events(job.id)]
+    events = [(event.get("group"), event["kind"]) for _, event in coordinator.client.queries.events(job.id)]
     wanted = [(name, kind) for name in job.groups for kind in ("QUEUED", "RUNNING", "SUCCEEDED")]
     wanted += [(None, kind) for kind in ("SUBMITTED", "PUBLISHING", "FINISHED")]
     assert Counter(events) == Counter(wanted), at
-    log = Warehouse(head.settings.warehouse)
+    log = Warehouse(coordinator.settings.warehouse)
     entries = [log.entry(n) for n in range(1, log.head() + 1)]
     assert [entry.kind for entry in entries if entry and entry.job == job.id] == ["package"], at
 
 
-def route(make_head: MakeHead, length: int = 2) -> list[Point]:
+def route(make_coordinator: MakeCoordinator, length: int = 2) -> list[Point]:
     """The points that a coordinator passes in the life of one such job, in order."""
-    head = make_head()
-    job = submitted(head, length)
+    coordinator = make_coordinator()
+    job = submitted(coordinator, length)
     with armed(way := Route(OF_A_COORDINATOR)):
-        wait_until(lambda: job.go_on(head), 10, "the job to end")
-    check(head, job, "undisturbed")
+        wait_until(lambda: job.go_on(coordinator), 10, "the job to end")
+    check(coordinator, job, "undisturbed")
     return way.reached
 
 
 def test_a_coordinator_that_dies_at_any_point_is_followed_by_another_and_nothing_is_applied_twice(
-    make_head: MakeHead,
+    make_coordinator: MakeCoordinator,
 ) -> None:
-    way = route(make_head)
+    way = route(make_coordinator)
     assert set(way) == set(OF_A_COORDINATOR)
-    heir = make_head(**SOON)
+    heir = make_coordinator(**SOON)
     for nth, point in enumerate(way):
-        dies = make_head()
+        dies = make_coordinator()
         job = submitted(dies)
         with armed(death := Death(OF_A_COORDINATOR, nth)), pytest.raises(Died):
             wait_until(lambda job=job, dies=dies: job.go_on(dies), 10, "the death")
@@ -107,15 +110,15 @@ def test_a_coordinator_that_dies_at_any_point_is_followed_by_another_and_nothing
 
 
 def test_a_coordinator_that_is_frozen_at_any_point_and_thaws_when_the_job_has_ended_changes_nothing(
-    make_head: MakeHead,
+    make_coordinator: MakeCoordinator,
 ) -> None:
-    heir = make_head(**SOON)
-    for nth, point in enumerate(route(make_head, 1)):
-        freezes = make_head()
+    heir = make_coordinator(**SOON)
+    for nth, point in enumerate(route(make_coordinator, 1)):
+        freezes = make_coordinator()
         job = submitted(freezes, 1)
 
-        def live(job: Job = job, head: Head = freezes) -> None:
-            while not job.go_on(head):
+        def live(job: Job = job, coordinator: Coordinator = freezes) -> None:
+            while not job.go_on(coordinator):
                 pass
 
         with armed(hold := Hold(OF_A_COORDINATOR, nth)):
@@ -124,7 +127,7 @@ def test_a_coordinator_that_is_frozen_at_any_point_and_thaws_when_the_job_has_en
             try:
                 hold.reached.wait()
                 wait_until(lambda job=job: job.inherit(heir), 10, f"the heir of {nth} {point}")
-                head = Warehouse(heir.settings.warehouse).head()
+                last = Warehouse(heir.settings.warehouse).head()
                 ended = heir.show(job.id).job
             finally:
                 hold.release()
@@ -132,7 +135,7 @@ def test_a_coordinator_that_is_frozen_at_any_point_and_thaws_when_the_job_has_en
         assert hold.at is point
         assert not frozen.is_alive()
         assert heir.show(job.id).job == ended
-        assert Warehouse(heir.settings.warehouse).head() == head
+        assert Warehouse(heir.settings.warehouse).head() == last
         check(heir, job, (nth, point))
 
 
@@ -140,34 +143,36 @@ def lost() -> None:
     raise redis.ConnectionError("the reply was lost")
 
 
-def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_nothing(make_head: MakeHead) -> None:
-    way = [point for point in route(make_head) if point is Point.AFTER_COMMIT]
+def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_nothing(
+    make_coordinator: MakeCoordinator,
+) -> None:
+    way = [point for point in route(make_coordinator) if point is Point.AFTER_COMMIT]
     for nth in range(len(way)):
-        head = make_head(**SOON)
-        job = submitted(head)
+        coordinator = make_coordinator(**SOON)
+        job = submitted(coordinator)
 
-        def round_(job: Job = job, head: Head = head) -> bool:
+        def round_(job: Job = job, coordinator: Coordinator = coordinator) -> bool:
             try:
-                return job.inherit(head)
+                return job.inherit(coordinator)
             except redis.ConnectionError:
                 return False  # as the consumer and Celery do: what is pending or due is done again
 
         with armed(once := Once(lost, [Point.AFTER_COMMIT], nth)):
             wait_until(round_, 10, f"the job to end although the reply of commit {nth} was lost")
         assert once.at is Point.AFTER_COMMIT
-        check(head, job, nth)
+        check(coordinator, job, nth)
 
     for point in (Point.AFTER_CLAIM, Point.AFTER_FINISH):
-        head = make_head()
-        job = submitted(head)
-        head.read()
-        (hint,) = head.hints()
+        coordinator = make_coordinator()
+        job = submitted(coordinator)
+        coordinator.read()
+        (hint,) = coordinator.hints()
         job.ran += ["g0"]
         with armed(once := Once(lost, [point])):
             for act in (
-                lambda head=head, hint=hint: head.claim(hint).answer,
-                lambda head=head, hint=hint: head.finish(
-                    hint.held_by("runner1"), staged(head, hint, hint.group), "event"
+                lambda coordinator=coordinator, hint=hint: coordinator.claim(hint).answer,
+                lambda coordinator=coordinator, hint=hint: coordinator.finish(
+                    hint.held_by("runner1"), staged(coordinator, hint, hint.group), "event"
                 ),
             ):
                 try:
@@ -175,21 +180,21 @@ def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_
                 except redis.ConnectionError:
                     assert act() in ("CLAIMED", "DUPLICATE")
         assert once.at is point
-        wait_until(lambda job=job, head=head: job.go_on(head), 10, "the job to end")
-        check(head, job, point)
+        wait_until(lambda job=job, coordinator=coordinator: job.go_on(coordinator), 10, "the job to end")
+        check(coordinator, job, point)
 
 
-def test_lost_replies_of_a_submit_and_a_command_are_one_job_and_one_event(head: Head) -> None:
+def test_lost_replies_of_a_submit_and_a_command_are_one_job_and_one_event(coordinator: Coordinator) -> None:
     spec = {"name": "lossy", "groups": [group("only")]}
     with armed(Once(lost, [Point.AFTER_SUBMIT])), pytest.raises(redis.ConnectionError):
-        head.client.submit(spec, key="once")
-    again = head.client.submit(spec, key="once")
+        coordinator.client.submit(spec, key="once")
+    again = coordinator.client.submit(spec, key="once")
     assert not again.new
-    assert [line.id for line in head.client.jobs(name="lossy")] == [again.id]
+    assert [line.id for line in coordinator.client.jobs(name="lossy")] == [again.id]
 
     with armed(Once(lost, [Point.AFTER_COMMAND])), pytest.raises(redis.ConnectionError):
-        head.client.pause(again.id)
-    assert head.client.pause(again.id).answer == "ALREADY"
-    head.read()
-    assert head.status(again.id) is Status.PAUSED
-    assert head.events(again.id).count("USER_PAUSE") == 1
+        coordinator.client.pause(again.id)
+    assert coordinator.client.pause(again.id).answer == "ALREADY"
+    coordinator.read()
+    assert coordinator.status(again.id) is Status.PAUSED
+    assert coordinator.events(again.id).count("USER_PAUSE") == 1

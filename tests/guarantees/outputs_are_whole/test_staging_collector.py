@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.guarantees.one_at_a_time.test_refused_outcomes import held, refused
-from tests.support.coordinator import Head, failed, group
+from tests.support.coordinator import Coordinator, failed, group
 from tests.support.servers import RedisServer, wait_until
 from tests.support.thread_limit import no_new_threads
 from unstuck.coordinator.model.status import Status
@@ -29,9 +29,9 @@ from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_
 SCHEMA = json.dumps({"type": "struct", "fields": []})
 
 
-def stage(head: Head, token: Token, *outputs: str) -> Outcome:
+def stage(coordinator: Coordinator, token: Token, *outputs: str) -> Outcome:
     """Write what a runner would: a file per output, the marker, the log beside them."""
-    files, made = Files(head.settings.warehouse), {}
+    files, made = Files(coordinator.settings.warehouse), {}
     for name in outputs or (token.group.partition("[")[0],):
         path = f"{token.staging}/{name}/part-0.parquet"
         files.write_durable(path, f"{token}".encode())
@@ -41,289 +41,299 @@ def stage(head: Head, token: Token, *outputs: str) -> Outcome:
     return Outcome(OutcomeKind.SUCCEEDED, staging=token.staging, rows=dict.fromkeys(made, 1))
 
 
-def work(head: Head, hint: Hint, outcome: Outcome | None = None, claimant: str = "runner1") -> Token:
+def work(coordinator: Coordinator, hint: Hint, outcome: Outcome | None = None, claimant: str = "runner1") -> Token:
     """Claim, stage and finish one attempt."""
     token = hint.held_by(claimant)
-    assert head.claim(hint, claimant).answer == "CLAIMED"
-    staged = stage(head, token)
-    assert head.finish(token, outcome or staged) == "APPLIED"
-    head.read()
+    assert coordinator.claim(hint, claimant).answer == "CLAIMED"
+    staged = stage(coordinator, token)
+    assert coordinator.finish(token, outcome or staged) == "APPLIED"
+    coordinator.read()
     return token
 
 
-def finished(head: Head, *groups: dict[str, Any], **spec: Any) -> tuple[str, dict[str, Token]]:
+def finished(coordinator: Coordinator, *groups: dict[str, Any], **spec: Any) -> tuple[str, dict[str, Token]]:
     """A job that is FINISHED, and the token that counts of each group."""
-    job = head.submit(*(groups or (group("out"),)), **spec)
-    head.read()
+    job = coordinator.submit(*(groups or (group("out"),)), **spec)
+    coordinator.read()
     tokens = {}
-    while hints := head.hints(job):
-        tokens |= {hint.group: work(head, hint) for hint in hints}
-    assert head.status(job) is Status.FINISHED
+    while hints := coordinator.hints(job):
+        tokens |= {hint.group: work(coordinator, hint) for hint in hints}
+    assert coordinator.status(job) is Status.FINISHED
     return job, tokens
 
 
-def look(head: Head, *jobs: str) -> None:
+def look(coordinator: Coordinator, *jobs: str) -> None:
     """As if it were time to look at the staging of ``jobs``."""
-    head.redis.zadd(head.keys.sweepable, dict.fromkeys(jobs, 1.0), xx=True)
-    head.sweep.run()
+    coordinator.redis.zadd(coordinator.keys.sweepable, dict.fromkeys(jobs, 1.0), xx=True)
+    coordinator.sweep.run()
 
 
-def forget(head: Head, job: str) -> None:
+def forget(coordinator: Coordinator, job: str) -> None:
     """As if the job's retention were over: its keys have expired."""
-    head.redis.delete(*head.redis.keys(f"*{{{job}}}*"))
-    known = json.loads(str(head.redis.hget(head.keys.staged, job)))
-    head.redis.hset(head.keys.staged, job, json.dumps({**known, "forget_at": 1.0}))
-    head.redis.zadd(head.keys.ended, {job: 1.0})
+    coordinator.redis.delete(*coordinator.redis.keys(f"*{{{job}}}*"))
+    known = json.loads(str(coordinator.redis.hget(coordinator.keys.staged, job)))
+    coordinator.redis.hset(coordinator.keys.staged, job, json.dumps({**known, "forget_at": 1.0}))
+    coordinator.redis.zadd(coordinator.keys.ended, {job: 1.0})
 
 
-def stands(head: Head, path: str) -> bool:
-    return (Path(head.settings.warehouse) / path).exists()
+def stands(coordinator: Coordinator, path: str) -> bool:
+    return (Path(coordinator.settings.warehouse) / path).exists()
 
 
-def readable(head: Head, dataset: str) -> list[str]:
+def readable(coordinator: Coordinator, dataset: str) -> list[str]:
     """What a reader finds in the files of a dataset."""
-    return [Path(path).read_text() for path in published_files(head.settings.warehouse, dataset)]
+    return [Path(path).read_text() for path in published_files(coordinator.settings.warehouse, dataset)]
 
 
-def test_a_force_stopped_jobs_late_success_is_refused_visibly_and_its_staging_is_swept(head: Head) -> None:
-    other, tokens = finished(head, group("kept"))
-    job, zombie = held(head)
-    head.client.force_stop(job)
-    head.read()
-    outcome = stage(head, zombie)
-    assert head.finish(zombie, outcome) == "STALE"
-    head.read()
-    head.sweep.run()
-    assert stands(head, zombie.staging), "it is too early to look"
-    keys = head.redis.keys(f"*{{{job}}}*")
-    before = {key: head.redis.dump(key) for key in keys}
+def test_a_force_stopped_jobs_late_success_is_refused_visibly_and_its_staging_is_swept(
+    coordinator: Coordinator,
+) -> None:
+    other, tokens = finished(coordinator, group("kept"))
+    job, zombie = held(coordinator)
+    coordinator.client.force_stop(job)
+    coordinator.read()
+    outcome = stage(coordinator, zombie)
+    assert coordinator.finish(zombie, outcome) == "STALE"
+    coordinator.read()
+    coordinator.sweep.run()
+    assert stands(coordinator, zombie.staging), "it is too early to look"
+    keys = coordinator.redis.keys(f"*{{{job}}}*")
+    before = {key: coordinator.redis.dump(key) for key in keys}
 
-    look(head, job, other)
+    look(coordinator, job, other)
 
-    assert not stands(head, zombie.staging)
-    assert stands(head, f"{zombie.staging}.log"), "its log can be read until the retention is over"
-    assert len(refused(head, job)) == 1
-    assert {key: head.redis.dump(key) for key in head.redis.keys(f"*{{{job}}}*")} == before
-    assert head.status(job) is Status.CANCELED
-    assert readable(head, "kept") == [str(tokens["kept"])]
-
-
-def test_a_job_is_looked_at_when_no_worker_can_hold_a_lease_any_more(make_head: Callable[..., Head]) -> None:
-    head = make_head(lease_ttl=100, cancel_grace=50, retention=1000)
-    job, _ = finished(head)
-    ended = head.show(job).job.ended_at
-    assert head.redis.zscore(head.keys.sweepable, job) == pytest.approx(ended + 150 + staging_gc.MARGIN, abs=5)
-    look(head, job)
-    assert head.redis.zscore(head.keys.sweepable, job) == pytest.approx(ended + 1000 + staging_gc.MARGIN, abs=5)
+    assert not stands(coordinator, zombie.staging)
+    assert stands(coordinator, f"{zombie.staging}.log"), "its log can be read until the retention is over"
+    assert len(refused(coordinator, job)) == 1
+    assert {key: coordinator.redis.dump(key) for key in coordinator.redis.keys(f"*{{{job}}}*")} == before
+    assert coordinator.status(job) is Status.CANCELED
+    assert readable(coordinator, "kept") == [str(tokens["kept"])]
 
 
-def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(head: Head) -> None:
-    job = head.submit(group("good"), group("bad", "good"))
-    head.read()
-    (hint,) = head.hints()
-    good = work(head, hint)
-    (hint,) = head.hints()
-    bad = work(head, hint, failed(recoverable=False))
-    assert head.status(job) is Status.FAILED
-
-    look(head, job)
-    assert read_marker(Files(head.settings.warehouse), good.staging) is not None, "a retry may adopt it"
-    assert not stands(head, bad.staging)
-    assert stands(head, f"{bad.staging}.log")
-
-    stage(head, bad)  # a zombie thaws and writes once more
-    (Path(head.settings.warehouse) / f"_staging/{job}/notes").write_text("a file of somebody else's")
-    look(head, job)
-    assert read_marker(Files(head.settings.warehouse), good.staging) is not None
-    assert not stands(head, bad.staging)
-    stage(head, bad)  # and again
-    forget(head, job)
-    look(head, job)
-    assert not stands(head, f"_staging/{job}")
-    assert not head.redis.exists(head.keys.sweepable)
-    assert not head.redis.exists(head.keys.staged)
+def test_a_job_is_looked_at_when_no_worker_can_hold_a_lease_any_more(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator(lease_ttl=100, cancel_grace=50, retention=1000)
+    job, _ = finished(coordinator)
+    ended = coordinator.show(job).job.ended_at
+    assert coordinator.redis.zscore(coordinator.keys.sweepable, job) == pytest.approx(
+        ended + 150 + staging_gc.MARGIN, abs=5
+    )
+    look(coordinator, job)
+    assert coordinator.redis.zscore(coordinator.keys.sweepable, job) == pytest.approx(
+        ended + 1000 + staging_gc.MARGIN, abs=5
+    )
 
 
-def test_what_a_finished_job_published_can_be_read_for_ever(head: Head) -> None:
+def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("good"), group("bad", "good"))
+    coordinator.read()
+    (hint,) = coordinator.hints()
+    good = work(coordinator, hint)
+    (hint,) = coordinator.hints()
+    bad = work(coordinator, hint, failed(recoverable=False))
+    assert coordinator.status(job) is Status.FAILED
+
+    look(coordinator, job)
+    assert read_marker(Files(coordinator.settings.warehouse), good.staging) is not None, "a retry may adopt it"
+    assert not stands(coordinator, bad.staging)
+    assert stands(coordinator, f"{bad.staging}.log")
+
+    stage(coordinator, bad)  # a zombie thaws and writes once more
+    (Path(coordinator.settings.warehouse) / f"_staging/{job}/notes").write_text("a file of somebody else's")
+    look(coordinator, job)
+    assert read_marker(Files(coordinator.settings.warehouse), good.staging) is not None
+    assert not stands(coordinator, bad.staging)
+    stage(coordinator, bad)  # and again
+    forget(coordinator, job)
+    look(coordinator, job)
+    assert not stands(coordinator, f"_staging/{job}")
+    assert not coordinator.redis.exists(coordinator.keys.sweepable)
+    assert not coordinator.redis.exists(coordinator.keys.staged)
+
+
+def test_what_a_finished_job_published_can_be_read_for_ever(coordinator: Coordinator) -> None:
     inner, fork = group("inner"), group("fork", "inner", for_each={"n": [1, 2]})
-    job, tokens = finished(head, inner, fork)
+    job, tokens = finished(coordinator, inner, fork)
     zombie = replace(tokens["fork[0]"], claimant="zombie")
-    stage(head, zombie)
-    published = sorted(readable(head, "fork"))
+    stage(coordinator, zombie)
+    published = sorted(readable(coordinator, "fork"))
     assert len(published) == 2
 
-    look(head, job)
-    assert sorted(readable(head, "fork")) == published
-    assert stands(head, tokens["inner"].staging)
-    assert not stands(head, zombie.staging)
+    look(coordinator, job)
+    assert sorted(readable(coordinator, "fork")) == published
+    assert stands(coordinator, tokens["inner"].staging)
+    assert not stands(coordinator, zombie.staging)
 
-    newer, _ = finished(head, inner, fork)  # it replaces the dataset: the older version can still be read
+    newer, _ = finished(coordinator, inner, fork)  # it replaces the dataset: the older version can still be read
     for name in (job, newer):
-        forget(head, name)
-        look(head, name)
-    assert sorted(readable(head, "fork")) != published
-    older = published_files(head.settings.warehouse, "fork", version=1)
+        forget(coordinator, name)
+        look(coordinator, name)
+    assert sorted(readable(coordinator, "fork")) != published
+    older = published_files(coordinator.settings.warehouse, "fork", version=1)
     assert sorted(Path(path).read_text() for path in older) == published
-    assert not stands(head, f"_staging/{job}/inner")
-    assert sorted(p.name for p in (Path(head.settings.warehouse) / f"_staging/{job}").rglob("*.log")) == []
+    assert not stands(coordinator, f"_staging/{job}/inner")
+    assert sorted(p.name for p in (Path(coordinator.settings.warehouse) / f"_staging/{job}").rglob("*.log")) == []
 
 
-def test_what_an_older_job_published_stays_although_a_newer_one_was_swept_before_it(head: Head) -> None:
+def test_what_an_older_job_published_stays_although_a_newer_one_was_swept_before_it(coordinator: Coordinator) -> None:
     """What was read of the log for the newer job begins after the entry of the older one."""
-    older, tokens = finished(head, group("kept"))
-    newer, zombie = canceled(head)
-    look(head, newer)
-    assert not stands(head, zombie.staging), "the log was read for it"
-    forget(head, older)
-    look(head, older)
-    assert not stands(head, f"{tokens['kept'].staging}.log"), "the older one was swept, too"
-    assert readable(head, "kept") == [str(tokens["kept"])]
+    older, tokens = finished(coordinator, group("kept"))
+    newer, zombie = canceled(coordinator)
+    look(coordinator, newer)
+    assert not stands(coordinator, zombie.staging), "the log was read for it"
+    forget(coordinator, older)
+    look(coordinator, older)
+    assert not stands(coordinator, f"{tokens['kept'].staging}.log"), "the older one was swept, too"
+    assert readable(coordinator, "kept") == [str(tokens["kept"])]
 
 
-def test_an_object_store_is_swept_like_a_folder(redis_server: RedisServer, head: Head) -> None:
-    elsewhere: Any = f"memory://{head.redis.client_id()}"
-    head = Head(redis_server.url, elsewhere)
+def test_an_object_store_is_swept_like_a_folder(redis_server: RedisServer, coordinator: Coordinator) -> None:
+    elsewhere: Any = f"memory://{coordinator.redis.client_id()}"
+    coordinator = Coordinator(redis_server.url, elsewhere)
     files = Files(elsewhere)
-    job, tokens = finished(head, group("inner"), group("out", "inner"))
+    job, tokens = finished(coordinator, group("inner"), group("out", "inner"))
     zombie = replace(tokens["out"], claimant="zombie")
-    stage(head, zombie)
+    stage(coordinator, zombie)
 
-    look(head, job)
+    look(coordinator, job)
     assert f"{zombie.staging}.log".rpartition("/")[2] in files.names(f"_staging/{job}/out")
     assert read_marker(files, zombie.staging) is None
     assert read_marker(files, tokens["inner"].staging) is not None
 
-    forget(head, job)
-    look(head, job)
+    forget(coordinator, job)
+    look(coordinator, job)
     assert files.names(f"_staging/{job}") == ["out"]
     (file,) = Warehouse(elsewhere).dataset("out").files
     assert files.read(file.path) == str(tokens["out"]).encode()
     assert files.names(f"_staging/{job}/out") == [tokens["out"].staging.rpartition("/")[2]]
 
 
-def test_a_job_whose_record_is_gone_too_early_is_left_alone(head: Head) -> None:
-    job, zombie = held(head)
-    head.client.force_stop(job)
-    head.read()
-    stage(head, zombie)
-    head.redis.delete(*head.redis.keys(f"*{{{job}}}*"))
-    look(head, job)
-    assert stands(head, zombie.staging), "nobody can say which attempt counted"
+def test_a_job_whose_record_is_gone_too_early_is_left_alone(coordinator: Coordinator) -> None:
+    job, zombie = held(coordinator)
+    coordinator.client.force_stop(job)
+    coordinator.read()
+    stage(coordinator, zombie)
+    coordinator.redis.delete(*coordinator.redis.keys(f"*{{{job}}}*"))
+    look(coordinator, job)
+    assert stands(coordinator, zombie.staging), "nobody can say which attempt counted"
 
 
-def retry(head: Head, of: str, *groups: dict[str, Any]) -> str:
+def retry(coordinator: Coordinator, of: str, *groups: dict[str, Any]) -> str:
     """A job that is known as a retry of another, with other groups than a real one would have."""
-    submit = head.client._store.submit
+    submit = coordinator.client._store.submit
 
     def as_retry(submission: Submission, summary: str, reason: str) -> tuple[str, bool]:
         return submit(replace(submission, job=replace(submission.job, retry_of=of)), summary, reason)
 
-    head.client._store.submit = as_retry  # type: ignore[method-assign]
-    job = head.submit(*groups)
-    head.client._store.submit = submit  # type: ignore[method-assign]
-    head.read()
+    coordinator.client._store.submit = as_retry  # type: ignore[method-assign]
+    job = coordinator.submit(*groups)
+    coordinator.client._store.submit = submit  # type: ignore[method-assign]
+    coordinator.read()
     return job
 
 
-def test_what_a_retry_adopted_stays_with_it_and_for_ever_once_it_is_published(head: Head) -> None:
+def test_what_a_retry_adopted_stays_with_it_and_for_ever_once_it_is_published(coordinator: Coordinator) -> None:
     groups = group("out"), group("more", "out"), group("last", "more")
-    job = head.submit(*groups, publish=["out"])
-    head.read()
-    out = work(head, head.hints()[0])
-    more = work(head, head.hints()[0])
-    work(head, head.hints()[0], failed(recoverable=False))
-    again = retry(head, job, group("out"), group("more", "out"))
-    forget(head, job)
+    job = coordinator.submit(*groups, publish=["out"])
+    coordinator.read()
+    out = work(coordinator, coordinator.hints()[0])
+    more = work(coordinator, coordinator.hints()[0])
+    work(coordinator, coordinator.hints()[0], failed(recoverable=False))
+    again = retry(coordinator, job, group("out"), group("more", "out"))
+    forget(coordinator, job)
 
-    look(head, job)
-    assert stands(head, out.staging), "its retry has not ended and may adopt anything"
-    assert stands(head, more.staging)
+    look(coordinator, job)
+    assert stands(coordinator, out.staging), "its retry has not ended and may adopt anything"
+    assert stands(coordinator, more.staging)
 
     for adopted in (out, more):
-        (hint,) = head.hints(again)
-        taken_over = replace(stage(head, adopted), adopted=True)
-        head.work(hint, taken_over)
-        head.read()
-    assert head.status(again) is Status.FINISHED
-    assert readable(head, "more") == [str(more)]
-    look(head, job, again)
-    assert stands(head, out.staging), "a record of the retry names it, also where the log does not"
-    assert stands(head, more.staging)
+        (hint,) = coordinator.hints(again)
+        taken_over = replace(stage(coordinator, adopted), adopted=True)
+        coordinator.work(hint, taken_over)
+        coordinator.read()
+    assert coordinator.status(again) is Status.FINISHED
+    assert readable(coordinator, "more") == [str(more)]
+    look(coordinator, job, again)
+    assert stands(coordinator, out.staging), "a record of the retry names it, also where the log does not"
+    assert stands(coordinator, more.staging)
 
-    forget(head, again)
-    look(head, again)
-    assert not head.redis.exists(head.keys.retries)
-    look(head, job)
-    assert readable(head, "more") == [str(more)], "the retry's entry in the log names it"
-    assert not stands(head, out.staging)
-    assert not head.redis.exists(head.keys.sweepable)
+    forget(coordinator, again)
+    look(coordinator, again)
+    assert not coordinator.redis.exists(coordinator.keys.retries)
+    look(coordinator, job)
+    assert readable(coordinator, "more") == [str(more)], "the retry's entry in the log names it"
+    assert not stands(coordinator, out.staging)
+    assert not coordinator.redis.exists(coordinator.keys.sweepable)
 
 
-def canceled(head: Head) -> tuple[str, Token]:
+def canceled(coordinator: Coordinator) -> tuple[str, Token]:
     """A force-stopped job with a folder that counts for nothing."""
-    job, zombie = held(head)
-    head.client.force_stop(job)
-    head.read()
-    stage(head, zombie)
+    job, zombie = held(coordinator)
+    coordinator.client.force_stop(job)
+    coordinator.read()
+    stage(coordinator, zombie)
     return job, zombie
 
 
 def test_a_log_with_a_hole_or_from_an_older_copy_proves_nothing_and_all_stays(
-    head: Head, caplog: pytest.LogCaptureFixture
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job, zombie = canceled(head)
+    job, zombie = canceled(coordinator)
     for _ in range(2):
-        finished(head)
-    entry = Path(head.settings.warehouse) / "_log/000000000001.json"
+        finished(coordinator)
+    entry = Path(coordinator.settings.warehouse) / "_log/000000000001.json"
     text = entry.read_bytes()
     entry.unlink()
-    look(head, job)
-    assert stands(head, zombie.staging)
+    look(coordinator, job)
+    assert stands(coordinator, zombie.staging)
     assert f"the staging of job {job}" in caplog.text
     assert "It is tried again in 60 minutes" in caplog.text
 
     entry.write_bytes(text)
-    look(head, job)
-    assert not stands(head, zombie.staging)
+    look(coordinator, job)
+    assert not stands(coordinator, zombie.staging)
 
-    stage(head, zombie)
-    newest = Path(head.settings.warehouse) / "_log/000000000002.json"
+    stage(coordinator, zombie)
+    newest = Path(coordinator.settings.warehouse) / "_log/000000000002.json"
     newest.rename(newest.with_suffix(".gone"))
-    look(head, job)
-    assert stands(head, zombie.staging), "the log has grown shorter than it was seen"
+    look(coordinator, job)
+    assert stands(coordinator, zombie.staging), "the log has grown shorter than it was seen"
 
 
 def test_a_warehouse_that_is_another_one_is_left_alone_and_asked_again(
-    head: Head, caplog: pytest.LogCaptureFixture
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job, zombie = canceled(head)
-    mark = Path(head.settings.warehouse) / "_warehouse_id"
+    job, zombie = canceled(coordinator)
+    mark = Path(coordinator.settings.warehouse) / "_warehouse_id"
     own = mark.read_text()
     mark.write_text("another")
-    look(head, job)
-    assert stands(head, zombie.staging)
+    look(coordinator, job)
+    assert stands(coordinator, zombie.staging)
     assert "WarehouseMismatch" in caplog.text
-    asked_again = float(str(head.redis.zscore(head.keys.sweepable, job)))
-    assert asked_again - head.show(job).at == pytest.approx(staging_gc.TERM, abs=60)
+    asked_again = float(str(coordinator.redis.zscore(coordinator.keys.sweepable, job)))
+    assert asked_again - coordinator.show(job).at == pytest.approx(staging_gc.TERM, abs=60)
     mark.write_text(own)
-    look(head, job)
-    assert not stands(head, zombie.staging)
+    look(coordinator, job)
+    assert not stands(coordinator, zombie.staging)
 
 
-def test_a_warehouse_that_is_gone_is_not_asked_for_ever(head: Head, caplog: pytest.LogCaptureFixture) -> None:
-    job, zombie = canceled(head)
-    (Path(head.settings.warehouse) / "_warehouse_id").unlink()
-    forget(head, job)
-    look(head, job)
-    assert stands(head, zombie.staging)
+def test_a_warehouse_that_is_gone_is_not_asked_for_ever(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, zombie = canceled(coordinator)
+    (Path(coordinator.settings.warehouse) / "_warehouse_id").unlink()
+    forget(coordinator, job)
+    look(coordinator, job)
+    assert stands(coordinator, zombie.staging)
     assert "for people to remove" in caplog.text
-    assert head.redis.zscore(head.keys.sweepable, job) is None
+    assert coordinator.redis.zscore(coordinator.keys.sweepable, job) is None
 
 
 def test_a_warehouse_that_raises_costs_its_own_jobs_a_while_and_nobody_else(
-    head: Head, monkeypatch: pytest.MonkeyPatch
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken, (kept, other) = canceled(head), canceled(head)
+    broken, (kept, other) = canceled(coordinator), canceled(coordinator)
     remove = Files.remove_tree
 
     def broken_under_one(self: Files, folder: str) -> None:
@@ -332,19 +342,19 @@ def test_a_warehouse_that_raises_costs_its_own_jobs_a_while_and_nobody_else(
         remove(self, folder)
 
     monkeypatch.setattr(Files, "remove_tree", broken_under_one)
-    look(head, broken[0], kept)
-    assert stands(head, broken[1].staging)
-    assert not stands(head, other.staging)
+    look(coordinator, broken[0], kept)
+    assert stands(coordinator, broken[1].staging)
+    assert not stands(coordinator, other.staging)
     monkeypatch.undo()
-    look(head, broken[0])
-    assert not stands(head, broken[1].staging)
+    look(coordinator, broken[0])
+    assert not stands(coordinator, broken[1].staging)
 
 
 def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
-    make_head: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = make_head(background=Background(2, "staging-collector"))
-    job, zombie = canceled(head)
+    coordinator = make_coordinator(background=Background(2, "staging-collector"))
+    job, zombie = canceled(coordinator)
     thaw, hangs, remove = threading.Event(), threading.Event(), Files.remove_tree
 
     def hang(self: Files, folder: str) -> None:
@@ -353,16 +363,16 @@ def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
         remove(self, folder)
 
     monkeypatch.setattr(Files, "remove_tree", hang)
-    look(head, job)
+    look(coordinator, job)
     hangs.wait()
     try:
-        other = head.submit(group("quick"))
-        head.sweep.run()
-        (hint,) = head.hints(other)
-        head.work(hint)
-        head.read()
-        head.wait_for(other, Status.FINISHED)
-        look(head, job)  # it is being swept: nobody queues up behind it
+        other = coordinator.submit(group("quick"))
+        coordinator.sweep.run()
+        (hint,) = coordinator.hints(other)
+        coordinator.work(hint)
+        coordinator.read()
+        coordinator.wait_for(other, Status.FINISHED)
+        look(coordinator, job)  # it is being swept: nobody queues up behind it
 
         def one_is_left() -> bool:  # the publisher of the other job goes by the same name
             return [t.name for t in threading.enumerate()].count("staging-collector") == 1
@@ -370,28 +380,30 @@ def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
         wait_until(one_is_left, 10, "one that sweeps, and nobody else")
     finally:
         thaw.set()
-    wait_until(lambda: not stands(head, zombie.staging), 10, "the folder to go")
+    wait_until(lambda: not stands(coordinator, zombie.staging), 10, "the folder to go")
 
 
 def test_a_sweep_of_staging_that_gets_no_thread_disturbs_nobody_and_is_begun_later(
-    make_head: Callable[..., Head],
+    make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    head = make_head(background=Background(1, "staging-collector"))
-    job, zombie = canceled(head)
+    coordinator = make_coordinator(background=Background(1, "staging-collector"))
+    job, zombie = canceled(coordinator)
     with no_new_threads():
-        look(head, job)
-    assert stands(head, zombie.staging)
-    look(head, job)
-    wait_until(lambda: not stands(head, zombie.staging), 10, "the folder to go")
+        look(coordinator, job)
+    assert stands(coordinator, zombie.staging)
+    look(coordinator, job)
+    wait_until(lambda: not stands(coordinator, zombie.staging), 10, "the folder to go")
 
 
 def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
-    head: Head, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It knows an older head of the log than the one beside it, which does not mean that the log was set back."""
     collecting = Background(1, "staging-collector", term=0.0, beside=3)
-    head.sweep._collector = staging_gc.StagingCollector(StagingIndex(head.redis, head.keys), head.store, collecting)
-    (job, zombie), (later, other) = canceled(head), canceled(head)
+    coordinator.sweep._collector = staging_gc.StagingCollector(
+        StagingIndex(coordinator.redis, coordinator.keys), coordinator.store, collecting
+    )
+    (job, zombie), (later, other) = canceled(coordinator), canceled(coordinator)
     thaw, hangs, head_of = threading.Event(), threading.Event(), Warehouse.head
 
     def hang(self: Warehouse) -> int:
@@ -403,55 +415,55 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
 
     monkeypatch.setattr(Warehouse, "head", hang)
     try:
-        look(head, job)
+        look(coordinator, job)
         hangs.wait()
-        finished(head)
-        look(head, later)
-        wait_until(lambda: not stands(head, other.staging), 10, "the other to be swept beside it")
+        finished(coordinator)
+        look(coordinator, later)
+        wait_until(lambda: not stands(coordinator, other.staging), 10, "the other to be swept beside it")
     finally:
         thaw.set()
-    wait_until(lambda: not stands(head, zombie.staging), 10, "the first to sweep on")
+    wait_until(lambda: not stands(coordinator, zombie.staging), 10, "the first to sweep on")
     assert "could not be swept" not in caplog.text
 
 
-def test_many_coordinators_sweep_at_once(make_head: Callable[..., Head]) -> None:
-    heads = [make_head() for _ in range(3)]
-    head = heads[0]
-    _, tokens = finished(head, group("kept"))
-    jobs = [canceled(head) for _ in range(8)]
-    head.redis.zadd(head.keys.sweepable, {job: 1.0 for job, _ in jobs}, xx=True)
-    start = threading.Barrier(len(heads))
+def test_many_coordinators_sweep_at_once(make_coordinator: Callable[..., Coordinator]) -> None:
+    coordinators = [make_coordinator() for _ in range(3)]
+    coordinator = coordinators[0]
+    _, tokens = finished(coordinator, group("kept"))
+    jobs = [canceled(coordinator) for _ in range(8)]
+    coordinator.redis.zadd(coordinator.keys.sweepable, {job: 1.0 for job, _ in jobs}, xx=True)
+    start = threading.Barrier(len(coordinators))
 
-    def run(one: Head) -> None:
+    def run(one: Coordinator) -> None:
         start.wait()
         for job, _ in jobs:  # each looks at every job, whoever took it first
             look(one, job)
 
-    threads = [threading.Thread(target=run, args=(one,)) for one in heads]
+    threads = [threading.Thread(target=run, args=(one,)) for one in coordinators]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not [zombie for _, zombie in jobs if stands(head, zombie.staging)]
-    assert readable(head, "kept") == [str(tokens["kept"])]
-    assert head.redis.zcard(head.keys.sweepable) == len(jobs) + 1, "each is looked at once more"
+    assert not [zombie for _, zombie in jobs if stands(coordinator, zombie.staging)]
+    assert readable(coordinator, "kept") == [str(tokens["kept"])]
+    assert coordinator.redis.zcard(coordinator.keys.sweepable) == len(jobs) + 1, "each is looked at once more"
 
 
-def test_each_job_is_given_to_one_coordinator_and_again_if_nothing_is_heard(head: Head) -> None:
-    job, _ = canceled(head)
-    index = head.collector._index
-    head.redis.zadd(head.keys.sweepable, {job: 1.0}, xx=True)
+def test_each_job_is_given_to_one_coordinator_and_again_if_nothing_is_heard(coordinator: Coordinator) -> None:
+    job, _ = canceled(coordinator)
+    index = coordinator.collector._index
+    coordinator.redis.zadd(coordinator.keys.sweepable, {job: 1.0}, xx=True)
     assert [staged.job for staged in index.take(10.0, 5, 60.0)] == [job]
     assert index.take(10.0, 5, 60.0) == []
     assert [staged.job for staged in index.take(71.0, 5, 60.0)] == [job]
 
 
 def test_an_entry_of_the_log_is_read_once_however_many_jobs_are_swept(
-    head: Head, monkeypatch: pytest.MonkeyPatch
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = [canceled(head)[0] for _ in range(5)]
+    jobs = [canceled(coordinator)[0] for _ in range(5)]
     for _ in range(10):
-        finished(head)
+        finished(coordinator)
     reads, entry = [], Warehouse.entry
 
     def counted(self: Warehouse, n: int) -> Any:
@@ -459,5 +471,5 @@ def test_an_entry_of_the_log_is_read_once_however_many_jobs_are_swept(
         return entry(self, n)
 
     monkeypatch.setattr(Warehouse, "entry", counted)
-    look(head, *jobs)
+    look(coordinator, *jobs)
     assert sorted(reads) == list(range(1, 11))

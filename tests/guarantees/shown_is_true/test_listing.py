@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
@@ -19,8 +19,8 @@ CLAIMED = 40
 class Lister:
     """Lists all jobs again and again on a connection of its own, and keeps what was wrong with what it saw."""
 
-    def __init__(self, head: Head, ids: set[str]) -> None:
-        self._client = Client(head.settings, redis_client=connect(head.settings.redis_url))
+    def __init__(self, coordinator: Coordinator, ids: set[str]) -> None:
+        self._client = Client(coordinator.settings, redis_client=connect(coordinator.settings.redis_url))
         self._ids = ids
         self._ended: dict[str, Status] = {}
         self.seen: Counter[Status] = Counter()
@@ -51,13 +51,13 @@ class Lister:
             self.wrong.append(f"{what}: {len(listed)} jobs, twice {twice}, missing {self._ids - set(ids)}")
 
 
-def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(head: Head) -> None:
-    jobs = [head.submit(group("a"), name=f"job-{n}") for n in range(JOBS)]
-    head.read()
-    held = {hint.job for hint in head.hints()[:CLAIMED] if head.claim(hint).answer == "CLAIMED"}
-    head.read()
+def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(coordinator: Coordinator) -> None:
+    jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(JOBS)]
+    coordinator.read()
+    held = {hint.job for hint in coordinator.hints()[:CLAIMED] if coordinator.claim(hint).answer == "CLAIMED"}
+    coordinator.read()
     assert len(held) == CLAIMED
-    lister = Lister(head, set(jobs))
+    lister = Lister(coordinator, set(jobs))
     lister.look()
     done = threading.Event()
     errors: list[BaseException] = []
@@ -75,17 +75,17 @@ def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(head: Head)
     try:
         # One command after the other, while the coordinator takes them in: as a fleet does it, on one machine.
         for number, job in enumerate(jobs):
-            head.client.cancel(job)
+            coordinator.client.cancel(job)
             if number % 10 == 9:
-                head.read()
-        head.read()
+                coordinator.read()
+        coordinator.read()
         # What is held ends only when its runner says so, as CANCELED.
-        assert {job.id for job in head.client.jobs(status=[Status.CANCELING], limit=None)} == held
+        assert {job.id for job in coordinator.client.jobs(status=[Status.CANCELING], limit=None)} == held
         looked = lister.looks
         wait_until(lambda: lister.looks > looked + 1 or errors, 10, "another look at the list")
         for job in held:
-            head.client.force_stop(job)
-        head.read()
+            coordinator.client.force_stop(job)
+        coordinator.read()
     finally:
         done.set()
         thread.join()
@@ -95,4 +95,4 @@ def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(head: Head)
     assert lister.wrong == []
     assert lister.looks > 10, "the list was hardly looked at meanwhile"
     assert lister.seen[Status.CANCELING], "the list never saw a job on its way"
-    assert {job.status for job in head.client.jobs(limit=None)} == {Status.CANCELED}
+    assert {job.status for job in coordinator.client.jobs(limit=None)} == {Status.CANCELED}

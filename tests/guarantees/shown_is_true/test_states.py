@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 import redis
 
-from tests.support.coordinator import SUCCEEDED, Head, failed, group
+from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer
 from unstuck.coordinator.errors import KeyConflict
@@ -32,10 +32,10 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
 
 
-def staged(head: Head, hint: Hint, output: str, rows: int = 3) -> Outcome:
+def staged(coordinator: Coordinator, hint: Hint, output: str, rows: int = 3) -> Outcome:
     """What a runner leaves behind before it finishes: a data file and the marker that vouches for it."""
     token = hint.held_by("runner1")
-    files = Files(head.settings.warehouse)
+    files = Files(coordinator.settings.warehouse)
     path = f"{token.staging}/{output}/part-0.parquet"
     local = files.local_path(path)
     assert local is not None
@@ -60,9 +60,9 @@ LOOKS = 100  # a second, at least; 268 were seen at the lowest priority on a mac
 class Observer:
     """Looks at one job as fast as it can, until it has seen it end, and notes what was not so at that moment."""
 
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        self.files, self.warehouse = Files(head.settings.warehouse), Warehouse(head.settings.warehouse)
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self.files, self.warehouse = Files(coordinator.settings.warehouse), Warehouse(coordinator.settings.warehouse)
         self.lies: list[str] = []
         self.looks = 0
         self.seconds = 0.0
@@ -77,7 +77,7 @@ class Observer:
                 self.seconds += time.monotonic() - began
 
     def _until_it_has_ended(self, client: redis.Redis, job: str) -> None:
-        keys = self.head.keys.of(job)
+        keys = self.coordinator.keys.of(job)
         status = Status.PENDING
         while not status.terminal:
             if self.stop.is_set():
@@ -97,31 +97,31 @@ class Observer:
 
 
 def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_are_in_place(
-    make_head: Callable[..., Head], redis_server: RedisServer
+    make_coordinator: Callable[..., Coordinator], redis_server: RedisServer
 ) -> None:
     """An observer that polls as fast as it can, of jobs that end in each way."""
-    head = make_head()
-    observer, jobs = Observer(head), queue.Queue[str | None]()
+    coordinator = make_coordinator()
+    observer, jobs = Observer(coordinator), queue.Queue[str | None]()
     thread = threading.Thread(target=observer.watch, args=(redis_server.url, jobs))
     thread.start()
     wanted = [*ENDS] * 10
     try:
         for number, end in enumerate(wanted):
-            job = head.submit(group("make", retry={"max": 0}), name=f"job{number}")
+            job = coordinator.submit(group("make", retry={"max": 0}), name=f"job{number}")
             jobs.put(job)
-            head.read()
-            (hint,) = head.hints()
-            head.claim(hint)
-            outcome = staged(head, hint, f"data{number}")
+            coordinator.read()
+            (hint,) = coordinator.hints()
+            coordinator.claim(hint)
+            outcome = staged(coordinator, hint, f"data{number}")
             if end is Status.FAILED:
                 outcome = failed()
             elif end is not Status.FINISHED:
-                (head.client.cancel if end is Status.CANCELED else head.client.stop)(job)
-                head.read()
+                (coordinator.client.cancel if end is Status.CANCELED else coordinator.client.stop)(job)
+                coordinator.read()
                 outcome = Outcome(OutcomeKind.CANCELED)
-            head.finish(hint.held_by("runner1"), outcome)
-            head.read()
-            assert head.status(job) is end
+            coordinator.finish(hint.held_by("runner1"), outcome)
+            coordinator.read()
+            assert coordinator.status(job) is end
         jobs.put(None)
         thread.join()
     finally:
@@ -134,7 +134,7 @@ def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_ar
 
 
 def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_followed_by_another(
-    make_head: Callable[..., Head],
+    make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """The coordinator dies in the middle of publishing."""
 
@@ -144,84 +144,84 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
     def die() -> None:
         raise Killed
 
-    head = make_head(lock_ttl=0.2)
-    job = head.submit(group("make"))
-    head.read()
-    (hint,) = head.hints()
-    head.claim(hint)
-    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
-    head.warehouses.before_publish = die
+    coordinator = make_coordinator(lock_ttl=0.2)
+    job = coordinator.submit(group("make"))
+    coordinator.read()
+    (hint,) = coordinator.hints()
+    coordinator.claim(hint)
+    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, "data"))
+    coordinator.warehouses.before_publish = die
     with pytest.raises(Killed):
-        head.read()
-    view = head.show(job)
+        coordinator.read()
+    view = coordinator.show(job)
     assert (view.job.status, view.job.phase) == (Status.RUNNING, "publishing")
     assert view.due is not None, "somebody will look again"
 
-    other = make_head()
-    other.redis.hset(head.keys.of(job).job, "publish_next", "1")  # as if publish_timeout had passed
+    other = make_coordinator()
+    other.redis.hset(coordinator.keys.of(job).job, "publish_next", "1")  # as if publish_timeout had passed
     other.reconciler.reconcile(job)
 
     assert other.status(job) is Status.FINISHED
-    assert Warehouse(head.settings.warehouse).head() == 1
+    assert Warehouse(coordinator.settings.warehouse).head() == 1
     other.reconciler.reconcile(job)
-    assert Warehouse(head.settings.warehouse).head() == 1, "published once"
+    assert Warehouse(coordinator.settings.warehouse).head() == 1, "published once"
 
 
 def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
-    make_head: Callable[..., Head], tmp_path: Path
+    make_coordinator: Callable[..., Coordinator], tmp_path: Path
 ) -> None:
     """A publish whose outcome is unknown is never called FAILED."""
-    head = make_head()
-    job = head.submit(group("make"))
-    head.read()
-    (hint,) = head.hints()
-    head.claim(hint)
-    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
-    warehouse = Path(head.settings.warehouse)
+    coordinator = make_coordinator()
+    job = coordinator.submit(group("make"))
+    coordinator.read()
+    (hint,) = coordinator.hints()
+    coordinator.claim(hint)
+    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, "data"))
+    warehouse = Path(coordinator.settings.warehouse)
     away = tmp_path / "away"
     warehouse.rename(away)
-    head.read()
-    view = head.show(job)
+    coordinator.read()
+    view = coordinator.show(job)
     assert view.job.status is Status.RUNNING
     assert view.job.reason is not None
     assert view.job.publish_tries == 1
     assert view.job.publish_next > view.at
 
     away.rename(warehouse)
-    other = make_head()
-    other.redis.hset(head.keys.of(job).job, "publish_next", "1")  # as if its time had come
+    other = make_coordinator()
+    other.redis.hset(coordinator.keys.of(job).job, "publish_next", "1")  # as if its time had come
     other.reconciler.reconcile(job)
     assert other.status(job) is Status.FINISHED
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
-    make_head: Callable[..., Head], seed: int
+    make_coordinator: Callable[..., Coordinator], seed: int
 ) -> None:
     """The property over the pure core is in tests/unit/coordinator/decide/test_attempts.py."""
     rng = random.Random(seed)
-    head = make_head()
-    job = head.submit(
+    coordinator = make_coordinator()
+    job = coordinator.submit(
         group("start"), group("wide", "start", for_each={"n": list(range(6))}), group("end", "wide"), name="any"
     )
-    while not head.status(job).terminal:
-        reports = head.stream.read(500, 0.001)
+    while not coordinator.status(job).terminal:
+        reports = coordinator.stream.read(500, 0.001)
         doubled = [entry for entry in reports for _ in range(rng.choice([0, 1, 1, 2]))]
         rng.shuffle(doubled)
-        head.consumer.apply(doubled)
+        coordinator.consumer.apply(doubled)
         if rng.random() < 0.5:
-            head.redis.zadd(head.keys.due, {job: 0})
-            head.sweep.run()
-        for hint in head.hints():
-            head.work(hint)
-    assert head.status(job) is Status.FINISHED
+            coordinator.redis.zadd(coordinator.keys.due, {job: 0})
+            coordinator.sweep.run()
+        for hint in coordinator.hints():
+            coordinator.work(hint)
+    assert coordinator.status(job) is Status.FINISHED
     for name in ("start", *(f"wide[{n}]" for n in range(6)), "end"):
-        assert head.events(job, name) == ["QUEUED", "RUNNING", "SUCCEEDED"]
+        assert coordinator.events(job, name) == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
-def test_a_bad_spec_stores_nothing(head: Head) -> None:
+def test_a_bad_spec_stores_nothing(coordinator: Coordinator) -> None:
     """The error texts are held by tests/unit/coordinator/spec/test_model.py."""
-    before = sorted(head.redis.keys("*"))
+    before = sorted(coordinator.redis.keys("*"))
     for groups in (
         [],
         [group("a", "a")],
@@ -233,83 +233,92 @@ def test_a_bad_spec_stores_nothing(head: Head) -> None:
         [group("a", timeout="soon")],
     ):
         with pytest.raises(SpecError):
-            head.submit(*groups)
-    assert sorted(head.redis.keys("*")) == before
+            coordinator.submit(*groups)
+    assert sorted(coordinator.redis.keys("*")) == before
 
 
-def test_the_same_key_is_the_same_job_and_another_spec_under_it_an_error(head: Head) -> None:
+def test_the_same_key_is_the_same_job_and_another_spec_under_it_an_error(coordinator: Coordinator) -> None:
     spec = {"name": "daily", "params": {"day": 1}, "groups": [group("only")]}
-    first = head.client.submit(spec, key="daily-1")
-    again = head.client.submit(spec, key="daily-1")
+    first = coordinator.client.submit(spec, key="daily-1")
+    again = coordinator.client.submit(spec, key="daily-1")
     assert (again.id, first.new, again.new) == (first.id, True, False)
     with pytest.raises(KeyConflict, match=first.id):
-        head.client.submit(spec, key="daily-1", params={"day": 2})
-    assert len(head.client.jobs()) == 1
+        coordinator.client.submit(spec, key="daily-1", params={"day": 2})
+    assert len(coordinator.client.jobs()) == 1
 
 
-def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(make_head: Callable[..., Head]) -> None:
-    head = make_head(retention=3)
+def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator(retention=3)
     spec = {"name": "daily", "groups": [group("only")]}
-    job = head.client.submit(spec, key="k").id
-    head.drive(job)
+    job = coordinator.client.submit(spec, key="k").id
+    coordinator.drive(job)
     from tests.support.servers import wait_until
 
-    wait_until(lambda: not head.redis.exists(head.keys.of(job).job), 20, "the record to expire", every=0.05)
-    wait_until(lambda: head.sweep.run() == 0 and not head.client.jobs(), 20, "the indexes to forget it", every=0.05)
-    left = [key for key in head.redis.keys("*") if job in key]
-    assert all(key.startswith("unstuck:finish:") and head.redis.ttl(key) > 0 for key in left), (
+    wait_until(
+        lambda: not coordinator.redis.exists(coordinator.keys.of(job).job), 20, "the record to expire", every=0.05
+    )
+    wait_until(
+        lambda: coordinator.sweep.run() == 0 and not coordinator.client.jobs(),
+        20,
+        "the indexes to forget it",
+        every=0.05,
+    )
+    left = [key for key in coordinator.redis.keys("*") if job in key]
+    assert all(key.startswith("unstuck:finish:") and coordinator.redis.ttl(key) > 0 for key in left), (
         "those expire by themselves"
     )
-    assert head.client.submit(spec, key="k").new
+    assert coordinator.client.submit(spec, key="k").new
 
 
 def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free(
-    make_head: Callable[..., Head], redis_server: RedisServer
+    make_coordinator: Callable[..., Coordinator], redis_server: RedisServer
 ) -> None:
     """The package stands; recording that must not wait until somebody publishes once more."""
-    head = make_head()
-    job = head.submit(group("make"))
-    head.read()
-    (hint,) = head.hints()
-    head.claim(hint)
-    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
-    lock = head.keys.of(job).lock
+    coordinator = make_coordinator()
+    job = coordinator.submit(group("make"))
+    coordinator.read()
+    (hint,) = coordinator.hints()
+    coordinator.claim(hint)
+    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, "data"))
+    lock = coordinator.keys.of(job).lock
 
     def somebody_takes_the_lock() -> None:
-        head.redis.set(lock, "another coordinator", px=300)
+        coordinator.redis.set(lock, "another coordinator", px=300)
 
-    head.warehouses.before_publish = somebody_takes_the_lock
+    coordinator.warehouses.before_publish = somebody_takes_the_lock
     limit = Limit(10.0)
-    head.read()
-    assert head.status(job) is Status.FINISHED
+    coordinator.read()
+    assert coordinator.status(job) is Status.FINISHED
     assert limit.kept, f"when publishing is tried again, after half a minute: {limit}"
 
 
 def test_a_published_job_whose_commit_is_refused_and_that_then_meets_a_busy_lock_is_published_once(
-    make_head: Callable[..., Head],
+    make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """What came of publishing is told again: neither the refusal nor the lock makes it unsaid."""
-    head = make_head()
-    job = head.submit(group("make"))
-    head.read()
-    (hint,) = head.hints()
-    head.claim(hint)
-    head.finish(hint.held_by("runner1"), staged(head, hint, "data"))
-    commit, published, answers = head.store.commit, [], []
+    coordinator = make_coordinator()
+    job = coordinator.submit(group("make"))
+    coordinator.read()
+    (hint,) = coordinator.hints()
+    coordinator.claim(hint)
+    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, "data"))
+    commit, published, answers = coordinator.store.commit, [], []
 
     def meddled(decision: Decision, *rest: Any) -> CommitAnswer:
         first = decision.job.terminal and not answers
         if first:
-            head.redis.hset(head.keys.of(job).job, "commit", "of somebody else")
+            coordinator.redis.hset(coordinator.keys.of(job).job, "commit", "of somebody else")
         answer = commit(decision, *rest)
         if first:
             answers.append(answer)
-            head.redis.set(head.keys.of(job).lock, "another coordinator", px=300)
+            coordinator.redis.set(coordinator.keys.of(job).lock, "another coordinator", px=300)
         return answer
 
-    head.store.commit = meddled  # type: ignore[method-assign, assignment]
-    head.warehouses.before_publish = lambda: published.append(job)
-    head.read()
+    coordinator.store.commit = meddled  # type: ignore[method-assign, assignment]
+    coordinator.warehouses.before_publish = lambda: published.append(job)
+    coordinator.read()
     assert answers == [CommitAnswer.CONFLICT]
     assert published == [job]
-    assert head.status(job) is Status.FINISHED
+    assert coordinator.status(job) is Status.FINISHED

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tests.support.coordinator import SUCCEEDED, Head, group, join
+from tests.support.coordinator import SUCCEEDED, Coordinator, group, join
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.views.jobs import JobView
 
@@ -16,9 +16,11 @@ def record(view: JobView, name: str) -> Any:
     return found
 
 
-def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(make_head: Callable[..., Head]) -> None:
-    head = make_head()
-    job = head.submit(
+def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator()
+    job = coordinator.submit(
         group("clean"),
         group("train", "clean", when="results.clean.rows > 1000 or params.full"),
         group("tell", "clean", when="results.clean.rows <= 1000"),
@@ -26,12 +28,12 @@ def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(m
         join("end", "train", "tell", "each", rule="none_failed"),
         params={"full": False},
     )
-    head.read()
-    explained = {one.subject: one.what for one in head.client.explain(job)}
+    coordinator.read()
+    explained = {one.subject: one.what for one in coordinator.client.explain(job)}
     assert explained["tell"].endswith("then its condition decides: `results.clean.rows <= 1000`")
-    (hint,) = head.hints()
-    head.work(hint, replace(SUCCEEDED, results={"rows": 12}))
-    other = make_head()  # it has the job from the store alone
+    (hint,) = coordinator.hints()
+    coordinator.work(hint, replace(SUCCEEDED, results={"rows": 12}))
+    other = make_coordinator()  # it has the job from the store alone
     other.read()
     view = other.show(job)
     skipped = record(view, "train")
@@ -49,15 +51,17 @@ def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(m
     assert record(other.show(job), "end").state == "SUCCEEDED"
 
 
-def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(head: Head) -> None:
-    job = head.submit(group("clean"), group("train", "clean", when="results.clean.row > 0"), group("long", "clean"))
-    head.read()
-    head.work(head.hints()[0], replace(SUCCEEDED, results={"rows": 12}))
-    head.read()
-    assert head.status(job) is Status.FAILED
-    assert record(head.show(job), "train").reason.code == "WHEN_FAILED"
-    assert record(head.show(job), "long").state == "CANCELED"
-    reason = head.show(job).job.reason
+def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(coordinator: Coordinator) -> None:
+    job = coordinator.submit(
+        group("clean"), group("train", "clean", when="results.clean.row > 0"), group("long", "clean")
+    )
+    coordinator.read()
+    coordinator.work(coordinator.hints()[0], replace(SUCCEEDED, results={"rows": 12}))
+    coordinator.read()
+    assert coordinator.status(job) is Status.FAILED
+    assert record(coordinator.show(job), "train").reason.code == "WHEN_FAILED"
+    assert record(coordinator.show(job), "long").state == "CANCELED"
+    reason = coordinator.show(job).job.reason
     assert reason is not None
     assert reason.text.startswith(
         "group train failed: its condition cannot be evaluated, and is not tried again: none > 0"
@@ -65,19 +69,19 @@ def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(head:
     assert "results.clean.row = none (group clean did not record it)" in reason.text
 
 
-def test_a_condition_that_held_is_kept_by_the_store(make_head: Callable[..., Head]) -> None:
+def test_a_condition_that_held_is_kept_by_the_store(make_coordinator: Callable[..., Coordinator]) -> None:
     """c waits for room while b records what would make its condition false, and coordinators come and go."""
-    head = make_head()
-    head.submit(
+    coordinator = make_coordinator()
+    coordinator.submit(
         *(group("a"), group("b"), group("c", "a", "b", join="any_succeeded", when="results.b.n is none")),
         max_parallel=1,
     )
-    head.read()
-    head.work(head.hints()[0])
-    head.read()
-    (hint,) = head.hints()
+    coordinator.read()
+    coordinator.work(coordinator.hints()[0])
+    coordinator.read()
+    (hint,) = coordinator.hints()
     assert hint.group == "b"
-    other = make_head()
+    other = make_coordinator()
     other.work(hint, replace(SUCCEEDED, results={"n": 1}))
     other.read()
     assert [hint.group for hint in other.hints()] == ["c"]

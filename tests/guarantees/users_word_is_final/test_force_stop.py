@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from tests.guarantees.users_word_is_final.test_commands import running
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from unstuck.coordinator.commands.job import Command, Commanded
 from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import Status
 
 GARBAGE = '{"'
-OTHERS: dict[str, Callable[[Head, str], Commanded]] = {
-    **{given: lambda head, job, given=given: head.client.command(job, given) for given in Command},  # type: ignore[misc]
-    "alter": lambda head, job: head.client.alter(job, {"max_parallel": 2}),
-    "skip": lambda head, job: head.client.skip(job, "a"),
-    "rerun": lambda head, job: head.client.rerun(job, "a"),
+OTHERS: dict[str, Callable[[Coordinator, str], Commanded]] = {
+    **{given: lambda coordinator, job, given=given: coordinator.client.command(job, given) for given in Command},  # type: ignore[misc]
+    "alter": lambda coordinator, job: coordinator.client.alter(job, {"max_parallel": 2}),
+    "skip": lambda coordinator, job: coordinator.client.skip(job, "a"),
+    "rerun": lambda coordinator, job: coordinator.client.rerun(job, "a"),
 }
 del OTHERS[Command.FORCE_STOP]
 # ``schema``: what claims to be of a later release is left to it.
@@ -42,93 +42,93 @@ DAMAGES: dict[str, tuple[str, str, str | None]] = {
 }
 
 
-def damage(head: Head, job: str, key: str, name: str, text: str | None) -> None:
+def damage(coordinator: Coordinator, job: str, key: str, name: str, text: str | None) -> None:
     if text is None:
-        head.redis.hdel(getattr(head.keys.of(job), key), name)
+        coordinator.redis.hdel(getattr(coordinator.keys.of(job), key), name)
     else:
-        head.redis.hset(getattr(head.keys.of(job), key), name, text)
+        coordinator.redis.hset(getattr(coordinator.keys.of(job), key), name, text)
 
 
-def act(head: Head, job: str) -> None:
+def act(coordinator: Coordinator, job: str) -> None:
     """Let the coordinator bring about what is on record. Not by reports, for which a coordinator waits a while."""
-    head.redis.zadd(head.keys.due, {job: 0}, xx=True)
-    head.sweep.run()
+    coordinator.redis.zadd(coordinator.keys.due, {job: 0}, xx=True)
+    coordinator.sweep.run()
 
 
-def looked_at(head: Head, job: str) -> str:
+def looked_at(coordinator: Coordinator, job: str) -> str:
     """Everything that anybody may ask of a job; what is said of its damage."""
-    view = head.client.show(job, why=True)
-    (explained, *_) = head.client.explain(job)
-    head.client.queries.events(job)
-    assert job in {listed.id for listed in head.client.jobs()}
+    view = coordinator.client.show(job, why=True)
+    (explained, *_) = coordinator.client.explain(job)
+    coordinator.client.queries.events(job)
+    assert job in {listed.id for listed in coordinator.client.jobs()}
     assert explained.what
     return view.damage
 
 
 @pytest.mark.parametrize("which", DAMAGES)
-def test_a_damaged_job_is_shown_and_ended_by_force(head: Head, which: str) -> None:
-    job = running(head)
-    damage(head, job, *DAMAGES[which])
-    looked_at(head, job)
+def test_a_damaged_job_is_shown_and_ended_by_force(coordinator: Coordinator, which: str) -> None:
+    job = running(coordinator)
+    damage(coordinator, job, *DAMAGES[which])
+    looked_at(coordinator, job)
     for _ in range(3):
-        act(head, job)
-    told = looked_at(head, job)  # a commit that was missing is there again: the job was halted
-    answers = {name: do(head, job) for name, do in OTHERS.items()} if told else {}
-    assert head.client.force_stop(job, reason="it is broken").answer == "DONE"
-    act(head, job)
+        act(coordinator, job)
+    told = looked_at(coordinator, job)  # a commit that was missing is there again: the job was halted
+    answers = {name: do(coordinator, job) for name, do in OTHERS.items()} if told else {}
+    assert coordinator.client.force_stop(job, reason="it is broken").answer == "DONE"
+    act(coordinator, job)
 
     for name, answer in answers.items():
         assert answer.answer == "REFUSED", f"{name} would never come about"
         assert f"`unstuck force-stop {job}` ends it" in answer.text, name
-    assert head.status_of_record(job) is Status.CANCELED
-    assert job in {listed.id for listed in head.client.jobs(status=[Status.CANCELED])}
-    assert not head.redis.zscore(head.keys.due, job)
-    looked_at(head, job)
-    assert head.client.force_stop(job).answer == "ALREADY", "it has ended so"
+    assert coordinator.status_of_record(job) is Status.CANCELED
+    assert job in {listed.id for listed in coordinator.client.jobs(status=[Status.CANCELED])}
+    assert not coordinator.redis.zscore(coordinator.keys.due, job)
+    looked_at(coordinator, job)
+    assert coordinator.client.force_stop(job).answer == "ALREADY", "it has ended so"
 
 
 @pytest.mark.parametrize("key", ["plans", "groups", "forks", "inputs", "attempts", "events"])
-def test_a_job_of_which_a_key_is_missing_is_ended_by_force(head: Head, key: str) -> None:
-    job = running(head)
-    head.redis.delete(getattr(head.keys.of(job), key))
-    assert head.client.force_stop(job).answer == "DONE"
-    act(head, job)
-    assert head.status_of_record(job) is Status.CANCELED
-    looked_at(head, job)
+def test_a_job_of_which_a_key_is_missing_is_ended_by_force(coordinator: Coordinator, key: str) -> None:
+    job = running(coordinator)
+    coordinator.redis.delete(getattr(coordinator.keys.of(job), key))
+    assert coordinator.client.force_stop(job).answer == "DONE"
+    act(coordinator, job)
+    assert coordinator.status_of_record(job) is Status.CANCELED
+    looked_at(coordinator, job)
 
 
-def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(head: Head) -> None:
-    job = running(head)
-    damage(head, job, *DAMAGES["a duration that no release reads"])
-    told = looked_at(head, job)
+def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(coordinator: Coordinator) -> None:
+    job = running(coordinator)
+    damage(coordinator, job, *DAMAGES["a duration that no release reads"])
+    told = looked_at(coordinator, job)
     assert told.startswith(f"the stored spec of job {job} cannot be read (SpecError: groups[0].timeout: expected a")
-    assert head.client.explain(job)[0].help == (f"unstuck force-stop {job}",)
-    head.client.force_stop(job)
-    act(head, job)
+    assert coordinator.client.explain(job)[0].help == (f"unstuck force-stop {job}",)
+    coordinator.client.force_stop(job)
+    act(coordinator, job)
     with pytest.raises(Refused, match=r"is CANCELED, and the stored spec of job .* cannot be read"):
-        head.client.retry(job)
+        coordinator.client.retry(job)
 
 
-def test_a_damaged_job_keeps_no_other_job_from_being_explained_or_swept(head: Head) -> None:
-    first = running(head)
-    act(head, first)
-    second = running(head)
-    damage(head, first, *DAMAGES["a group that is no JSON"])
-    assert head.client.explain(second)
-    assert head.client.fleet().queues is not None
-    head.client.force_stop(first)
-    head.sweep.run()
-    head.client.force_stop(second)
-    head.sweep.run()
-    assert head.status_of_record(second) is Status.CANCELED
+def test_a_damaged_job_keeps_no_other_job_from_being_explained_or_swept(coordinator: Coordinator) -> None:
+    first = running(coordinator)
+    act(coordinator, first)
+    second = running(coordinator)
+    damage(coordinator, first, *DAMAGES["a group that is no JSON"])
+    assert coordinator.client.explain(second)
+    assert coordinator.client.fleet().queues is not None
+    coordinator.client.force_stop(first)
+    coordinator.sweep.run()
+    coordinator.client.force_stop(second)
+    coordinator.sweep.run()
+    assert coordinator.status_of_record(second) is Status.CANCELED
 
 
-def test_a_healthy_job_is_ended_by_force_with_all_its_groups(head: Head) -> None:
-    job = head.submit(group("a"), group("b", "a"), group("f", for_each={"x": [1, 2]}))
-    head.read()
-    assert head.client.force_stop(job).answer == "DONE"
-    act(head, job)
-    view = head.show(job)
+def test_a_healthy_job_is_ended_by_force_with_all_its_groups(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a"), group("b", "a"), group("f", for_each={"x": [1, 2]}))
+    coordinator.read()
+    assert coordinator.client.force_stop(job).answer == "DONE"
+    act(coordinator, job)
+    view = coordinator.show(job)
     census: dict[Any, int] = {}
     for fork in view.groups:
         for state, number in fork.census.items():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from tests.support.coordinator import Head, group
+from tests.support.coordinator import Coordinator, group
 from unstuck.coordinator.cli.jobs import diff_lines, errors_of
 from unstuck.coordinator.cli.render.json import diff_json, job_json, listed_json
 from unstuck.coordinator.cli.render.tree import job_tree
@@ -109,83 +109,87 @@ CHANGES = st.dictionaries(
 )
 
 
-def shown(head: Head, job: str) -> None:
+def shown(coordinator: Coordinator, job: str) -> None:
     """Everything that anybody may ask of a job, as the command line asks it."""
-    view = head.client.show(job, why=True)
+    view = coordinator.client.show(job, why=True)
     assert view.damage == ""
     json.dumps(job_json(view), allow_nan=False)
     json.dumps(diff_json(view), allow_nan=False)
     list(diff_lines(view))
     list(errors_of(view))
     job_tree(view, view.at, 40)
-    assert all(one.what for one in head.client.explain(job))
-    json.dumps([listed_json(one) for one in head.client.jobs()], allow_nan=False)
-    json.dumps(head.client.queries.events(job))
-    head.client.fleet()
+    assert all(one.what for one in coordinator.client.explain(job))
+    json.dumps([listed_json(one) for one in coordinator.client.jobs()], allow_nan=False)
+    json.dumps(coordinator.client.queries.events(job))
+    coordinator.client.fleet()
 
 
-def decided(head: Head, job: str) -> None:
+def decided(coordinator: Coordinator, job: str) -> None:
     """Decided, and not given up: a job that cannot be decided is halted."""
     for _ in range(2):
-        head.reconciler.reconcile(job, due=True)
-    assert head.client.show(job).job.halted is None
+        coordinator.reconciler.reconcile(job, due=True)
+    assert coordinator.client.show(job).job.halted is None
 
 
-def ended(head: Head, job: str, how: str) -> None:
-    if head.status(job).terminal:
+def ended(coordinator: Coordinator, job: str, how: str) -> None:
+    if coordinator.status(job).terminal:
         return
-    answer = head.client.cancel(job) if how == "cancel" else head.client.force_stop(job)
+    answer = coordinator.client.cancel(job) if how == "cancel" else coordinator.client.force_stop(job)
     assert answer.answer == "DONE", answer.text
-    decided(head, job)
-    assert head.status(job) is Status.CANCELED
-    shown(head, job)
+    decided(coordinator, job)
+    assert coordinator.status(job) is Status.CANCELED
+    shown(coordinator, job)
 
 
 @given(spec=SPECS, how=st.sampled_from(["cancel", "force-stop"]))
 @EXAMPLES
-def test_what_submit_accepts_can_be_read_back_and_ended(head: Head, spec: dict[str, Any], how: str) -> None:
-    stored = head.redis.dbsize()
+def test_what_submit_accepts_can_be_read_back_and_ended(
+    coordinator: Coordinator, spec: dict[str, Any], how: str
+) -> None:
+    stored = coordinator.redis.dbsize()
     try:
-        job = head.client.submit(spec).id
+        job = coordinator.client.submit(spec).id
     except SpecError:
-        assert head.redis.dbsize() == stored
+        assert coordinator.redis.dbsize() == stored
         event("refused")
         return
     asked = JobSpec.model_validate(spec)
-    shown(head, job)
-    decided(head, job)
-    shown(head, job)
-    assert JobSpec.model_validate(head.show(job).job.written()) == asked
-    for hint in head.hints(job):
-        claim = head.claim(hint)
+    shown(coordinator, job)
+    decided(coordinator, job)
+    shown(coordinator, job)
+    assert JobSpec.model_validate(coordinator.show(job).job.written()) == asked
+    for hint in coordinator.hints(job):
+        claim = coordinator.claim(hint)
         assert claim.order is not None
         (mine,) = (one for one in asked.groups if one.name == claim.order.group.name)
         assert (claim.order.group.steps, claim.order.group.params) == (mine.steps, mine.params)
-        head.finish(hint.held_by("runner1"))
-    decided(head, job)
-    ended(head, job, how)
+        coordinator.finish(hint.held_by("runner1"))
+    decided(coordinator, job)
+    ended(coordinator, job, how)
 
 
 @given(changes=CHANGES, how=st.sampled_from(["cancel", "force-stop"]))
 @EXAMPLES
-def test_what_alter_accepts_can_be_read_back_and_ended(head: Head, changes: dict[str, Any], how: str) -> None:
-    job = head.submit(group("a"), group("b", "a"), params={"x": 1})
-    decided(head, job)
-    head.client.pause(job)
-    decided(head, job)
-    before = head.show(job).job
+def test_what_alter_accepts_can_be_read_back_and_ended(
+    coordinator: Coordinator, changes: dict[str, Any], how: str
+) -> None:
+    job = coordinator.submit(group("a"), group("b", "a"), params={"x": 1})
+    decided(coordinator, job)
+    coordinator.client.pause(job)
+    decided(coordinator, job)
+    before = coordinator.show(job).job
     try:
-        answer = head.client.alter(job, changes)
+        answer = coordinator.client.alter(job, changes)
     except SpecError:
-        assert head.show(job).job == before
+        assert coordinator.show(job).job == before
         event("refused")
     else:
         assert answer.answer in ("DONE", "ALREADY", "REFUSED")
-    shown(head, job)
-    head.client.resume(job)
-    decided(head, job)
-    shown(head, job)
-    ended(head, job, how)
+    shown(coordinator, job)
+    coordinator.client.resume(job)
+    decided(coordinator, job)
+    shown(coordinator, job)
+    ended(coordinator, job, how)
 
 
 @pytest.mark.parametrize(
@@ -193,15 +197,17 @@ def test_what_alter_accepts_can_be_read_back_and_ended(head: Head, changes: dict
     ["", "k" * (MAX_KEY + 1), "k" * 100_000, "a\nb", "a\0", "\x7f", "a\u2028b", "\ud800", 5, b"k"],
     ids=lambda key: repr(key)[:20],
 )
-def test_a_submit_key_that_nobody_could_handle_is_refused_and_nothing_is_stored(head: Head, key: Any) -> None:
-    stored = set(head.redis.keys())
+def test_a_submit_key_that_nobody_could_handle_is_refused_and_nothing_is_stored(
+    coordinator: Coordinator, key: Any
+) -> None:
+    stored = set(coordinator.redis.keys())
     with pytest.raises(BadKey, match=r"^the key.*: expected ") as caught:
-        head.client.submit({"name": "x", "groups": [group("a")]}, key=key)
+        coordinator.client.submit({"name": "x", "groups": [group("a")]}, key=key)
     assert len(str(caught.value)) < 200
-    assert set(head.redis.keys()) == stored
+    assert set(coordinator.redis.keys()) == stored
 
 
 @pytest.mark.parametrize("key", ["k" * MAX_KEY, "nightly 2013-12-31/é:{x}"], ids=["longest", "odd"])
-def test_a_submit_key_up_to_the_bound_is_the_same_job_again(head: Head, key: str) -> None:
-    first = head.client.submit({"name": "x", "groups": [group("a")]}, key=key)
-    assert head.client.submit({"name": "x", "groups": [group("a")]}, key=key).id == first.id
+def test_a_submit_key_up_to_the_bound_is_the_same_job_again(coordinator: Coordinator, key: str) -> None:
+    first = coordinator.client.submit({"name": "x", "groups": [group("a")]}, key=key)
+    assert coordinator.client.submit({"name": "x", "groups": [group("a")]}, key=key).id == first.id

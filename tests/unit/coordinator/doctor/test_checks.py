@@ -36,11 +36,13 @@ INFO = {
 }
 WELL = ServerFacts(INFO, "everysec", 0.01, 0.01)
 CALM = RecordFacts(0, None, 0, None, 0, {}, 2, -1.0, "j", 0.5, True, ())
-HEAD = CoordinatorStatus(id="c", host="h1", pid=1, queues=("control",), seen=999.0, read_at=990.0, swept_at=999.0)
-HAND = RunnerStatus(
+COORDINATOR = CoordinatorStatus(
+    id="c", host="h1", pid=1, queues=("control",), seen=999.0, read_at=990.0, swept_at=999.0
+)
+RUNNER = RunnerStatus(
     id="r", host="h2", pid=2, queues=("spark",), seen=999.0, worker_pid=1, claimed_at=850.0, taken_at=900.0
 )
-FLEET = FleetView(1000.0, 999.5, (HAND,), (HEAD,), (QueueView("control", 0, 1), QueueView("spark", 3, 1)))
+FLEET = FleetView(1000.0, 999.5, (RUNNER,), (COORDINATOR,), (QueueView("control", 0, 1), QueueView("spark", 3, 1)))
 PLACE = WarehouseFacts("/w", True, "id1", True)
 
 
@@ -158,13 +160,13 @@ def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named()
     assert "celery -A unstuck.tasks worker -Q big" in cures[0]
     assert "celery -A unstuck.coordinator worker" in cures[1]
     assert ill(fleet_health.of_fleet(nobody, "here", 0))[1] == ("WORKERS", Level.WARNING)
-    gone = replace(FLEET, runners=(HAND, replace(HAND, pid=3, silent=True)))
+    gone = replace(FLEET, runners=(RUNNER, replace(RUNNER, pid=3, silent=True)))
     assert ill(fleet_health.of_fleet(gone, "here", 1)) == [("SILENT", Level.WARNING)]
 
 
-def lying(since: float | None, **hand: object) -> list[Finding]:
+def lying(since: float | None, **worker: object) -> list[Finding]:
     """A queue whose oldest message lies there since then, before one runner; it is 1000 now."""
-    runner = replace(HAND, **{"idle_since": 500.0, **hand})  # type: ignore[arg-type]
+    runner = replace(RUNNER, **{"idle_since": 500.0, **worker})  # type: ignore[arg-type]
     view = replace(FLEET, runners=(runner,), queues=(QueueView("spark", 300, 1, since),))
     return [one for one in fleet_health.of_fleet(view, "here", 1, 60.0) if one.code == "QUEUES"]
 
@@ -179,7 +181,7 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker() -> N
 
 
 @pytest.mark.parametrize(
-    ("since", "hand", "why"),
+    ("since", "worker", "why"),
     [
         (990.0, {}, "it filled just now"),
         (None, {}, "nobody looked"),
@@ -189,8 +191,8 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker() -> N
         (800.0, {"queues": ("light",)}, "who is idle does not listen there"),
     ],
 )
-def test_a_queue_that_is_merely_long_is_no_problem(since: float | None, hand: dict[str, object], why: str) -> None:
-    assert ill(lying(since, **hand)) == [], why
+def test_a_queue_that_is_merely_long_is_no_problem(since: float | None, worker: dict[str, object], why: str) -> None:
+    assert ill(lying(since, **worker)) == [], why
 
 
 def test_a_control_queue_that_no_coordinator_empties_is_named_with_them() -> None:
@@ -260,22 +262,24 @@ def test_the_version_of_the_server_is_told() -> None:
 OURS = RunsOn("0.1.0", "3.11.7")
 
 
-def running(head: RunsOn, hand: RunsOn) -> FleetView:
-    return replace(FLEET, coordinators=(replace(HEAD, runs_on=head),), runners=(replace(HAND, runs_on=hand),))
+def running(coordinator: RunsOn, worker: RunsOn) -> FleetView:
+    return replace(
+        FLEET, coordinators=(replace(COORDINATOR, runs_on=coordinator),), runners=(replace(RUNNER, runs_on=worker),)
+    )
 
 
 @pytest.mark.parametrize(
-    ("hand", "said"),
+    ("worker", "said"),
     [
         (RunsOn("0.2.0", "3.11.7"), "Unstuck 0.1.0: this machine, h1:1; Unstuck 0.2.0: h2:2"),
         (RunsOn("0.1.0", "3.13.1"), "Python 3.11: this machine, h1:1; Python 3.13: h2:2"),
     ],
 )
-def test_a_fleet_of_several_releases_or_pythons_is_named(hand: RunsOn, said: str) -> None:
-    (found,) = fleet_health.of_versions(running(OURS, hand), OURS)
+def test_a_fleet_of_several_releases_or_pythons_is_named(worker: RunsOn, said: str) -> None:
+    (found,) = fleet_health.of_versions(running(OURS, worker), OURS)
     assert (found.code, found.level, found.text) == ("VERSIONS", Level.WARNING, said)
     assert found.cure
-    gone = running(OURS, hand)
+    gone = running(OURS, worker)
     gone = replace(gone, runners=(replace(gone.runners[0], silent=True),))
     assert ill(fleet_health.of_versions(gone, OURS)) == [], "what the dead ran is no trouble"
 
@@ -340,27 +344,29 @@ def test_open_jobs_of_another_warehouse_under_the_same_path_are_named() -> None:
     assert ill(doctor.of_warehouse_and_jobs(WarehouseFacts("/w"), jobs)) == [("WAREHOUSE_ID", Level.PROBLEM)]
 
 
-def seeing(head: WarehouseSeen, hand: WarehouseSeen) -> FleetView:
-    return replace(FLEET, coordinators=(replace(HEAD, warehouse=head),), runners=(replace(HAND, warehouse=hand),))
+def seeing(coordinator: WarehouseSeen, worker: WarehouseSeen) -> FleetView:
+    return replace(
+        FLEET, coordinators=(replace(COORDINATOR, warehouse=coordinator),), runners=(replace(RUNNER, warehouse=worker),)
+    )
 
 
 @pytest.mark.parametrize(
-    ("hand", "named"),
+    ("worker", "named"),
     [
         (WarehouseSeen("/w", "id2"), "h2:2 (id2)"),
         (WarehouseSeen("/w", ""), "h2:2 (none)"),
         (WarehouseSeen("/w", trouble="no answer for 12s"), "h2:2 (no answer for 12s)"),
     ],
 )
-def test_who_sees_another_warehouse_under_the_same_path_is_named(hand: WarehouseSeen, named: str) -> None:
+def test_who_sees_another_warehouse_under_the_same_path_is_named(worker: WarehouseSeen, named: str) -> None:
     well = WarehouseSeen("/w", "id1")
     for place in (PLACE, WarehouseFacts("/w")):  # also where this machine is the one without it
-        (found,) = doctor.of_warehouse_and_fleet(place, seeing(well, hand))
+        (found,) = doctor.of_warehouse_and_fleet(place, seeing(well, worker))
         assert (found.code, found.level) == ("WAREHOUSE_SHARED", Level.PROBLEM)
         assert named in found.text
         assert "h1:1 (" not in found.text
         assert "id1" in found.text
-    gone = seeing(well, hand)
+    gone = seeing(well, worker)
     gone = replace(gone, runners=(replace(gone.runners[0], silent=True),))
     assert ill(doctor.of_warehouse_and_fleet(PLACE, gone)) == [], "what a dead runner saw is no trouble"
 
