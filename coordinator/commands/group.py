@@ -91,9 +91,21 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
         text = f"{where} and was publishing, so its outputs may be visible already; resume it"
     elif ordinal is not None and state.ended_whole(name):
         text = f"{where}, and its group {name} ended as a whole; {word} {name}"
-    elif word == "skip" and ordinal is not None and any(ask.do == "rerun" for ask in job.requests):
-        # The rerun may take the records of members away, and none can be skipped ahead of those before it.
-        text = f"groups of job {job.id} are just being made to run again, as was asked for; skip it in a moment"
+    elif word == "skip" and ordinal is not None and _will_be_forgotten(state, group):
+        text = f"group {group} of job {job.id} is just being made to run again, as was asked for; skip it in a moment"
     else:
         return None
     return Commanded(Answer.REFUSED, job, text)
+
+
+def _will_be_forgotten(state: JobState, member: str) -> bool:
+    """A rerun that no coordinator has brought about yet will take the member's record away.
+
+    Members are recorded in their order, so none can be skipped ahead of those before it.
+    """
+    fork, _ = split_member(member)
+    for request in state.job.requests:
+        name, ordinal = split_member(request.group)
+        if request.do == "rerun" and fork in closure(state, name) and (ordinal is None or name != fork):
+            return True
+    return False

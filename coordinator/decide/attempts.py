@@ -182,7 +182,7 @@ def _too_much(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> str:
             f"with the {len(values):,} values of {fork} the job would have {members:,} groups and members in all; at "
             f"most {MAX_GROUPS + MAX_MEMBERS:,} are allowed"
         )
-    size = sum(map(fork_bytes, [*draft.state.collected.values(), values]))
+    size = draft.state.collected_bytes + fork_bytes(values)
     if size > MAX_JOB_BYTES:
         return (
             f"with the values of {fork} ({megabytes(fork_bytes(values))}) those of all dynamic forks of the job would "

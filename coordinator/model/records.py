@@ -6,6 +6,7 @@ Records are values: ``store`` reads them, ``decide`` judges them, and nothing ch
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -132,8 +133,21 @@ class Attempt:
 
     @property
     def shown_progress(self) -> dict[str, Any]:
-        """The last progress of its runner, for people: what of ``step``, ``steps``, ``label``, ``done``, … is known."""
-        return dict(json.loads(self.progress or "{}"))
+        """The last progress of its runner, for people: what of ``step``, ``steps``, ``label``, ``done``, … is known.
+
+        A value that is no finite number where one should be is left out; an unknown ``total`` is None.
+        """
+        try:
+            progress = json.loads(self.progress or "{}")
+        except (ValueError, RecursionError):
+            return {}
+        if not isinstance(progress, dict):
+            return {}
+        shown = {name: value for name, value in progress.items() if _can_be_shown(name, value)}
+        total = shown.pop("total", 0)
+        if "done" in shown:
+            shown["total"] = total if total > 0 else None
+        return shown
 
     def to_json(self) -> str:
         """An attempt as a commit creates it: offered, not claimed."""
@@ -141,6 +155,16 @@ class Attempt:
 
 
 _ATTEMPT: TypeAdapter[Attempt] = TypeAdapter(Attempt)
+_COUNTS = frozenset({"step", "steps", "rows", "done", "total"})
+
+
+def _can_be_shown(name: str, value: Any) -> bool:
+    if isinstance(value, str):
+        return name not in _COUNTS
+    # In this form also of a whole number that is too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 JOB_SCHEMA = 1  # raised when an older coordinator could no longer decide what this one stores
 
 

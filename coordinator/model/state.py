@@ -10,12 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup
-from unstuck.tasks.protocol.group import Scalar
+from unstuck.tasks.protocol.group import Scalar, fork_bytes
 from unstuck.tasks.protocol.token import fork_member, split_member
 
 WAITING_RECORD = GroupRecord()
@@ -114,6 +115,11 @@ class JobState:
         """Queues that hold, or lost, a hint that nobody has claimed."""
         return {self.planned(group_id).spec.queue_name for group_id in self.by_state[GroupState.QUEUED]}
 
+    @cached_property
+    def collected_bytes(self) -> int:
+        """The size of the values of all dynamic forks, on the record."""
+        return sum(map(fork_bytes, self.collected.values()))
+
     # ---- changing ------------------------------------------------------------------------------------
 
     def collect(self, fork: str, values: tuple[Scalar, ...]) -> None:
@@ -123,6 +129,7 @@ class JobState:
         """
         if fork in self.collected:
             return
+        self.collected_bytes = self.collected_bytes + fork_bytes(values)
         self.collected[fork] = values
         count = self.fulls[fork] = len(values)
         if self.ended_whole(fork):

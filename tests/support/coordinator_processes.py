@@ -30,7 +30,7 @@ for _ in sys.stdin:
         os.close(0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
-            assemble(settings()).consumer.run()
+            assemble(settings()).run()
         finally:
             os._exit(1)
     print(pid, flush=True)

@@ -232,7 +232,8 @@ def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by
     wait_until(lambda: "was told to stop" in child.log.read_text(), 10, "the worker to take the order")
     os.kill(child.pid, signal.SIGSTOP)
     assert fleet.outcome(store, hint, 1.0 + SLACK).kind is OutcomeKind.RELEASED
-    supervised.stop(grace=0.5)
+    supervised.grace = 0.5
+    supervised.stop()
     wait_until(lambda: all(fleet.gone(process.pid) for process in below), 10, "all of them to be gone")
 
 

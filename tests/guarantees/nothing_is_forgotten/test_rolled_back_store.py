@@ -67,9 +67,9 @@ def test_a_job_that_goes_on_again_is_not_retried_by_who_had_seen_it_ended(
     job = running(coordinator)
     back = snapshot(coordinator)
     fails(coordinator, job)
-    ended = coordinator.client.show(job).job
+    ended = coordinator.client._state(job)
     back()
-    monkeypatch.setattr(coordinator.client, "_record", lambda _: ended)
+    monkeypatch.setattr(coordinator.client, "_state", lambda _: ended)
     jobs = len(coordinator.client.jobs())
     with pytest.raises(Refused, match="RUNNING"):
         coordinator.client.retry(job)

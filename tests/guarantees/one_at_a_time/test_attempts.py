@@ -137,14 +137,14 @@ def test_a_submit_whose_reply_was_lost_makes_one_job(
 ) -> None:
     coordinator = make_coordinator(client=lossy)
     coordinator.submit(group("only"), name="warm")
-    submit, lost = coordinator.client._store._submit, []
+    submit, lost = coordinator.client._store._scripts["submit"], []
 
     def lose_the_reply(job: str, **values: object) -> object:
         LosesReplies.armed = 1
         lost.append(job)
         return submit(job, **values)
 
-    coordinator.client._store._submit = lose_the_reply
+    coordinator.client._store._scripts["submit"] = lose_the_reply
     job = coordinator.submit(group("only"), name="lossy")
     assert lost == [job]
     assert [line.id for line in coordinator.client.jobs(name="lossy")] == [job]

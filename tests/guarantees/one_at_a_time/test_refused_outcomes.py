@@ -152,25 +152,25 @@ def test_a_refused_report_delivered_twice_to_two_coordinators_is_one_event(
     assert len(refused(coordinator, job)) == 1
 
 
-@pytest.mark.parametrize("script", ["_settle", "_commit"])
+@pytest.mark.parametrize("script", ["settle_unchanged", "commit"])
 def test_a_script_that_acks_a_refused_report_and_is_repeated_writes_one_event(
     make_coordinator: Callable[..., Coordinator], script: str
 ) -> None:
     coordinator = make_coordinator()
     job, zombie = taken_over(coordinator)
     coordinator.finish(zombie)
-    if script == "_commit":
+    if script == "commit":
         coordinator.finish(_live(coordinator, job))  # a report that changes the record, read in the same batch
-    call = getattr(coordinator.store, script)
+    call = coordinator.store._scripts[script]
 
     def lose_the_reply(job: str, **values: Any) -> Any:
         call(job, **values)
         return call(job, **values)
 
-    setattr(coordinator.store, script, lose_the_reply)
+    coordinator.store._scripts[script] = lose_the_reply
     coordinator.read()
     assert len(refused(coordinator, job)) == 1
-    assert (coordinator.status(job) is Status.FINISHED) == (script == "_commit")
+    assert (coordinator.status(job) is Status.FINISHED) == (script == "commit")
 
 
 def test_a_stale_claim_report_is_no_event(coordinator: Coordinator) -> None:

@@ -259,7 +259,7 @@ MUTANTS = (
         "a fork that is half queued counts as done",
         SHOWN,
         13,
-        line(JobState.done, "ended == count", "ended == census.total()"),
+        line(JobState.done, "ended == count", "ended == self.census[name].total()"),
     ),
     mutant(
         "a coordinator that starts waits before it takes reports over",

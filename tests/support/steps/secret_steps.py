@@ -54,7 +54,7 @@ def thread_left(spark: Any, ctx: Any, password: str) -> None:
     """A thread that goes on until the runner has seen it."""
 
     def go_on() -> None:
-        while not pool._wanted:
+        while not pool._recycling:
             time.sleep(0.01)
 
     threading.Thread(target=go_on, name=password).start()
