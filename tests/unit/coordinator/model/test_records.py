@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -83,3 +84,22 @@ def test_a_job_of_a_later_release_is_left_to_it() -> None:
     for read in (JobRecord.from_fields, lambda fields: JobRecord.salvaged("id", fields)):
         with pytest.raises(NewerJob):
             read({**JOB.to_fields(), "schema": "99"})
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ('{"step": 1, "label": "read", "done": 3, "total": 10}', {"step": 1, "label": "read", "done": 3, "total": 10}),
+        ('{"label": "read", "done": NaN, "total": 5}', {"label": "read"}),
+        ('{"done": 3, "total": Infinity}', {"done": 3, "total": None}),
+        ('{"done": 3, "total": -2}', {"done": 3, "total": None}),
+        ('{"done": 1e999, "rows": "many", "step": [1], "label": 5}', {"label": 5}),
+        ('{"done": "50%", "rows": true}', {}),
+        ('{"done": 1' + "0" * 400 + "}", {}),
+        ("[1]", {}),
+        ("half a li", {}),
+        ("", {}),
+    ],
+)
+def test_a_value_in_a_record_that_is_no_progress_is_not_shown(text: str, seen: dict[str, Any]) -> None:
+    assert Attempt(1, "n", progress=text).shown_progress == seen
