@@ -5,6 +5,7 @@ Its worker consumes the ``control`` queue (sweeps, submits, commands) and carrie
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -63,12 +64,17 @@ def _task(method: Callable[..., Submitted | Commanded]) -> None:
     A task takes the arguments of its method of the client; its result is the id of the job, or the answer.
     """
 
-    def ask(self: Task, *arguments: Any, by: str | None = None, **more: Any) -> str:
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+
+    def ask(self: Task, *positional: Any, **named: Any) -> str:
+        if len(positional) > len(names):
+            raise TypeError(f"unstuck.{method.__name__} takes {', '.join(names)}; {len(positional)} values were given")
+        values = {**dict(zip(names, positional, strict=False)), **named}
         # The process that sent the message asks, as Celery names it; never the user of this coordinator.
         origin = self.request.origin
-        by = by or (f"a Celery task from {origin}" if origin else "a Celery task")
+        values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
         with Client(settings()) as client:
-            result = method(client, *arguments, by=by, **more)
+            result = method(client, **values)
         return result.id if isinstance(result, Submitted) else str(result.answer)
 
     app.task(ask, name=f"unstuck.{method.__name__}", bind=True)

@@ -371,12 +371,12 @@ class Client:
         by: str,
         group: str = "",
     ) -> Commanded:
-        result = self._applier.apply(word, judge, reason, by, group)
+        result = self._applier.apply(word, judge, reason, by, group, wait=not isinstance(word, Command))
         if result.answer is Answer.DONE:
             self._make_durable(job)
         return result
 
-    def pause(self, job: str, *, now: bool = False, reason: str = "", by: str | None = None) -> Commanded:
+    def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> Commanded:
         """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody). See `command`."""
         return self.command(job, Command.PAUSE, reason=reason, by=by, now=now)
 

@@ -40,14 +40,15 @@ class CommandApplier:
         reason: str,
         by: str,
         group: str = "",
+        *,
+        wait: bool = True,
     ) -> Commanded:
         """Judge and write the command until it is on record or refused.
-
-        A job that was just paused has a moment to become PAUSED before a command is refused for its status.
 
         Args:
             word: the command, and the ``group`` that it is about; with ``reason`` and ``by`` for the event log.
             judge: loads the record and judges the command by it.
+            wait: a job that was just paused has a moment to become PAUSED before the command is refused for its status.
 
         Raises:
             redis.RedisError: the store could not be asked; applying the command again is safe.
@@ -55,7 +56,7 @@ class CommandApplier:
         command_id, until = self.mint(), self._clock() + SETTLE_TIME
         while True:
             old, result = judge()
-            settled = status_is_settled(old) or self._clock() > until
+            settled = not wait or status_is_settled(old) or self._clock() > until
             if result.answer is Answer.REFUSED and not settled:
                 self._sleep(TRY_EVERY)
                 continue

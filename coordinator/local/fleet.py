@@ -108,7 +108,7 @@ class LocalFleet:
             for program in programs:
                 self.processes.append(self._supervise(program))
         except BaseException:
-            self.stop()
+            self.stop(grace=0.0)
             raise
 
     def wait_ready(self, timeout: float = 90.0) -> bool:
@@ -138,12 +138,13 @@ class LocalFleet:
                 )
         return False
 
-    def stop(self) -> None:
+    def stop(self, grace: float | None = None) -> None:
         """End everything: ask, wait ``grace`` seconds, kill what is left with all that it started. Never raises."""
-        self._end(self.processes, self.grace)
+        grace = self.grace if grace is None else grace
+        self._end(self.processes, grace)
         # Valkey last: the others hand their attempts back through it.
         if self._valkey is not None:
-            self._end([self._valkey], max(self.grace, 1.0))
+            self._end([self._valkey], max(grace, 1.0))
             self.home.retract()
         self.processes, self._valkey = [], None
         self._stopped.set()
@@ -243,7 +244,13 @@ class LocalFleet:
         if not nodes:
             time.sleep(0.05)
             return []
-        broker, ours = broker_url(self.redis_url), {"global_keyprefix": Keys(self.settings.prefix).broker}
+        # A server that hangs must not keep the main thread, which ends the fleet at a signal.
+        ours = {
+            "global_keyprefix": Keys(self.settings.prefix).broker,
+            "socket_timeout": 1.0,
+            "socket_connect_timeout": 1.0,
+        }
+        broker = broker_url(self.redis_url)
         app = Celery("unstuck.up", broker=broker, broker_transport_options=ours, set_as_current=False)
         try:
             with app.connection_for_write() as connection:

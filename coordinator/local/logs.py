@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from unstuck.tasks.process.deadlines import NonBlockingHandler
+
+_CHUNK = 1_000_000  # bytes
 
 
 class Console:
@@ -46,7 +47,7 @@ def _stdout() -> NonBlockingHandler:
 
 
 def rotate(log: Path, limit: int) -> None:
-    """If the log is larger than ``limit`` bytes, copy it to NAME.1, and empty it.
+    """If the log is larger than ``limit`` bytes, copy its newest ``limit`` bytes to NAME.1, and empty it.
 
     The process that writes to it holds it open, and appends; so the file is emptied and not replaced. Lines written
     between the copy and the cut are lost: some microseconds of a process that just printed megabytes.
@@ -59,5 +60,9 @@ def rotate(log: Path, limit: int) -> None:
         # A full disk stops Valkey and with it every job, so the log is emptied even where it cannot be copied.
         with suppress(OSError):
             older.unlink(missing_ok=True)  # first, to make room
-            shutil.copyfile(log, older)
+            with log.open("rb", buffering=0) as source, older.open("wb", buffering=0) as target:
+                source.seek(-limit, os.SEEK_END)
+                # The copy has a limit: the process may write as fast as the copy reads.
+                while target.tell() < 2 * limit and (chunk := source.read(_CHUNK)):
+                    target.write(chunk)
         os.truncate(log, 0)

@@ -97,6 +97,8 @@ class SupervisedProcess:
     def kill(self) -> list[int]:
         """SIGKILL to the process and to all that it started; returns the pids that could not be ended."""
         self.stop()
+        if self._tree is None and self._process is not None:
+            self._process.kill()  # its tree could not be read
         left = self._tree.kill() if self._tree is not None else []
         self._supervisor.join(5.0)
         return [process.pid for process in left]

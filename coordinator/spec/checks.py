@@ -56,12 +56,13 @@ def problems_in(
 ) -> list[Problem]:
     """Everything that is wrong with a spec as a whole; ``conf`` is that of its defaults."""
     groups = _by_name(every)
+    owners = {output: group.name for group in reversed(every) for output in outputs_of(group)}
     hint = _hints()
     found = chain(
         _sizes(every),
         _graph(every, hint),
         *(_join(("groups", i), group, groups) for i, group in enumerate(every)),
-        *(_fork(("groups", i), group, groups) for i, group in enumerate(every)),
+        *(_fork(("groups", i), group, groups, owners) for i, group in enumerate(every)),
         _conditions(every, groups, params, hint),
         _outputs(every),
         _statements(every),
@@ -186,7 +187,7 @@ def _join(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec]) -> Iterator[
         yield Problem(f"at_least: {join.count} can never be met by {len(group.needs)} needs", at)
 
 
-def _fork(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:
+def _fork(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec], owners: dict[str, str]) -> Iterator[Problem]:
     param = group.fork_param
     if param is None:
         return
@@ -200,18 +201,18 @@ def _fork(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec]) -> Iterator[
         elif isinstance(value, str) and (found := reference_in(value)) is not None:
             message = "the values of a fork are stored and shown, so no reference is resolved in them"
             yield Problem(f"{shorten(found)}: {message}; put it under params:", at)
-    if group.fork_from is not None and (wrong := _fork_source(group, group.fork_from.output, groups)):
+    if group.fork_from is not None and (wrong := _fork_source(group, group.fork_from.output, groups, owners)):
         yield Problem(wrong, (*loc, "for_each", param, "from"))
 
 
-def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec]) -> str:
+def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], owners: dict[str, str]) -> str:
     """Why ``group`` cannot be forked from a column of ``source``; empty if it can, or if only a run can show it."""
     needed = {need: groups[need] for need in group.needs if need in groups}
     if not group.needs:
         return f"a fork of {source!r} must need the group that makes it; add needs:"
     maker = needed.get(source) or next((g for g in needed.values() if source in outputs_of(g)), None)
     if maker is None:
-        outside = next((g.name for g in groups.values() if source == g.name or source in outputs_of(g)), None)
+        outside = source if source in groups else owners.get(source)
         if outside == group.name:
             return f"{source!r} is made by this group itself; a fork takes its values from a group that it needs"
         if outside is not None:

@@ -47,9 +47,10 @@ class Script:
         keys = {**values, **vars(self._keys), **vars(self._keys.of(job))}
         args = {**values, "job": job}
         try:
-            return self._run(keys=[keys[key] for key in self._key_names], args=[args[arg] for arg in self._arg_names])
+            key_list, arg_list = [keys[key] for key in self._key_names], [args[arg] for arg in self._arg_names]
         except KeyError as error:
             raise TypeError(f"the script needs a value for {error}") from error
+        return self._run(keys=key_list, args=arg_list)
 
 
 @cache

@@ -25,6 +25,7 @@ from billiard.common import terminate_handler_fired
 from unstuck.tasks.errors import (
     AttemptEnded,
     ForkValuesInvalid,
+    HostUnfit,
     NotBegun,
     UnstuckError,
     WarehouseMismatch,
@@ -194,9 +195,14 @@ class Attempt:
         self._progress({"label": "starting Spark"}, now=True)
         conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
         entered = ExitStack()
-        with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout), users_code():
-            runner.driver.start()
-            session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
+        try:
+            with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout), users_code():
+                runner.driver.start()
+                session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
+        except StepRaised as raised:
+            if isinstance(raised.error, HostUnfit):
+                raise raised.error from None  # the fault of this host, and no step's
+            raise
         stack.callback(self._close_session, entered)
         return session
 
@@ -310,6 +316,8 @@ class Attempt:
 
     def _ended_by(self, error: BaseException) -> Outcome | None:
         """The outcome of an attempt that ``error`` ended; None if another runner has the attempt."""
+        if isinstance(error, NotBegun):
+            self._runner.replace()
         order = self._held.order or (Order.DRAIN if terminate_handler_fired() else None)
         if order is None:
             return self._failed(error)
@@ -330,9 +338,9 @@ class Attempt:
 
     def _failed(self, error: BaseException) -> Outcome:
         ours = not isinstance(error, StepRaised | UnstuckError)
-        error = error.error if isinstance(error, StepRaised) else error
         # A failure of this runner is no fault of the group: it counts as a lost worker.
-        lost = ours or issubclass(type(error), NotBegun)  # not isinstance, which asks an error of a step
+        lost = ours or isinstance(error, NotBegun)
+        error = error.error if isinstance(error, StepRaised) else error
         # The watchdog counts the time too: asking for the text may block every thread.
         with self._runner.watchdog.clock("STEP_FAILED", TEXT_CLOCK if self._is_held else None, class_name(error)):
             described = describe_in_time(error, self._secrets.clean)

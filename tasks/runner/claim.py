@@ -39,6 +39,10 @@ def run(runner: Runner, hint_text: str) -> str:
         runner.replace()
         log.error("%s is not claimed: Java is gone from this host. The hint will be sent again", hint)
         return "UNFIT"
+    if runner.driver.died:
+        runner.replace()
+        log.error("%s is not claimed: the Spark session of this runner has died. The hint will be sent again", hint)
+        return "UNFIT"
     # Made before the first try, so that a claim that is repeated after a lost reply is the same claim.
     claimant, event = secrets.token_hex(6), secrets.token_hex(8)
 

@@ -140,8 +140,8 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _IMPORTERS = tuple(sys.meta_path)  # a module that is imported may add others, which stay
 
-_ENVIRONMENT, _PATH, _FOLDER = "the environment", "sys.path", "the working directory"
-_COMMON = (_ENVIRONMENT, _PATH, _FOLDER)  # many steps change these, so they replace no runner
+_ENVIRONMENT, _ZONE, _PATH, _FOLDER = "the environment", "the time zone", "sys.path", "the working directory"
+_COMMON = (_ENVIRONMENT, _ZONE, _PATH, _FOLDER)  # many steps change these, so they replace no runner
 # By name: how to read it, and how to put it back. First what may make any other call fail.
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
@@ -150,6 +150,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "a timer": (lambda: [signal.getitimer(timer)[0] > 0 for timer in _TIMERS], _stop_timers),
     "a resource limit": (lambda: [resource.getrlimit(limit) for limit in _LIMITS], _set_limits),
     _ENVIRONMENT: (os.environ.copy, _set_environment),
+    _ZONE: (lambda: (time.tzname, time.timezone), lambda _: time.tzset()),  # after the environment
     _PATH: (lambda: list(sys.path), lambda before: setattr(sys, "path", list(before))),
     "sys.meta_path": (
         lambda: [one for one in _IMPORTERS if one in sys.meta_path],

@@ -111,7 +111,8 @@ def describe(files: Files, folder: str) -> StagedOutput:
 def _open(files: Files, path: str) -> Any:
     import fsspec
 
-    return fsspec.open(files.uri(path), "rb")
+    local = files.local_path(path)
+    return local.open("rb") if local is not None else fsspec.open(files.uri(path), "rb")
 
 
 def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | None = None) -> Any:

@@ -61,6 +61,11 @@ class Driver:
             return False
 
     @property
+    def died(self) -> bool:
+        """True if a session was up here and is no more: only a new process has another."""
+        return self._base is not None and not self.running
+
+    @property
     def starting(self) -> bool:
         """True while another thread starts or stops the session: then ``pids`` may lack the JVM."""
         return self._lock.locked()
@@ -233,8 +238,8 @@ def _set_conf(session: Any, key: str, value: str) -> None:
 
 def is_frame(value: Any) -> bool:
     """True for a Spark DataFrame, without importing Spark for anything else."""
-    spark = sys.modules.get("pyspark.sql")
-    return spark is not None and isinstance(value, spark.DataFrame)
+    frame = getattr(sys.modules.get("pyspark.sql"), "DataFrame", None)  # None while another thread imports it
+    return frame is not None and isinstance(value, frame)
 
 
 def hadoop_uri(uri: str) -> str:

@@ -6,7 +6,7 @@ Hints are sent without these waits: a hint that is lost is sent again.
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import kombu
@@ -64,9 +64,11 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
 
 
 # A main process that forks. kombu takes a socket out of epoll only after it has closed it. A child that was forked
-# meanwhile holds the socket too, so epoll goes on reporting it, under a number that by then is another's: the worker
-# spins, or reads without an end from a connection that has nothing to say. Upstream: celery/kombu#954 tells of a fault
-# like this. Seen with kombu 5.7.0; this may go once kombu unregisters a socket before it closes it.
+# meanwhile holds the socket too, so epoll goes on reporting it, under a number that by then is another's. And news of
+# the pub/sub connection (``celery inspect``), even if they are false, make kombu read there without an end. Together
+# the two hung a worker for ever. Upstream: celery/celery#10502 tells of the second, celery/kombu#954 of a fault like
+# the first. Seen with kombu 5.7.0; this may go once kombu unregisters a socket before it closes it, and reads pub/sub
+# with a timeout.
 
 
 @cache
@@ -79,6 +81,10 @@ def _fit_to_fork(base: Any) -> Any:
             if asynchronous:
                 found["connection_class"] = _unregistered_first(found["connection_class"], self)
             return found
+
+        @cached_property
+        def subclient(self) -> Any:
+            return _read_within(self.socket_timeout, super().subclient)
 
     return type("Transport", (base,), {"Channel": Channel})
 
@@ -96,6 +102,19 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
             super().disconnect(*args, **kwargs)
 
     return Connection
+
+
+def _read_within(seconds: float | None, pubsub: Any) -> Any:
+    """``pubsub``, which is read only where there is something to read, and for ``seconds`` at most (None: no end)."""
+    read = pubsub.parse_response
+
+    def parse_response() -> Any:
+        if pubsub.connection is None or not pubsub.connection.can_read(timeout=0):
+            return None
+        return read(block=False, timeout=seconds)
+
+    pubsub.parse_response = parse_response
+    return pubsub
 
 
 # A slot that an acknowledgement takes for ever. kombu frees the slot of a message only once Redis has taken the

@@ -9,7 +9,9 @@ import json
 import logging
 import os
 import select
+import signal
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -333,6 +335,9 @@ def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
     said = [line for line in map(json.loads, lines) if line["op"] in ("hold", "release")]
     if not said or said[-1]["op"] == "release":
         return
+    if not psutil.pid_exists(hello["pid"]):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(hello["pid"], signal.SIGKILL)  # what the runner left in its process group
     why = f"the runner {hello['worker']} died right after it had begun; how is not known"
     lease = Lease(connect(settings.redis_url), Keys(settings.prefix), settings.lease_ttl)
     _report(lease, Token.parse(said[-1]["token"]), Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)))

@@ -26,10 +26,12 @@ class IdleSlots:
 
     def idle(self, slot: int, pid: int) -> None:
         """The child ``pid`` waits for a job. Called in the child, as is ``busy``."""
-        self._pids[slot] = pid
+        if slot < _MAX_CHILDREN:
+            self._pids[slot] = pid
 
     def busy(self, slot: int) -> None:
-        self._pids[slot] = 0
+        if slot < _MAX_CHILDREN:
+            self._pids[slot] = 0
 
     @property
     def available(self) -> bool:
@@ -37,6 +39,9 @@ class IdleSlots:
 
         A child that waits and is stopped is not available: the job that it does not read is in its pipe.
         """
-        seen = {child.pid: process_state(child) for child in self._children()}
+        try:
+            seen = {child.pid: process_state(child) for child in self._children()}
+        except (OSError, psutil.Error):  # for example, no file descriptor is free
+            return False
         waiting = any(seen.get(pid) is ProcessState.ALIVE for pid in self._pids if pid)
         return waiting or all(state is ProcessState.GONE for state in seen.values())

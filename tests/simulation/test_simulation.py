@@ -50,10 +50,10 @@ def test_a_history_that_breaks_a_promise_is_made_short() -> None:
         whole = simulate(found.seed, store=bug.store, commands=bug.commands, keep_all=True)
         short = shortened(found.seed, 40, store=bug.store, commands=bug.commands)
     assert short is not None
-    assert short.verdict.promise == found.promise
+    assert short.result.promise == found.promise
     for what, (few, many) in short.counts.items():
         assert few <= (many + 1) // 2, f"{few} of {many} {what} are left"
-    assert len(short.verdict.trace) < len(whole.trace)
+    assert len(short.result.trace) < len(whole.trace)
     assert f"--shorten {found.seed}" in short.explained()
     assert shortened(found.seed, 1, commands=bug.commands) is None, "without the bug every promise is kept"
 

@@ -104,7 +104,7 @@ MUTANTS = (
         "a resume does not set the count of lost workers back",
         WORD,
         0,
-        line(intent.reset_budgets, "failures=0, losses=0, ", "failures=0, "),
+        line(intent.reset_budgets, "failures=0, losses=0", "failures=0"),
         commands=True,
     ),
     mutant(

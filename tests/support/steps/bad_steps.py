@@ -34,6 +34,16 @@ def _time_zone() -> None:
     time.tzset()
 
 
+def _time_zone_alone() -> None:
+    """The variable is put back, as `mock.patch.dict` does, and the process keeps the zone."""
+    before = os.environ.get("TZ")
+    _time_zone()
+    if before is None:
+        del os.environ["TZ"]
+    else:
+        os.environ["TZ"] = before
+
+
 def _timer() -> None:
     signal.signal(signal.SIGVTALRM, broken)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0.01)
@@ -76,6 +86,7 @@ STATE = {
     "umask": lambda: os.umask(0o777),
     "sockets": lambda: socket.setdefaulttimeout(1e-9),
     "zone": _time_zone,
+    "zone without its variable": _time_zone_alone,
     "folder": lambda: os.chdir("/"),
     "decimals": lambda: setattr(decimal.getcontext(), "prec", 1),
     "traps": lambda: decimal.getcontext().traps.update({decimal.Inexact: True}),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstuck.coordinator.decide.joins import HistoryResult, judge
+from unstuck.coordinator.decide.joins import JoinResult, judge
 from unstuck.coordinator.model.state import UNEXPANDED
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.group import JoinRule
@@ -23,22 +23,22 @@ rules = st.one_of(
 needs = st.lists(st.sampled_from([*STATES, UNEXPANDED]), min_size=1, max_size=8)
 
 
-def by_definition(rule: JoinRule, states: list[str]) -> HistoryResult:
+def by_definition(rule: JoinRule, states: list[str]) -> JoinResult:
     """The rules as the manual words them, with no thought of speed."""
     open_states = [s for s in states if s not in ENDS]
     if rule.rule == "all_done":
-        return HistoryResult.WAIT if open_states else HistoryResult.GO
+        return JoinResult.WAIT if open_states else JoinResult.GO
     if rule.rule in ("any_succeeded", "at_least"):
         wanted = rule.count if rule.rule == "at_least" else 1
         if states.count("SUCCEEDED") >= wanted:
-            return HistoryResult.GO
+            return JoinResult.GO
         # A fork that is not expanded may still bring any number of members.
         reachable = UNEXPANDED in states or states.count("SUCCEEDED") + len(open_states) >= wanted
-        return HistoryResult.WAIT if reachable else HistoryResult.FAIL
+        return JoinResult.WAIT if reachable else JoinResult.FAIL
     bad = {"FAILED", "CANCELED"} | ({"SKIPPED"} if rule.rule == "all_succeeded" else set())
     if bad & set(states):
-        return HistoryResult.SKIP
-    return HistoryResult.WAIT if open_states else HistoryResult.GO
+        return JoinResult.SKIP
+    return JoinResult.WAIT if open_states else JoinResult.GO
 
 
 @given(rule=rules, states=needs)
@@ -62,11 +62,11 @@ def test_a_verdict_is_never_taken_back_by_what_ends_later(
         else:
             later.append(state if state in ENDS else data.draw(st.sampled_from(ENDS)))
     final, _ = judge(rule, Counter(later))
-    assert final is not HistoryResult.WAIT, "everything has ended, and the join still waits"
-    if found is not HistoryResult.WAIT:
+    assert final is not JoinResult.WAIT, "everything has ended, and the join still waits"
+    if found is not JoinResult.WAIT:
         assert final is found
 
 
 @pytest.mark.parametrize("rule", ["all_succeeded", "all_done", "none_failed"])
 def test_a_group_that_needs_nothing_goes(rule: str) -> None:
-    assert judge(JoinRule.model_validate(rule), Counter())[0] is HistoryResult.GO
+    assert judge(JoinRule.model_validate(rule), Counter())[0] is JoinResult.GO

@@ -12,8 +12,10 @@ import pytest
 import redis
 from kombu.exceptions import OperationalError
 
-from tests.support.servers import RedisServer, free_port
+from tests.support.proxy import Proxy
+from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck.coordinator.celery import app as coordinators
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.celery_app import app as workers
 from unstuck.tasks.transport.kombu_fixes import BrokerConnection
 
@@ -47,6 +49,27 @@ def test_who_listens_waits_for_a_broker_that_takes_writes_and_who_sends_does_not
             client.config_set("min-replicas-to-write", 0)
         assert listens.ensure_connection(max_retries=0).connected
         assert client.dbsize() == 0, "it was asked for a write, and nothing was written"
+
+
+@APPS
+def test_what_kombu_reads_without_an_end_is_read_only_where_there_is_something_and_not_for_ever(
+    app: Any, client: redis.Redis, redis_server: RedisServer
+) -> None:
+    """It reads its pub/sub connection when the event loop has news of its number, which may be another's by then."""
+    proxy = Proxy(redis_server.port)
+    with _connection(app, proxy.url) as connection:
+        channel = connection.default_channel
+        channel.socket_timeout = 0.3
+        pubsub = channel.subclient
+        pubsub.psubscribe("there")
+        wait_until(pubsub.parse_response, 10, "the answer")
+        assert pubsub.parse_response() is None
+        assert proxy.mute(b"PSUBSCRIBE", after=10) == 1
+        client.publish(Keys().queue("there"), "and all that belongs to it")
+        wait_until(lambda: pubsub.connection.can_read(timeout=0), 10, "the beginning of it")
+        with pytest.raises(redis.TimeoutError):
+            pubsub.parse_response()
+    proxy.close()
 
 
 def test_a_connection_that_is_closed_leaves_no_poller_behind(redis_server: RedisServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import psutil
 import pytest
 
 from tests.support.servers import wait_until
-from unstuck.tasks.worker.idle_slots import IdleSlots
+from unstuck.tasks.worker.idle_slots import _MAX_CHILDREN, IdleSlots
 
 
 @pytest.fixture
@@ -55,3 +56,15 @@ def test_a_worker_without_a_child_that_lives_is_free(slots: IdleSlots, child: ps
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # nobody takes leave of it: a zombie
     assert slots.available
+
+
+def test_children_beyond_the_last_slot_count_as_at_work(slots: IdleSlots, child: psutil.Process) -> None:
+    slots.idle(_MAX_CHILDREN, child.pid)
+    assert not slots.available
+
+
+def test_children_that_cannot_be_looked_at_count_as_at_work() -> None:
+    def children() -> list[psutil.Process]:
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+    assert not IdleSlots(children).available
