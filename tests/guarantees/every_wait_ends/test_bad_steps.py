@@ -16,7 +16,7 @@ from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Hint
 
 REPLACED = "runner.replace = lambda: print('replaced')\n"
-PUT_BACK = {"environment", "variable", "path", "zone", "zone without its variable", "folder"}
+PUT_BACK = {"environment", "variable", "path", "zone", "zone_alone", "folder"}
 IN_A_NEW_PROCESS = {"decimals", "traps", "garbage", "importers"}  # what is not, or not wholly, put back in the old one
 INNOCENT = 32
 

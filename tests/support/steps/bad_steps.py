@@ -86,7 +86,7 @@ STATE = {
     "umask": lambda: os.umask(0o777),
     "sockets": lambda: socket.setdefaulttimeout(1e-9),
     "zone": _time_zone,
-    "zone without its variable": _time_zone_alone,
+    "zone_alone": _time_zone_alone,
     "folder": lambda: os.chdir("/"),
     "decimals": lambda: setattr(decimal.getcontext(), "prec", 1),
     "traps": lambda: decimal.getcontext().traps.update({decimal.Inexact: True}),
