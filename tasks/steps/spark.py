@@ -238,8 +238,12 @@ def _set_conf(session: Any, key: str, value: str) -> None:
 
 def is_frame(value: Any) -> bool:
     """True for a Spark DataFrame, without importing Spark for anything else."""
-    frame = getattr(sys.modules.get("pyspark.sql"), "DataFrame", None)  # None while another thread imports it
-    return frame is not None and isinstance(value, frame)
+    # First the name alone: this runs after a step, which may have replaced `isinstance`.
+    if not type(value).__module__.startswith("pyspark."):
+        return False
+    from pyspark.sql import DataFrame
+
+    return isinstance(value, DataFrame)
 
 
 def hadoop_uri(uri: str) -> str:
@@ -321,8 +325,11 @@ def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
 
 def sql_error(error: BaseException) -> str | None:
     """What is wrong with a SQL text, if that is what ``error`` says; None for any other error."""
-    known = sys.modules.get("pyspark.errors")
-    return str(error) if known and isinstance(error, known.AnalysisException | known.ParseException) else None
+    if not type(error).__module__.startswith("pyspark."):
+        return None
+    from pyspark.errors import AnalysisException, ParseException
+
+    return str(error) if isinstance(error, AnalysisException | ParseException) else None
 
 
 def spark_schema(arrow_schema: Any) -> str:

@@ -20,6 +20,7 @@ from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog
 from unstuck.tasks.steps.context import MAX_DEPTH, StepContext, Work
+from unstuck.tasks.steps.output import is_any_frame
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, write_marker
 
@@ -216,3 +217,17 @@ def test_a_line_that_cannot_be_put_together_is_in_the_log_with_its_place_and_fai
     assert first.endswith("TypeError)")
     assert "%s (this line" in second
     assert "a Rude (this line" in third
+
+
+def test_whether_a_value_is_a_frame_is_asked_also_after_a_step_that_replaced_isinstance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import pyspark.sql  # noqa: F401 - as in a process that has run Spark
+
+    def broken(*_: object) -> bool:
+        raise ZeroDivisionError("patched by a step")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.isinstance", broken)
+        frames = [is_any_frame(value) for value in (None, 5, "text")]
+    assert frames == [False, False, False]
