@@ -137,7 +137,7 @@ def retry(
         except (Refused, WarehouseSilent) as error:
             return Commanded(Answer.REFUSED, client.show(job).job, str(error))
         except WarehouseMismatch as error:
-            text = f"job {job} is not retried: {error}. Bring it back and retry, or submit the job anew in another one"
+            text = f"job {job} is not retried: {error}. Bring it back and retry, or submit the job again in another one"
             return Commanded(Answer.REFUSED, client.show(job).job, text)
         record = client.show(new.id).job
         if new.new:

@@ -42,7 +42,7 @@ class GroupRecord:
     Attributes:
         epoch: number of the newest attempt; 0 before the first.
         since: when this state was entered, seconds by Redis time; what may time out in a queue counts from here, so a
-            resume and a clock that was set back begin it anew.
+            resume and a clock that was set back start it again.
         next_at: when the next attempt may start (BACKOFF).
         hinted_at: when the hint was last sent (QUEUED); ``hints`` says how often it was.
         revision: how often the job had been altered when its newest attempt was claimed.

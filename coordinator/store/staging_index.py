@@ -73,12 +73,12 @@ class StagingIndex:
 
     def later(self, job: str, at: float) -> None:
         """Look at ``job`` again at ``at``."""
-        self._redis.zadd(self._keys.sweepable, {job: at}, xx=True)
+        self._redis.zadd(self._keys.staging_index, {job: at}, xx=True)
 
     def done(self, job: str) -> None:
         """Drop ``job``: nothing of it may ever be removed any more."""
         with self._redis.pipeline(transaction=True) as pipe:
-            pipe.zrem(self._keys.sweepable, job)
+            pipe.zrem(self._keys.staging_index, job)
             pipe.hdel(self._keys.staged, job)
             pipe.execute()
 

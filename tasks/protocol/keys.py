@@ -33,7 +33,7 @@ class Keys:
         self.due = f"{prefix}:due"  # zset: job → when it must be decided again; every non-terminal job is here
         self.jobs = f"{prefix}:jobs"  # zset: job → submit time
         self.ended = f"{prefix}:ended"  # zset: job → when it may be forgotten (retention)
-        self.sweepable = f"{prefix}:sweepable"  # zset: job that has ended → when its staging is looked at next
+        self.staging_index = f"{prefix}:staging"  # zset: job that has ended → when its staging is looked at next
         self.staged = f"{prefix}:staged"  # hash: job → JSON: where its staging lies, when it is forgotten
         self.retries = f"{prefix}:retries"  # hash: retry → the job that it retries, until it is forgotten
         self.summary = f"{prefix}:summary"  # hash: job → one line of JSON for ``list``

@@ -124,7 +124,7 @@ def _read_within(seconds: float | None, pubsub: Any) -> Any:
 
 
 class Acknowledging(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A step of a Celery worker that frees the slot of a failed acknowledgement; begins anew with every connection."""
+    """A step of a Celery worker that frees the slot of a failed acknowledgement; starts again with every connection."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 

@@ -1,7 +1,7 @@
 -- commit: everything a decision changed, all or nothing. Compare-and-set on the uuid of the last commit.
 --
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
--- keys: plans submit_key sweepable staged
+-- keys: plans submit_key staging_index staged
 -- args: job change consumer_group channel
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
@@ -75,7 +75,7 @@ for _, key in ipairs({
 end
 if change.staged ~= cjson.null then
     -- What the staging collector must know when the record has expired.
-    redis.call('ZADD', keys.sweepable, stamp(time + change.staged.after), args.job)
+    redis.call('ZADD', keys.staging_index, stamp(time + change.staged.after), args.job)
     change.staged.forget_at = time + change.expire
     redis.call('HSET', keys.staged, args.job, cjson.encode(change.staged))
 end

@@ -9,7 +9,7 @@ local time = now()
 local gap = time - tonumber(redis.call('HGET', keys.alive, 'at') or '0')
 if gap > 3 * tonumber(args.period) or gap < 0 then
     -- A clock that was set back leaves every due ahead by as much, and during an outage nobody sees that it was: after
-    -- an outage, as before the first tick of all, every job is looked at once and its due set anew.
+    -- an outage, as before the first tick of all, every job is looked at once and its due is set again.
     for _, job in ipairs(redis.call('ZRANGE', keys.due, 0, -1)) do
         redis.call('ZADD', keys.due, 'LT', stamp(time), job)
     end

@@ -64,7 +64,7 @@ def finished(coordinator: Coordinator, *groups: dict[str, Any], **spec: Any) -> 
 
 def look(coordinator: Coordinator, *jobs: str) -> None:
     """As if it were time to look at the staging of ``jobs``."""
-    coordinator.redis.zadd(coordinator.keys.sweepable, dict.fromkeys(jobs, 1.0), xx=True)
+    coordinator.redis.zadd(coordinator.keys.staging_index, dict.fromkeys(jobs, 1.0), xx=True)
     coordinator.sweep.run()
 
 
@@ -116,11 +116,11 @@ def test_a_job_is_looked_at_when_no_worker_can_hold_a_lease_any_more(
     coordinator = make_coordinator(lease_ttl=100, cancel_grace=50, retention=1000)
     job, _ = finished(coordinator)
     ended = coordinator.show(job).job.ended_at
-    assert coordinator.redis.zscore(coordinator.keys.sweepable, job) == pytest.approx(
+    assert coordinator.redis.zscore(coordinator.keys.staging_index, job) == pytest.approx(
         ended + 150 + staging_gc.MARGIN, abs=5
     )
     look(coordinator, job)
-    assert coordinator.redis.zscore(coordinator.keys.sweepable, job) == pytest.approx(
+    assert coordinator.redis.zscore(coordinator.keys.staging_index, job) == pytest.approx(
         ended + 1000 + staging_gc.MARGIN, abs=5
     )
 
@@ -148,7 +148,7 @@ def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(coordinator
     forget(coordinator, job)
     look(coordinator, job)
     assert not stands(coordinator, f"_staging/{job}")
-    assert not coordinator.redis.exists(coordinator.keys.sweepable)
+    assert not coordinator.redis.exists(coordinator.keys.staging_index)
     assert not coordinator.redis.exists(coordinator.keys.staged)
 
 
@@ -264,7 +264,7 @@ def test_what_a_retry_adopted_stays_with_it_and_for_ever_once_it_is_published(co
     look(coordinator, job)
     assert readable(coordinator, "more") == [str(more)], "the retry's entry in the log names it"
     assert not stands(coordinator, out.staging)
-    assert not coordinator.redis.exists(coordinator.keys.sweepable)
+    assert not coordinator.redis.exists(coordinator.keys.staging_index)
 
 
 def canceled(coordinator: Coordinator) -> tuple[str, Token]:
@@ -311,7 +311,7 @@ def test_a_warehouse_that_is_another_one_is_left_alone_and_asked_again(
     look(coordinator, job)
     assert stands(coordinator, zombie.staging)
     assert "WarehouseMismatch" in caplog.text
-    asked_again = float(str(coordinator.redis.zscore(coordinator.keys.sweepable, job)))
+    asked_again = float(str(coordinator.redis.zscore(coordinator.keys.staging_index, job)))
     assert asked_again - coordinator.show(job).at == pytest.approx(staging_gc.TERM, abs=60)
     mark.write_text(own)
     look(coordinator, job)
@@ -327,7 +327,7 @@ def test_a_warehouse_that_is_gone_is_not_asked_for_ever(
     look(coordinator, job)
     assert stands(coordinator, zombie.staging)
     assert "for people to remove" in caplog.text
-    assert coordinator.redis.zscore(coordinator.keys.sweepable, job) is None
+    assert coordinator.redis.zscore(coordinator.keys.staging_index, job) is None
 
 
 def test_a_warehouse_that_raises_costs_its_own_jobs_a_while_and_nobody_else(
@@ -431,7 +431,7 @@ def test_many_coordinators_sweep_at_once(make_coordinator: Callable[..., Coordin
     coordinator = coordinators[0]
     _, tokens = finished(coordinator, group("kept"))
     jobs = [canceled(coordinator) for _ in range(8)]
-    coordinator.redis.zadd(coordinator.keys.sweepable, {job: 1.0 for job, _ in jobs}, xx=True)
+    coordinator.redis.zadd(coordinator.keys.staging_index, {job: 1.0 for job, _ in jobs}, xx=True)
     start = threading.Barrier(len(coordinators))
 
     def run(one: Coordinator) -> None:
@@ -446,13 +446,13 @@ def test_many_coordinators_sweep_at_once(make_coordinator: Callable[..., Coordin
         thread.join()
     assert not [zombie for _, zombie in jobs if stands(coordinator, zombie.staging)]
     assert readable(coordinator, "kept") == [str(tokens["kept"])]
-    assert coordinator.redis.zcard(coordinator.keys.sweepable) == len(jobs) + 1, "each is looked at once more"
+    assert coordinator.redis.zcard(coordinator.keys.staging_index) == len(jobs) + 1, "each is looked at once more"
 
 
 def test_each_job_is_given_to_one_coordinator_and_again_if_nothing_is_heard(coordinator: Coordinator) -> None:
     job, _ = canceled(coordinator)
     index = coordinator.collector._index
-    coordinator.redis.zadd(coordinator.keys.sweepable, {job: 1.0}, xx=True)
+    coordinator.redis.zadd(coordinator.keys.staging_index, {job: 1.0}, xx=True)
     assert [staged.job for staged in index.take(10.0, 5, 60.0)] == [job]
     assert index.take(10.0, 5, 60.0) == []
     assert [staged.job for staged in index.take(71.0, 5, 60.0)] == [job]
