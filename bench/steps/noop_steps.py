@@ -1,0 +1,13 @@
+"""Steps that do nothing: what is left is the cost of Unstuck itself. On the path of the workers as ``noop_steps``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def member(spark: None, ctx: Any, n: int) -> None:
+    """One member of a fork."""
+
+
+def hop(spark: None, ctx: Any) -> None:
+    """One group of a chain."""
