@@ -1,4 +1,4 @@
-"""What is measured: wall time, CPU seconds of every process of a system, and the median and spread of several rounds."""
+"""What is measured: wall time, CPU seconds of every process, and the median and spread of several rounds."""
 
 from __future__ import annotations
 

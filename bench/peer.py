@@ -61,7 +61,7 @@ class Peer:
 
 
 def environment(name: str) -> Path:
-    """The Python of a virtual environment with ``requirements-NAME.txt``, made on first use and when the file changes."""
+    """The Python of a virtual environment with ``requirements-NAME.txt``, made on first use and after a change."""
     requirements = HERE / f"requirements-{name}.txt"
     folder = ENVIRONMENTS / f"{name}-{sha256(requirements.read_bytes()).hexdigest()[:8]}"
     python = folder / "bin" / "python"
