@@ -130,6 +130,14 @@ def test_a_command_by_message_is_on_record_with_who_and_why(
     assert (event["by"], event["text"]) == (by or f"a Celery task from {anon_nodename()}", "the disk is full")
 
 
+def test_a_task_takes_positional_arguments_too(asked: Asked, redis_server: RedisServer) -> None:
+    job = asked.job()
+    with closing(app_of_strangers(redis_server.url)) as app:
+        app.send_task("unstuck.pause", args=[job, "the disk is full", "billing"], queue="control")
+    event = asked.event(job, "USER_PAUSE")
+    assert (event["by"], event["text"]) == ("billing", "the disk is full")
+
+
 @pytest.mark.parametrize(("now", "told"), [(True, "DRAIN"), (False, "CONTINUE")])
 def test_a_pause_by_message_can_interrupt_what_runs(asked: Asked, send: Send, now: bool, told: str) -> None:
     # Given an attempt that runs
