@@ -243,7 +243,7 @@ class Client:
         state, now, due = self._state(job)
         if not why:
             return view_of(state, now, due)
-        env, idle = self._environment(now, state), self.queries.idle(now)
+        env, idle = self._environment(now), self.queries.idle(now)
         return view_of(state, now, due, explain(state, env, due, members, {}, idle))
 
     def explain(self, job: str) -> list[Explanation]:
@@ -255,7 +255,7 @@ class Client:
         took, idle = self.queries.took(state), self.queries.idle(now)
         fleet = self.fleet(wanted=False)
         lying, busy = left_lying(fleet, self.settings.stalled_after), all_at_work(fleet)
-        return explain(state, self._environment(now, state), due, SHOWN, took, idle, lying, busy)
+        return explain(state, self._environment(now), due, SHOWN, took, idle, lying, busy)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""
@@ -273,14 +273,13 @@ class Client:
             raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
         return found
 
-    def _environment(self, now: float, state: JobState) -> Environment:
+    def _environment(self, now: float) -> Environment:
         """The environment of a decision, as far as explaining needs it."""
-        settings, slots = self.settings, self._store.slots(now, self._runner_silence)
+        settings, listening = self.settings, self._store.listening(now, self._runner_silence)
         return Environment(
             now=now,
             nonce="",
-            slots=slots,
-            resend=self._store.resend_allowance(state.offered_on, slots),
+            slots={queue: len(there) for queue, there in listening.items()},
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
             lease_ttl=settings.lease_ttl,

@@ -71,7 +71,7 @@ def architecture() -> str:
     d.frame(620, 20, 280, 150, "a worker host; any number")
     d.box(640, 58, 110, 90, "runner", "Celery child,", "Spark driver", fill=GREEN)
     d.box(770, 58, 110, 90, "watchdog", "keeps the lease,", "kills", fill=GREEN)
-    d.box(300, 270, 190, 80, "coordinator; two", "decides, sends hints,", "publishes", fill=BLUE)
+    d.box(300, 270, 190, 80, "coordinator; two", "decides, wakes runners,", "publishes", fill=BLUE)
     d.box(20, 275, 160, 70, "beat", "fires the sweep", fill=GREY)
     d.box(620, 270, 280, 80, "warehouse", "staged Parquet files, markers,", "the log that readers believe", fill=AMBER)
     d.box(620, 420, 280, 60, "readers", "Spark, DuckDB, pandas, Polars", fill=GREY)
@@ -80,7 +80,7 @@ def architecture() -> str:
     d.text(239, 91, "submit", small=True)
     d.text(239, 118, "commands", small=True)
     d.arrow((490, 80), (637, 80), dashed=True)
-    d.text(556, 71, "hints (may be lost)", small=True)
+    d.text(556, 71, "wake-ups (may be lost)", small=True)
     d.arrow((638, 120), (492, 120))
     d.text(558, 138, "claim, renew, finish", small=True)
     d.arrow((365, 152), (365, 267))
@@ -150,7 +150,7 @@ LANES = {"coordinator": 110, "Redis": 350, "runner": 590, "warehouse": 820}
 # From, to, what, and whether the message may be lost.
 MESSAGES = [
     ("coordinator", "Redis", "commit: group QUEUED, attempt record, inputs frozen", False),
-    ("coordinator", "runner", "hint: job/group/epoch/nonce (Celery; may be lost)", True),
+    ("coordinator", "runner", "wake-up (Celery; may be lost)", True),
     ("runner", "Redis", "claim: CLAIMED, with a lease", False),
     ("runner", "Redis", "renew: lease and progress (the watchdog, every 3 s)", False),
     ("runner", "warehouse", "Parquet files, then the marker", False),

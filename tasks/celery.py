@@ -1,6 +1,6 @@
 """The Celery app of workers, ``celery -A unstuck.tasks worker``: its one task, and a runner in each of its children.
 
-A coordinator sends hints through ``tasks.transport.celery_app`` and never imports this module.
+A coordinator sends wake-ups through ``tasks.transport.celery_app`` and never imports this module.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ app.steps["consumer"].add(Acknowledging)
 
 
 @app.task(name="unstuck.run")  # type: ignore[untyped-decorator]
-def run(hint: str) -> str:
-    """Run the attempt that ``hint`` offers, if it can be claimed; answers what became of it, for Celery's log."""
+def run(queue: str = "") -> str:
+    """Run what stands ready on ``queue`` and the worker's other queues; answers what became of it, for Celery's log."""
     # Imported when needed: a coordinator's own worker imports this module too, and has no Spark.
-    from unstuck.tasks.runner.claim import run as run_attempt
     from unstuck.tasks.runner.runner import this_runner
+    from unstuck.tasks.runner.take import run_ready
 
-    return run_attempt(this_runner(), hint)
+    done = run_ready(this_runner(), queue)
+    return ", ".join(f"{what} ({count})" for what, count in done.items()) or "nothing stood ready"
 
 
 class WorkerStallDetector(StallDetector):
@@ -100,11 +101,11 @@ def _start_runner(**_: Any) -> None:
         from unstuck.tasks.runner.runner import start_runner
 
         start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, shutdown_flag=this_worker().flag)
-    except Exception as error:  # noqa: BLE001 - whatever it is, this child must take no hint
-        # Celery would log it, and give this child hints, each of which would be lost in it.
+    except Exception as error:  # noqa: BLE001 - whatever it is, this child must take nothing
+        # Celery would log it, and give this child wake-ups, each of which would be lost in it.
         log.critical(
-            "the process %d cannot be a runner: %s: %s. It takes no hint and ends; the worker starts another, until "
-            "one can. Hints wait meanwhile, or go to other workers",
+            "the process %d cannot be a runner: %s: %s. It takes nothing and ends; the worker starts another, until "
+            "one can. What stands ready waits meanwhile, or goes to other workers",
             *(os.getpid(), type(error).__name__, error),
         )
         time.sleep(PAUSE)

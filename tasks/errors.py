@@ -128,6 +128,6 @@ class DatasetNotFound(UnstuckError):
 
 
 class Malformed(UnstuckError, ValueError):
-    """A token, hint or report cannot be read."""
+    """A token, offer or report cannot be read."""
 
     code = "MALFORMED"

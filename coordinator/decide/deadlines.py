@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from unstuck.coordinator.model.decision import EMPTY, Environment
+from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
@@ -20,7 +20,6 @@ MAX_PUBLISH_WAIT = 60.0
 PUBLISH_HANGS = 120.0  # seconds without a sign of life after which a try of publishing counts as hanging, at first
 MAX_PUBLISH_HANGS = 900.0  # the same, at last
 MAX_DOUBLINGS = 100  # of a wait: more would overflow a float
-MAX_RESEND_STEPS = 4  # a hint is sent again after 1, 2, 4, 8, 16 and then every 16 dispatch_timeouts
 # A lost worker is our failure: the first relaunch is at once, the next ones give a sick host time to be noticed.
 LOSS_BACKOFF = (0.0, 2.0, 10.0)
 # How long to wait for a lock that somebody else holds, and for a store that is away.
@@ -47,18 +46,9 @@ def lapsed(record: GroupRecord, attempt: Attempt, env: Environment) -> bool:
     return env.takeover and not env.now <= held_until(record, attempt, env) <= env.now + env.lease_ttl + CLOCK_SLACK
 
 
-def overdue_at(record: GroupRecord, env: Environment) -> float:
-    """When an unclaimed hint counts as overdue, and its queue is to be looked at."""
-    return _come_if_beyond(record.hinted_at, env.now) + env.dispatch_timeout
-
-
-def resend_at(record: GroupRecord, queue: str, env: Environment) -> float:
-    """When an unclaimed hint is to be sent again: first after ``dispatch_timeout``, then less and less often.
-
-    Later ones would pile up behind busy workers, except on an empty queue, where the hint is surely lost.
-    """
-    steps = 0 if env.resend.get(queue) == EMPTY else min(max(0, record.hints - 1), MAX_RESEND_STEPS)
-    return _come_if_beyond(record.hinted_at, env.now) + env.dispatch_timeout * 2.0**steps
+def offer_again_at(record: GroupRecord, env: Environment) -> float:
+    """When an offer that nobody has taken is made once more, since it may be lost."""
+    return _come_if_beyond(record.since, env.now) + env.dispatch_timeout
 
 
 def retry_at(record: GroupRecord, policy: RetryPolicy, env: Environment) -> float:
@@ -133,7 +123,7 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
         record = state.groups[group_id]
         attempt = state.attempts.get(group_id)
         if record.state is S.QUEUED:
-            times.append(overdue_at(record, env))
+            times.append(offer_again_at(record, env))
             queue_timeout = state.planned(group_id).spec.queue_timeout
             times.append(queue_timeout_at(state.job, record, queue_timeout, env) or 0.0)
         elif attempt is not None:

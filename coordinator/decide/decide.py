@@ -11,7 +11,7 @@ from dataclasses import replace
 from unstuck.coordinator.decide.attempts import read_attempt
 from unstuck.coordinator.decide.completion import complete
 from unstuck.coordinator.decide.deadlines import PUBLISHING, due_at
-from unstuck.coordinator.decide.dispatch import queue_ready, resend_hints
+from unstuck.coordinator.decide.dispatch import offer_again, queue_ready
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, cancel_all, fail_fast, reset_budgets
 from unstuck.coordinator.decide.joins import judge_joins
@@ -40,7 +40,8 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         state.ready.clear()
         state.joins_judged = True
         draft.touched.extend(state.plan.groups)
-    if draft.job.reset_budgets:
+    resumed = draft.job.reset_budgets
+    if resumed:
         # Before the attempts are read: an attempt that failed since the resume is charged to the new budget.
         reset_budgets(draft)
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
@@ -58,7 +59,9 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         fail_fast(draft)
     elif draft.job.halted is None:
         queue_ready(draft)
-        resend_hints(draft)
+        if changed is None:
+            # While the job was held back, what was taken off the ready sets was dropped.
+            offer_again(draft, at_once=resumed)
     if not state.open_groups:
         complete(draft)
     conclude(draft)

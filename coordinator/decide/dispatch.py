@@ -1,4 +1,4 @@
-"""New attempts for groups that may go, and hints that are sent again because nobody claimed them."""
+"""New attempts for groups that may go, and offers that are made again because nobody took them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 
-from unstuck.coordinator.decide.deadlines import resend_at, retry_at
+from unstuck.coordinator.decide.deadlines import offer_again_at, retry_at
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.records import Attempt
 from unstuck.coordinator.model.status import GroupState
@@ -75,15 +75,12 @@ def mint(draft: Draft, group_id: str) -> str:
         state=S.QUEUED,
         epoch=epoch,
         nonce=draft.env.nonce,
-        hinted_at=draft.env.now,
-        hints=1,
         next_at=0.0,
         worker="",
         started_at=0.0,
     )
     draft.move(group_id, queued, queue=planned.spec.queue_name)
     draft.offer(group_id, Attempt(epoch=epoch, nonce=draft.env.nonce))
-    draft.decision.hints.append((planned.spec.queue_name, queued.hint(draft.job.id, group_id)))
     return planned.spec.queue_name
 
 
@@ -114,17 +111,11 @@ def freeze_group(draft: Draft, name: str) -> None:
     draft.state.frozen.add(name)
 
 
-def resend_hints(draft: Draft) -> None:
-    """A hint that nobody claimed in time is sent again, the oldest first, within the queue's allowance (rule 6)."""
-    now, state = draft.env.now, draft.state
-    for _, group_id in sorted((state.groups[g].hinted_at, g) for g in state.by_state[S.QUEUED] if g in state.attempts):
-        record, queue = state.groups[group_id], draft.planned(group_id).spec.queue_name
-        if resend_at(record, queue, draft.env) > now:
-            continue
-        used = draft.decision.resent.get(queue, 0)
-        if used >= draft.env.resend.get(queue, 0) or draft.decision.full:
-            continue
-        again = replace(record, hinted_at=now, hints=record.hints + 1)
-        draft.put(group_id, again)
-        draft.decision.resent[queue] = used + 1
-        draft.decision.hints.append((queue, again.hint(draft.job.id, group_id)))
+def offer_again(draft: Draft, *, at_once: bool = False) -> None:
+    """Make offers again that nobody has taken for a while: they may be lost. One that stands keeps its turn."""
+    state = draft.state
+    for group_id in sorted(draft.unclaimed(), key=lambda group_id: (state.groups[group_id].since, group_id)):
+        record = state.groups[group_id]
+        if at_once or offer_again_at(record, draft.env) <= draft.env.now:
+            queue = draft.planned(group_id).spec.queue_name
+            draft.decision.offers[record.offer(draft.job.id, group_id)] = queue

@@ -12,7 +12,7 @@ from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, check_move
 from unstuck.coordinator.spec.plan import PlannedGroup
-from unstuck.tasks.protocol.token import split_member
+from unstuck.tasks.protocol.token import Offer, split_member
 
 
 class Draft:
@@ -74,6 +74,8 @@ class Draft:
         self.state.attempts[group_id] = attempt
         self.decision.offered[group_id] = attempt
         self.decision.dropped.pop(group_id, None)
+        offer = Offer(self.job.id, group_id, attempt.epoch, attempt.nonce)
+        self.decision.offers[offer] = self.planned(group_id).spec.queue_name
 
     def end_attempt(self, group_id: str, state: GroupState, reason: Reason, **event: Any) -> None:
         """Move the group without waiting for its runner, which is stale from this commit on."""
@@ -94,7 +96,11 @@ class Draft:
         """End the attempt: its runner is stale from this commit on."""
         self.decision.dropped[group_id] = None
         self.decision.offered.pop(group_id, None)
-        self.state.attempts.pop(group_id, None)
+        attempt = self.state.attempts.pop(group_id, None)
+        if attempt is not None and not attempt.claimant:
+            offer = Offer(self.job.id, group_id, attempt.epoch, attempt.nonce)
+            self.decision.offers.pop(offer, None)
+            self.decision.withdrawn[offer] = self.planned(group_id).spec.queue_name
 
     def forget(self, group_id: str) -> None:
         """Delete the record of a group, as if it had never been queued. The state keeps it until the next load."""

@@ -39,7 +39,7 @@ def apply_intent(draft: Draft) -> None:
 
 
 def pause(draft: Draft) -> None:
-    """Take unclaimed hints back. Running attempts may end, or are interrupted and handed back (``pause --now``)."""
+    """Take back what nobody has claimed. Running attempts may end, or are handed back (``pause --now``)."""
     for group_id in draft.while_room(draft.unclaimed()):
         draft.check_unclaimed(group_id)
         draft.end_attempt(group_id, S.WAITING, PAUSED)

@@ -111,9 +111,9 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
     yield _reports(seen, settings)
     if seen.dead:
         cure = "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck dead drop`."
-        yield warning("REPORTS_PARKED", f"{count_of(seen.dead, 'report')} that nobody could apply: dead letters", cure)
+        yield warning("DEAD_LETTERS", f"{count_of(seen.dead, 'report')} that nobody could apply: dead letters", cure)
     else:
-        yield ok("REPORTS_PARKED", "there are no dead letters")
+        yield ok("DEAD_LETTERS", "there are no dead letters")
     if seen.newer:
         counts = ", ".join(f"{count:,} of schema {version}" for version, count in sorted(seen.newer.items()))
         cure = "Upgrade all coordinators to the release of the newest worker."
@@ -180,7 +180,7 @@ def of_settings(settings: Settings) -> list[Finding]:
         (lock, (idle, "UNSTUCK_REPORT_IDLE + UNSTUCK_SWEEP_EVERY"), "the reports of a dead coordinator meet its lock"),
         (grace, deadline, "a job is CANCELED before its runners were told to go"),
         ((3 * s.sweep_every, "3 × UNSTUCK_SWEEP_EVERY"), lease, "the sweep, and not its lease, finds a dead worker"),
-        (sweep, timeout, "lost hints are sent again late"),
+        (sweep, timeout, "lost offers are made again late"),
         (last, (s.retention, "UNSTUCK_RETENTION"), "a job is forgotten while a worker may still hold it"),
     ]
     broken = [

@@ -39,7 +39,7 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float =
         cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
         yield problem("COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure)
     if runners:
-        shown = [f"{one.host}:{one.pid} (last hint {ago(one.taken_at, view.at)})" for one in runners]
+        shown = [f"{one.host}:{one.pid} (last work {ago(one.worked_at, view.at)})" for one in runners]
         yield ok("WORKERS", some(shown))
     else:
         text = f"no worker is heard of at {place}, so nothing runs"

@@ -9,7 +9,6 @@ from unstuck.coordinator.decide.deadlines import (
     held_until,
     job_timeout_at,
     queue_timeout_at,
-    resend_at,
     retry_at,
 )
 from unstuck.coordinator.decide.draft import Draft
@@ -106,7 +105,7 @@ def _waiting_for_room(facts: JobFacts, name: str, planned: PlannedGroup, many: s
 def _no_room(facts: JobFacts, queue: str) -> str:
     if not facts.room.in_parallel:
         return f"max_parallel: {facts.state.plan.max_parallel} are running"
-    return f"{facts.env.window(queue)} hints on queue {queue} are unclaimed"
+    return f"{facts.env.window(queue)} of its groups stand ready on queue {queue} already"
 
 
 def _worker(queue: str) -> str:
@@ -190,7 +189,6 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
 
 def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
     job, env, queue, helps = facts.state.job, facts.env, planned.spec.queue_name, facts.help
-    sent = f"its hint was sent {record.hints} times" if record.hints > 1 else ""
     if held(job):
         ends = Event(what=A_PERSON)
         if job.halted is not None:
@@ -198,7 +196,7 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
             following = Event(what="it may be taken again, when the job is resumed")
         else:
             what = f"{job.intent} was asked for"
-            following = Event(what="its hint is taken back, if nobody has taken it", at=facts.look_at)
+            following = Event(what="it is taken back, if nobody has taken it", at=facts.look_at)
     else:
         slots = env.slots.get(queue, 0)
         if slots:
@@ -210,8 +208,7 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
                 what, helps = f"{what}; {facts.busy[queue]}", ("unstuck fleet", *helps)
         else:
             what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
-        at = facts.ahead(resend_at(record, queue, env))
-        following = Event(what="the hint is sent again if it may be lost", at=at)
+        following = Event(what="the job is looked at again; each sweep wakes idle runners", at=facts.look_at)
         ends = facts.ends("never by itself: a worker may come at any time")
         given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, env)
         if given_up_at:
@@ -221,7 +218,7 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
         state=record.state,
         what=what,
         since=record.since,
-        tried="; ".join(filter(None, (_tried_so_far(record), sent))),
+        tried=_tried_so_far(record),
         next=following,
         ends=ends,
         help=helps,

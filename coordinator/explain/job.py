@@ -31,7 +31,7 @@ from unstuck.tasks.duration import format_duration
 
 S = GroupState
 SHOWN = 20  # groups of one planned group that are explained one by one
-LONELY = 5.0  # seconds after which a job or a hint that nobody has taken is worth a word
+LONELY = 5.0  # seconds after which a job or an offer that nobody has taken is worth a word
 NAMED = 3  # groups that a job's line names
 AGAIN = "all groups are checked again, also for lost workers"
 

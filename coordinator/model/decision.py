@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.tasks.protocol.group import Scalar
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
-EMPTY = 1_000_000  # the resend allowance of a queue on which nothing waits: every overdue hint on it is lost
 MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 
 
@@ -44,14 +43,12 @@ class Environment:
         nonce: fresh randomness for the epochs minted in this decision.
         takeover: the sweep has been alive and no grace runs: lapsed leases may be believed.
         slots: runners that listen, per queue.
-        resend: hints that may still be sent again in this dispatch_timeout, per queue.
     """
 
     now: float
     nonce: str
     takeover: bool = True
     slots: Mapping[str, int] = field(default_factory=dict)
-    resend: Mapping[str, int] = field(default_factory=dict)
     dispatch_timeout: float = 10.0
     dispatch_window: int | None = None
     lease_ttl: float = 15.0
@@ -60,7 +57,7 @@ class Environment:
     published: PublishResult | None = None
 
     def window(self, queue: str) -> int:
-        """How many unclaimed hints one job may have on one queue."""
+        """How many offers of one job may stand on one queue."""
         return self.dispatch_window or max(64, 4 * self.slots.get(queue, 0))
 
 
@@ -81,8 +78,8 @@ class Decision:
     orders: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # group → epoch, nonce, CANCEL or DRAIN
     events: list[dict[str, Any]] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
-    hints: list[tuple[str, Hint]] = field(default_factory=list)
-    resent: dict[str, int] = field(default_factory=dict)
+    offers: dict[Offer, str] = field(default_factory=dict)  # that stand from now on, or again → queue
+    withdrawn: dict[Offer, str] = field(default_factory=dict)  # that stand no longer → queue
     publish: bool = False
     abort: Reason | None = None  # make sure that the package is never published, and say why
     new_try: bool = False  # publish or abort is a new try, and not one that goes on

@@ -20,7 +20,7 @@ from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import FIELD, unpack
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 
 def _compact(value: Any) -> str:
@@ -44,7 +44,6 @@ class GroupRecord:
         since: when this state was entered, seconds by Redis time; what may time out in a queue counts from here, so a
             resume and a clock that was set back start it again.
         next_at: when the next attempt may start (BACKOFF).
-        hinted_at: when the hint was last sent (QUEUED); ``hints`` says how often it was.
         revision: how often the job had been altered when its newest attempt was claimed.
         failures: failures of the user's code since the last success or resume.
         losses: workers lost in a row.
@@ -57,8 +56,6 @@ class GroupRecord:
     nonce: str = ""
     since: float = 0.0
     next_at: float = 0.0
-    hinted_at: float = 0.0
-    hints: int = 0
     revision: int = 0
     failures: int = 0
     losses: int = 0
@@ -78,8 +75,8 @@ class GroupRecord:
         """Failed or was lost, and has not succeeded since."""
         return bool(self.failures or self.losses) and not self.state.terminal
 
-    def hint(self, job: str, group: str) -> Hint:
-        return Hint(job, group, self.epoch, self.nonce)
+    def offer(self, job: str, group: str) -> Offer:
+        return Offer(job, group, self.epoch, self.nonce)
 
     def to_json(self) -> str:
         """Compact JSON without what is at its default: one of these is kept per group."""

@@ -110,11 +110,6 @@ class JobState:
         states = (GroupState.QUEUED, GroupState.RUNNING, GroupState.CANCELING)
         return [group_id for state in states for group_id in self.by_state[state]]
 
-    @property
-    def offered_on(self) -> set[str]:
-        """Queues that hold, or lost, a hint that nobody has claimed."""
-        return {self.planned(group_id).spec.queue_name for group_id in self.by_state[GroupState.QUEUED]}
-
     @cached_property
     def collected_bytes(self) -> int:
         """The size of the values of all dynamic forks, on the record."""

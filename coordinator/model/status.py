@@ -112,7 +112,7 @@ GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
     (_S.WAITING, _S.SKIPPED): "something it needs failed or was skipped, by its rule; or a fork without values",
     (_S.WAITING, _S.CANCELED): _ENDED,
     (_S.QUEUED, _S.RUNNING): "an attempt was claimed",
-    (_S.QUEUED, _S.WAITING): "a pause takes an unclaimed hint back",
+    (_S.QUEUED, _S.WAITING): "a pause takes an unclaimed offer back",
     (_S.QUEUED, _S.FAILED): "nobody claimed it within its `queue_timeout`",
     (_S.QUEUED, _S.CANCELED): "as from WAITING",
     (_S.RUNNING, _S.SUCCEEDED): "the outcome says so",

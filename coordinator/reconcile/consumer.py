@@ -28,6 +28,7 @@ from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
 BATCH = 500
+LINGER = 0.005  # seconds for which reports are collected while they come faster than they are read
 POISON_AFTER = 5  # deliveries of a report that raises each time: it becomes a dead letter
 KILLER_AFTER = 20  # deliveries of a report whose coordinators died or hung each time
 
@@ -61,6 +62,7 @@ class Consumer:
         self._stream, self._reconciler, self._settings, self._heartbeat = stream, reconciler, settings, heartbeat
         self._clock = clock
         self._busy: dict[str, _Busy] = {}
+        self._last_batch = 0  # reports in the last batch
         self._next_claim = 0.0
         self._next_trim = self._next_look = self._next_note = 0.0
         self._read_at: float | None = None  # when a worker's report was last read
@@ -91,7 +93,12 @@ class Consumer:
 
     def step(self) -> None:
         """One round: new reports, reports of dead coordinators, busy jobs, an overdue sweep."""
-        self.apply(self._stream.read(BATCH, self._read_timeout()))
+        if self._last_batch > 1:
+            # One pass over a job costs as much for many reports as for one.
+            self.stopping.wait(LINGER)
+        entries = self._stream.read(BATCH, self._read_timeout())
+        self._last_batch = len(entries)
+        self.apply(entries)
         now = self._clock()
         if now >= self._next_claim:
             self._next_claim = now + self._settings.report_idle / 5

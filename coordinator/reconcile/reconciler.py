@@ -1,4 +1,4 @@
-"""The reconciler decides one job at a time: lock, load, decide, commit; then, unlocked, it sends hints and publishes.
+"""The reconciler decides one job at a time: lock, load, decide, commit; then, unlocked, it wakes runners and publishes.
 
 ``decide`` says what should happen, and ``store`` writes it. The lock only saves double work: every commit is a
 compare-and-set.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -18,12 +18,12 @@ from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
-from unstuck.coordinator.model.status import GroupState, Intent
+from unstuck.coordinator.model.status import Intent
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.publisher import Publisher, Warehouses
 from unstuck.coordinator.store.jobs import HALTED_LOOK, BeginAnswer, CommitAnswer, EndAnswer, Store
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.token import Hint, split_member
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 
@@ -34,8 +34,8 @@ NEWER_LOOK = 5.0  # seconds between looks at a job that only a newer coordinator
 CACHE_SECONDS = 1.0
 CACHE_JOBS = 64
 
-SendHints = Callable[[Sequence[tuple[str, Hint]]], None]
-"""Sends hints to their queues. A hint may be lost: its group stays QUEUED, and is hinted again."""
+Ring = Callable[[Mapping[str, int]], None]
+"""Sends so many wake-ups to each queue. A wake-up may be lost: the sweep sends another."""
 
 
 class PassResult(StrEnum):
@@ -53,7 +53,7 @@ class Reconciler:
     def __init__(
         self,
         store: Store,
-        send: SendHints,
+        ring: Ring,
         warehouses: Warehouses,
         settings: Settings,
         ids: Callable[[], str],
@@ -74,8 +74,8 @@ class Reconciler:
         # job → when a pass read its state, and the state. A pass takes it out, so two threads never share one.
         self.cache: dict[str, tuple[float, JobState]] = {}
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
-        self._send = send
-        self._slots: tuple[float, dict[str, int]] = (0.0, {})
+        self._ring = ring
+        self._listening: tuple[float, dict[str, list[RunnerStatus]]] = (0.0, {})
         self._publisher = Publisher(warehouses, self._record, background, sleep, clock)
 
     @property
@@ -83,13 +83,21 @@ class Reconciler:
         """So many publishers hang that only another process would help."""
         return self._publisher.exhausted
 
-    def slots(self, now: float) -> dict[str, int]:
+    def listening(self, now: float) -> dict[str, list[RunnerStatus]]:
         """Runners that listen, per queue; asked for at most once a second."""
-        at, slots = self._slots
+        at, listening = self._listening
         if not 0 <= now - at < CACHE_SECONDS:
-            slots = self.store.slots(now, 3 * self.settings.lease_renew + 1)
-            self._slots = (now, slots)
-        return slots
+            listening = self.store.listening(now, 3 * self.settings.lease_renew + 1)
+            self._listening = (now, listening)
+        return listening
+
+    def wake(self, now: float, queues: Collection[str]) -> None:
+        """Wake as many idle runners as offers stand ready on ``queues``."""
+        try:
+            if wake_ups := self.store.wake_ups(queues, self.listening(now), now):
+                self._ring(wake_ups)
+        except Exception as error:  # noqa: BLE001 - of any transport; the sweep looks again
+            log.warning("no wake-up could be sent; the next sweep sends it: %s: %s", type(error).__name__, error)
 
     def reconcile(self, job: str, reports: Sequence[Delivered] = (), *, due: bool = False) -> PassResult:
         """Decide one job: look at the groups that ``reports`` name; without reports, or when ``due``, at all groups.
@@ -115,16 +123,10 @@ class Reconciler:
         return result
 
     def _dispatch(self, one: Pass) -> None:
-        if one.hints:
-            reach(Point.BEFORE_HINT, one.job)
-            try:
-                self._send(one.hints)
-            except Exception as error:  # noqa: BLE001 - of any transport; hints are sent again after dispatch_timeout
-                what = f"{type(error).__name__}: {error}"
-                log.warning("%d hints could not be sent; they will be again: %s", len(one.hints), what)
-            reach(Point.AFTER_HINT, one.job)
-        if one.resent:
-            self.store.note_resent(one.resent, self.settings.dispatch_timeout)
+        if one.offered_on:
+            reach(Point.BEFORE_RING, one.job)
+            self.wake(one.now, one.offered_on)
+            reach(Point.AFTER_RING, one.job)
 
 
 class Pass:
@@ -133,7 +135,7 @@ class Pass:
     Attributes:
         groups: the groups to look at in the next round; None for all.
         reports, published: not decided upon yet.
-        hints, resent, publish: to be done after the lock is released.
+        offered_on, publish: queues with new offers, and what is to be published, after the lock is released.
     """
 
     def __init__(
@@ -149,8 +151,7 @@ class Pass:
         self._sweep_every = reconciler.settings.sweep_every
         self._owner = reconciler.ids()
         self.job, self.groups, self.reports, self.published = job, groups, reports, published
-        self.hints: list[tuple[str, Hint]] = []
-        self.resent: dict[str, int] = {}
+        self.offered_on: set[str] = set()
         self.publish: tuple[JobState, Reason | None, bool] | None = None
         self._more = False  # the last round left more to decide
         self._time_was_renewed = False
@@ -188,6 +189,11 @@ class Pass:
         self._end(anyway=True)
         return PassResult.BUSY if self.reports or self.published else PassResult.DONE
 
+    @property
+    def now(self) -> float:
+        """When the last round began, by the clock of Redis."""
+        return self._begun.now
+
     def _begin(self) -> None:
         self._began = self._reconciler.clock()
         self._begun = self._store.begin(self.job, self._owner)
@@ -215,7 +221,7 @@ class Pass:
         if not 0 <= self._begun.now - at < CACHE_SECONDS:
             cached = None
         # Reports that never stop must not keep a job from a look at its silent groups (a lost report, a dead worker, a
-        # lost hint): all groups are looked at once in a sweep's period.
+        # lost offer): all groups are looked at once in a sweep's period.
         if cached is None or self._begun.now - cached.looked_at >= self._sweep_every:
             self.groups = None
         state = self._store.load(self.job, cached, self.groups)
@@ -252,7 +258,7 @@ class Pass:
             # The pass began by pushing the due away, and has not looked at what may have made the job due.
             decision.due = min(decision.due, state.looked_at + self._sweep_every)
         if decision.empty:
-            self._store.settle(self.job, decision.due, due_seen, acks)
+            self._store.settle(self.job, decision.due, due_seen, acks, decision.offers)
         else:
             commit_id = self._reconciler.ids()
             answer = self._store.commit(decision, commit_id, due_seen, acks, summary_of(state))
@@ -265,19 +271,11 @@ class Pass:
     def _environment(self, state: JobState) -> Environment:
         """Raises: redis.RedisError."""
         settings, now = self._reconciler.settings, self._begun.now
-        slots = self._reconciler.slots(now)
-        overdue = now - settings.dispatch_timeout
-        late = {
-            state.plan.groups[split_member(group_id)[0]].spec.queue_name
-            for group_id in (state.by_state[GroupState.QUEUED] if self.groups is None else ())
-            if state.groups[group_id].hinted_at <= overdue or state.groups[group_id].hinted_at > now
-        }
         return Environment(
             now=now,
             nonce=self._reconciler.ids(),
             takeover=self._begun.takeover(settings.sweep_every),
-            slots=slots,
-            resend=self._store.resend_allowance(sorted(late), slots) if late else {},
+            slots={queue: len(there) for queue, there in self._reconciler.listening(now).items()},
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
             lease_ttl=settings.lease_ttl,
@@ -288,9 +286,7 @@ class Pass:
     def _committed(self, state: JobState, decision: Decision) -> None:
         self._reconciler.errors.pop(self.job, None)
         self._more = decision.more
-        self.hints.extend(decision.hints)
-        for queue, count in decision.resent.items():
-            self.resent[queue] = self.resent.get(queue, 0) + count
+        self.offered_on.update(decision.offers.values())
         if decision.publish or decision.abort is not None:
             self.publish = state, decision.abort, decision.new_try
         elif not state.job.terminal and not decision.reload:

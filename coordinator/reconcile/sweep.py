@@ -54,6 +54,7 @@ class Sweep:
                 "this is the first sweep on this Redis" if first else outage,
                 self._settings.lease_ttl,
             )
+        self._reconciler.wake(now, self._store.ready_queues())
         decided = 0
         ticked = self._clock()
         met: set[str] = set()
@@ -65,7 +66,8 @@ class Sweep:
             for job in batch:
                 if self._clock() - ticked >= self._settings.sweep_every:
                     # A long sweep is no outage: without this, each would begin with a grace, and no lease ever lapse.
-                    self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
+                    at, _ = self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
+                    self._reconciler.wake(at, self._store.ready_queues())
                     ticked = self._clock()
                 result = self._reconcile(job)
                 after_each()

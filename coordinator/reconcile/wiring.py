@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cache
 
 from unstuck.coordinator.publishing.background import Background
@@ -19,7 +19,6 @@ from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.celery_app import app as fleet
 from unstuck.tasks.transport.redis_client import connect
@@ -35,20 +34,18 @@ def mint() -> str:
     return secrets.token_hex(8)
 
 
-def send_hints(hints: Sequence[tuple[str, Hint]]) -> None:
-    """Send hints to their queues in one batch, through the Celery app of the fleet."""
+def ring(wake_ups: Mapping[str, int]) -> None:
+    """Send so many wake-ups to each queue, in one batch, through the Celery app of the fleet."""
     with fleet.producer_pool.acquire(block=True) as producer, producer.batch():
-        for queue, hint in hints:
-            fleet.send_task(
-                "unstuck.run", args=[str(hint)], task_id=str(hint), queue=queue, producer=producer, retry=False
-            )
+        for queue in (queue for queue, count in wake_ups.items() for _ in range(count)):
+            fleet.send_task("unstuck.run", args=[queue], queue=queue, producer=producer, retry=False)
 
 
 def assemble(settings: Settings) -> Consumer:
     """All parts of one coordinator process."""
     client = connect(settings.redis_url)
     store = Store.of(settings, client)
-    reconciler = Reconciler(store, send_hints, Warehouses(), settings, mint, Background(PUBLISHERS))
+    reconciler = Reconciler(store, ring, Warehouses(), settings, mint, Background(PUBLISHERS))
     keys = Keys(settings.prefix)
     collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
     collector = StagingCollector(StagingIndex(client, keys), store, collecting)

@@ -7,16 +7,16 @@ redis-py repeats a command whose reply was lost. ``tasks.protocol.keys`` lists t
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, cast
 
 import redis
 
 from unstuck.coordinator.errors import Damaged
-from unstuck.coordinator.model.decision import EMPTY, Acks, Decision
+from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.loading import bare_state, state_of
 from unstuck.coordinator.model.records import Attempt, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
@@ -25,10 +25,12 @@ from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
-from unstuck.tasks.protocol.processes import ProcessRegistry
+from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 
 REPORT_GROUP = "coordinators"
+NO_OFFERS: Mapping[Offer, str] = MappingProxyType({})
 HALTED_LOOK = 60.0  # seconds between looks at a job that waits for a person
 
 
@@ -202,6 +204,8 @@ class Store:
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
             "due": _stamp(decision.due),
             "due_seen": due_seen,
+            "withdrawn": [[queue, str(offer)] for offer, queue in decision.withdrawn.items()],
+            **self._offers(decision.offers, [*decision.offers.values(), *decision.withdrawn.values()]),
             **acks.to_dict(),
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
@@ -276,10 +280,21 @@ class Store:
         halted = replace(old, halted=reason, status=Status.PAUSED, paused_at=old.paused_at or now)
         self.commit(Decision(halted, old, due=now + HALTED_LOOK), commit_id, "", Acks(), summary)
 
-    def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
-        """Nothing changed: ack and count the reports, and set when the job is looked at next."""
-        change = {"due": _stamp(due), "due_seen": due_seen, **acks.to_dict()}
+    def settle(
+        self, job: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+    ) -> None:
+        """Nothing changed: ack and count the reports, and set when the job is looked at next.
+
+        ``offers``, each with its queue, are added where they are lost.
+        """
+        offered = self._offers(offers, offers.values())
+        change = {"due": _stamp(due), "due_seen": due_seen, **offered, **acks.to_dict()}
         self._scripts["settle_unchanged"](job, change=json.dumps(change), consumer_group=REPORT_GROUP)
+
+    def _offers(self, offers: Mapping[Offer, str], queues: Iterable[str]) -> dict[str, Any]:
+        """What ``add_offers`` of the scripts wants to know."""
+        places = {queue: {"ready": self._keys.ready(queue), "bell": self._keys.bell(queue)} for queue in set(queues)}
+        return {"offers": [[queue, str(offer)] for offer, queue in offers.items()], "queues": places}
 
     # ---- the sweep -----------------------------------------------------------------------------------
 
@@ -337,7 +352,7 @@ class Store:
         job = submission.job
         retried = self._keys.of(job.retry_of)
         change = {
-            # Once for all groups: claim.lua hands them to runners beside the plan of the group.
+            # Once for all groups: take.lua hands them to runners beside the plan of the group.
             "fields": {**job.to_fields(), "params": json.dumps(dict(submission.params))},
             "plans": dict(submission.plans),
             "summary": summary,
@@ -362,38 +377,51 @@ class Store:
 
     # ---- the fleet -----------------------------------------------------------------------------------
 
-    def slots(self, now: float, max_age: float) -> dict[str, int]:
-        """Runners heard of within ``max_age`` seconds, per queue they listen on."""
-        listening = [one for one in self._processes.runners() if one.seen >= now - max_age]
-        return dict(Counter(queue for one in listening for queue in one.queues))
+    def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
+        """Per queue, the runners that listen on it: those heard of within ``max_age`` seconds."""
+        found: dict[str, list[RunnerStatus]] = {}
+        for one in self._processes.runners():
+            for queue in one.queues if one.seen >= now - max_age else ():
+                found.setdefault(queue, []).append(one)
+        return found
 
-    def resend_allowance(self, queues: Iterable[str], slots: Mapping[str, int]) -> dict[str, int]:
-        """Hints that may still be sent again per queue, in this dispatch_timeout, by all coordinators together.
+    def ready_queues(self) -> set[str]:
+        """Queues on which offers stand, or once stood."""
+        return cast(set[str], self._redis.smembers(self._keys.ready_queues))
 
-        Twice the slots that listen and at least 8, so that a lost hint is found on a queue that is never empty. Where
-        nobody listens and the queue already holds more than that, sending more would only pile up. A queue that is
-        EMPTY has lost whatever is overdue on it (its keys were deleted, its broker replaced).
+    def wake_ups(
+        self, queues: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
+    ) -> dict[str, int]:
+        """How many wake-ups to send to each queue: one for each offer, but none beyond the runners that are idle.
+
+        Wake-ups that nobody has consumed yet count. A queue without listeners holds one, for the first listener.
         """
-        left: dict[str, int] = {}
-        for queue in queues:
-            allowed = max(8, 2 * slots.get(queue, 0))
-            used = int(cast(str, self._redis.get(self._keys.resent(queue))) or 0)
-            length = self._redis.llen(self._keys.queue(queue))
-            if not length:
-                left[queue] = EMPTY
-            elif length >= 64 and not slots.get(queue):
-                left[queue] = 0
-            else:
-                left[queue] = max(0, allowed - used)
-        return left
+        names = sorted(queues)
+        there = {queue: listening.get(queue, ()) for queue in names}
+        runners = list({one.id: None for queue in names for one in there[queue]})
+        pipe = self._redis.pipeline(transaction=False)
+        for queue in names:
+            pipe.zcard(self._keys.ready(queue))
+            pipe.llen(self._keys.queue(queue))
+        if runners:
+            pipe.hmget(self._keys.awake, runners)
+        answers = pipe.execute()
+        said = dict(zip(runners, answers[-1] if runners else (), strict=True))
+        wanted = {}
+        for queue, ready, waiting in zip(names, answers[0::2], answers[1::2], strict=False):
+            idle = sum(idle_runner(one, float(said[one.id] or 0), now) for one in there[queue]) if there[queue] else 1
+            wanted[queue] = min(ready, idle) - waiting
+        return {queue: count for queue, count in wanted.items() if count > 0}
 
-    def note_resent(self, resent: Mapping[str, int], dispatch_timeout: float) -> None:
-        """Count hints that were sent again against the allowance."""
-        pipe = self._redis.pipeline(transaction=True)
-        for queue, count in resent.items():
-            pipe.set(self._keys.resent(queue), 0, px=max(1, round(dispatch_timeout * 1000)), nx=True)
-            pipe.incrby(self._keys.resent(queue), count)
-        pipe.execute()
+
+def idle_runner(runner: RunnerStatus, said: float, now: float) -> bool:
+    """Whether the runner waits for a wake-up. What it said itself counts until its watchdog says something later.
+
+    Args:
+        said: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A time that lies ahead was
+            said before the clock was set back, and does not count.
+    """
+    return said < 0 if runner.seen < abs(said) <= now + 1.0 else runner.idle_since is not None
 
 
 def _stamp(due: float | None) -> str | None:

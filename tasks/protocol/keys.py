@@ -20,6 +20,7 @@ class JobKeys:
         self.groups = f"{base}:groups"  # hash: group id → GroupRecord; absent means WAITING
         self.inputs = f"{base}:inputs"  # hash: group, and member of a fork → FrozenInputs, from the first QUEUED on
         self.attempts = f"{base}:attempts"  # hash: group id → the live attempt; dropped when its outcome is applied
+        self.turns = f"{base}:turns"  # hash: queue → the turn of the offer that was added last
         self.events = f"{base}:events"  # stream: what happened, bounded
         self.lock = f"{base}:lock"  # string: owner of the job's lock; lives LOCK_TTL at most
         self.dirty = f"{base}:dirty"  # string: somebody met the lock busy: decide once more before letting go
@@ -46,6 +47,9 @@ class Keys:
         self.nothing = f"{prefix}:nothing"  # list: never exists; LPUSHX on it fails if Redis refuses writes
         # What kombu puts before every key and channel of its own, so that no fleet takes the messages of another.
         self.broker = f"{prefix}:celery:"
+        self.turn = f"{prefix}:turn"  # hash: queue → the turn of the offer that was taken last
+        self.awake = f"{prefix}:awake"  # hash: runner → when it last took offers; below 0: since when it sleeps
+        self.ready_queues = f"{prefix}:ready"  # set: queues on which offers stand, or once stood
         self.beat = f"{prefix}:beat:"  # what RedBeat puts before every key of its own
 
     def of(self, job: str) -> JobKeys:
@@ -63,11 +67,14 @@ class Keys:
     def dead_letter(self, entry: str) -> str:
         return f"{self.prefix}:dead:{entry}"  # string: what became of a dead letter that was replayed or dropped
 
-    def resent(self, queue: str) -> str:
-        return f"{self.prefix}:resent:{queue}"  # string: hints sent again in this dispatch_timeout
+    def ready(self, queue: str) -> str:
+        return f"{self.prefix}:ready:{queue}"  # zset: offer → its turn; the lowest is taken first
 
-    def finish(self, token: str, event: str) -> str:
-        return f"{self.prefix}:finish:{token}:{event}"  # string: what was answered to a finish, for its repeats
+    def bell(self, queue: str) -> str:
+        return f"{self.prefix}:bell:{queue}"  # list: one entry for each awake runner that is to look once more
+
+    def answer(self, caller: str) -> str:
+        return f"{self.prefix}:answer:{caller}"  # hash: the last answer to a finish or a take, for its repeats
 
     def queue(self, queue: str) -> str:
         return f"{self.broker}{queue}"  # list: messages of a Celery queue: pushed on the left, taken on the right

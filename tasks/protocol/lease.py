@@ -1,4 +1,4 @@
-"""The lease: claim, renew and finish, by which alone a worker writes to the store; each is one Lua script.
+"""The lease: take, renew and finish, by which alone a worker writes to the store; each is one Lua script.
 
 Every call is idempotent, because redis-py repeats a command whose reply was lost. Worker scripts write the
 attempt record only, never the job's commit (docs/protocol.md, rule 2): a wide job must not make its coordinator lose
@@ -8,8 +8,10 @@ every race.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import cast
 
 import redis
 
@@ -21,17 +23,16 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.report import SCHEMA_VERSION, Outcome, in_short
 from unstuck.tasks.protocol.texts import FIELD, unpack
-from unstuck.tasks.protocol.token import Hint, Token, split_member
+from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.settings import whoami
 
 ANSWER_KEPT = 900  # seconds; longer than any process goes on trying to finish (attempt.FINISH_FOR, watchdog.REPORT_FOR)
 
 
-class ClaimAnswer(StrEnum):
+class TakeAnswer(StrEnum):
     CLAIMED = "CLAIMED"
-    HELD = "HELD"  # the job's intent is not to run: leave, the coordinator will hint again
-    STALE = "STALE"  # another claimant, another epoch, or a job that has ended
-    UNKNOWN_JOB = "UNKNOWN_JOB"
+    EMPTY = "EMPTY"  # no offer stands ready on these queues
+    MORE = "MORE"  # so many offers were dropped that the script stopped: ask again
 
 
 class RenewAnswer(StrEnum):
@@ -50,16 +51,14 @@ class FinishAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the store said to a claim. ``stored``: with CLAIMED, what ``claim.lua`` answers besides."""
+    """An attempt that was claimed. ``stored``: what ``take.lua`` answers besides the offer."""
 
-    answer: ClaimAnswer
-    stored: tuple[str, ...] = ()
+    token: Token
+    stored: tuple[str, ...]
 
     @property
-    def order(self) -> WorkOrder | None:
-        """What to do; None unless CLAIMED. Raises: OrderUnreadable: the runner holds the attempt nevertheless."""
-        if self.answer is not ClaimAnswer.CLAIMED:
-            return None
+    def order(self) -> WorkOrder:
+        """What to do. Raises: OrderUnreadable: the runner holds the attempt nevertheless."""
         try:
             plan_text, inputs_text, member_text, params, *texts = self.stored
             stored = json.loads(plan_text)
@@ -84,36 +83,86 @@ def unreadable(error: Exception) -> str:
 
 
 class Lease:
-    """Claims, renews and finishes attempts on one Redis."""
+    """Takes, renews and finishes attempts on one Redis, for one caller, which does one thing at a time."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, ttl: float) -> None:
-        """``client`` must decode responses; ``ttl`` is the life of a lease in seconds."""
+    def __init__(self, client: redis.Redis, keys: Keys, ttl: float, caller: str) -> None:
+        """
+        Args:
+            client: must decode responses.
+            ttl: the life of a lease, in seconds.
+            caller: a name that no other process has; a repeat finds its answer under it.
+        """
+        self._client = client
         self._keys = keys
         self._ttl = ttl
-        self._claim = Script(client, keys, __package__, "claim")
+        self._caller = caller
+        self._answer = keys.answer(caller)
+        self._takes = self._finishes = 0
+        self._claimant = self._event = ""  # of the last take, and of the last finish: the same again is a repeat
+        self._take = Script(client, keys, __package__, "take")
         self._renew = Script(client, keys, __package__, "renew")
         self._finish = Script(client, keys, __package__, "finish")
 
-    def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claim:
-        """Try to take the attempt. ``claimant`` and ``event`` are made before the first try and reused in retries.
+    def take(
+        self,
+        queues: Sequence[str],
+        claimant: str,
+        worker: str,
+        event: str,
+        *,
+        leaves: bool = False,
+    ) -> Claim | None:
+        """Claim the offer whose turn is next, on the first of ``queues`` on which one stands; None if none does.
 
-        Raises: redis.RedisError: the store could not be asked; the hint will be sent again.
+        Args:
+            claimant, event: made before the first try and reused in retries.
+            leaves: if no offer stands ready, this runner takes none by itself any more, and wants a wake-up.
+
+        Raises:
+            redis.RedisError: the store could not be asked; ask again with the same ``claimant``.
         """
-        answer = self._claim(
-            hint.job,
-            **_fence(hint.held_by(claimant)),
-            worker=worker,
-            ttl=self._ttl,
-            event=event,
-            planned=split_member(hint.group)[0],
-            schema_version=SCHEMA_VERSION,
-            text_field=FIELD,
-        )
-        kind = ClaimAnswer(answer[0])
-        if kind is not ClaimAnswer.CLAIMED:
-            return Claim(kind)
-        reach(Point.AFTER_CLAIM, hint.job)
-        return Claim(kind, tuple(answer[1:]))
+        any_job = self._keys.of("\0")
+        self._takes += claimant != self._claimant
+        self._claimant = claimant
+        taking = {
+            "queues": [{"name": queue, "ready": self._keys.ready(queue)} for queue in queues],
+            "runner": self._caller,
+            "worker": worker,
+            "claimant": claimant,
+            "ttl": self._ttl,
+            "event": event,
+            "leaves": leaves,
+            "schema_version": SCHEMA_VERSION,
+            "text_field": FIELD,
+            **{name: getattr(any_job, name) for name in ("job", "attempts", "plans", "inputs")},
+        }
+        while True:
+            serial, text = self._takes, json.dumps(taking)
+            word, *stored = self._take(taking=text, serial=serial, answer=self._answer, kept=ANSWER_KEPT)
+            if word == TakeAnswer.CLAIMED:
+                claim = Claim(Offer.parse(stored[0]).held_by(claimant), tuple(stored[1:]))
+                reach(Point.AFTER_CLAIM, claim.token.job)
+                return claim
+            if word == TakeAnswer.EMPTY:
+                return None
+            self._takes += 1
+
+    def taken(self, claimant: str) -> Token | None:
+        """The attempt that `take` gave to ``claimant``, whose answer could not be read. Raises: redis.RedisError."""
+        holder, offer = cast(list[str | None], self._client.hmget(self._answer, ["claimant", "offer"]))
+        return Offer.parse(offer).held_by(claimant) if holder == claimant and offer else None
+
+    def wait(self, queues: Iterable[str], seconds: float) -> None:
+        """Wait until a coordinator adds an offer to one of ``queues``, but no longer than ``seconds``.
+
+        Raises: redis.RedisError.
+        """
+        self._client.blpop([self._keys.bell(queue) for queue in queues], timeout=seconds)
+
+    def sleep(self) -> None:
+        """This runner takes no offers by itself any more. Raises: redis.RedisError."""
+        seconds, micros = self._client.time()
+        self._client.hset(self._keys.awake, self._caller, f"-{seconds}.{micros:06}")
 
     def renew(self, token: Token, worker: str, progress: str = "") -> RenewAnswer:
         """Keep the lease for another ``ttl``, carrying the last progress value (JSON text).
@@ -128,14 +177,17 @@ class Lease:
 
         Raises: redis.RedisError: the store could not be asked; try again with the same ``event``.
         """
+        self._finishes += event != self._event
+        self._event = event
         answer = self._finish(
             token.job,
             **_fence(token),
             outcome=outcome.to_json(),
             kind=str(outcome.kind),
             event=event,
+            serial=self._finishes,
             schema_version=SCHEMA_VERSION,
-            answered=self._keys.finish(str(token), event),
+            answer=self._answer,
             kept=ANSWER_KEPT,
         )
         reach(Point.AFTER_FINISH, token.job)

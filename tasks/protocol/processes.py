@@ -63,7 +63,7 @@ class RunnerStatus(_Status):
 
     Attributes:
         worker_pid: of the Celery worker above it.
-        taken_at: when it last took a hint from the broker, whatever came of it; None: it never did.
+        taken_at: when it last took a wake-up from the broker, whatever came of it; None: it never did.
         claimed_at: its last claim; None if it never claimed anything.
         job, group, attempt: what it runs; None if it is idle. ``step`` as the step was last called.
         idle_since: when it last had nothing to do and was free to take more; None if it runs something, or if its
@@ -79,6 +79,11 @@ class RunnerStatus(_Status):
     attempt: int | None = None
     step: str | None = None
     idle_since: float | None = None
+
+    @property
+    def worked_at(self) -> float | None:
+        """When it last took a wake-up or an attempt; None: it never did."""
+        return max(filter(None, (self.taken_at, self.claimed_at)), default=None)
 
     @property
     def since(self) -> float | None:
@@ -112,6 +117,7 @@ class ProcessRegistry:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
         self._key = keys.processes
+        self._awake = keys.awake
         self._failed = False
 
     def note(self, describe: Callable[[float], ProcessStatus]) -> None:
@@ -131,6 +137,7 @@ class ProcessRegistry:
         """Remove the process with the id ``name``, which ends in good order."""
         try:
             self._client.hdel(self._key, name)
+            self._client.hdel(self._awake, name)
         except redis.RedisError as error:
             log.warning("%s could not be taken out of the fleet list: %s", name, error)
 
@@ -151,7 +158,10 @@ class ProcessRegistry:
             long_ago = self._now() - FORGOTTEN
             lines = cast(dict[str, str], self._client.hgetall(self._key))
             silent = [name for name, line in lines.items() if (one := _read(line)) is None or one.seen <= long_ago]
-            return self._client.hdel(self._key, *silent) if silent else 0
+            if not silent:
+                return 0
+            self._client.hdel(self._awake, *silent)
+            return self._client.hdel(self._key, *silent)
         except redis.RedisError as error:
             log.warning("the list of the fleet could not be cleared of the silent: %s", error)
             return 0

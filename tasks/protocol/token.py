@@ -1,6 +1,6 @@
-"""Hint and token: the names by which an attempt is offered, claimed, fenced and found on disk.
+"""Offer and token: the names by which an attempt is offered, claimed, fenced and found on disk.
 
-A *hint* says that an attempt can be claimed. A *token* is a hint with the claimant that holds it; it is the
+An *offer* says that an attempt can be claimed. A *token* is an offer with the claimant that holds it; it is the
 key of the lease, the staging folder, the marker and every report, and the fence at every write.
 """
 
@@ -15,7 +15,7 @@ from unstuck.tasks.errors import Malformed
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 GROUP_ID = re.compile(r"([A-Za-z_][A-Za-z0-9_-]{0,62})(?:\[(0|[1-9][0-9]{0,5})\])?")
 _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
-_HINT = re.compile(
+_OFFER = re.compile(
     rf"(?P<job>{JOB_ID.pattern})/(?P<group>{GROUP_ID.pattern})/(?P<epoch>[0-9]{{1,18}})/(?P<nonce>{_WORD.pattern})"
 )
 
@@ -37,8 +37,8 @@ def split_member(group_id: str) -> tuple[str, int | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
-    """``job/group/epoch/nonce``: what a Celery message carries, and the Celery task id it carries it under."""
+class Offer:
+    """``job/group/epoch/nonce``: an attempt that can be claimed, as it stands in the ready set of its queue."""
 
     job: str
     group: str
@@ -49,25 +49,25 @@ class Hint:
         return f"{self.job}/{self.group}/{self.epoch}/{self.nonce}"
 
     @classmethod
-    def parse(cls, text: str) -> Hint:
+    def parse(cls, text: str) -> Offer:
         """Raises: Malformed."""
-        if (match := _HINT.fullmatch(text)) is None:
-            raise Malformed(f"not a hint (job/group/epoch/nonce): {text[:200]!r}")
+        if (match := _OFFER.fullmatch(text)) is None:
+            raise Malformed(f"not an offer (job/group/epoch/nonce): {text[:200]!r}")
         return cls(match["job"], match["group"], int(match["epoch"]), match["nonce"])
 
     def held_by(self, claimant: str) -> Token:
-        """The token of ``claimant`` on this hint."""
+        """The token of ``claimant`` on this offer."""
         return Token(self.job, self.group, self.epoch, self.nonce, claimant)
 
 
 @dataclass(frozen=True, slots=True)
-class Token(Hint):
+class Token(Offer):
     """``job/group/epoch/nonce/claimant``: one runner's hold on one attempt."""
 
     claimant: str
 
     def __str__(self) -> str:
-        return f"{self.hint}/{self.claimant}"
+        return f"{self.offer}/{self.claimant}"
 
     @classmethod
     def parse(cls, text: str) -> Token:
@@ -75,11 +75,11 @@ class Token(Hint):
         head, slash, claimant = text.rpartition("/")
         if not slash or not _WORD.fullmatch(claimant):
             raise Malformed(f"not a token (job/group/epoch/nonce/claimant): {text[:200]!r}")
-        return Hint.parse(head).held_by(claimant)
+        return Offer.parse(head).held_by(claimant)
 
     @property
-    def hint(self) -> Hint:
-        return Hint(self.job, self.group, self.epoch, self.nonce)
+    def offer(self) -> Offer:
+        return Offer(self.job, self.group, self.epoch, self.nonce)
 
     @property
     def staging(self) -> str:

@@ -122,9 +122,7 @@ class Attempt:
     def _read_order(self) -> WorkOrder:
         if not isinstance(self._claim, Claim):
             raise self._claim
-        order = self._claim.order
-        assert order is not None, "only what was CLAIMED is an attempt"
-        return order
+        return self._claim.order
 
     def _warehouse_clock(self, what: str) -> AbstractContextManager[None]:
         """Limit our own use of the warehouse, which may hang for ever.

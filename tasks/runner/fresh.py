@@ -20,7 +20,7 @@ from billiard.common import reset_signals
 from unstuck.tasks.errors import NotBegun
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag
-from unstuck.tasks.protocol.lease import Claim, ClaimAnswer
+from unstuck.tasks.protocol.lease import Claim
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.runner import Runner, start_runner
@@ -35,22 +35,21 @@ def wants_fresh(claim: object) -> TypeGuard[Claim]:
     if not isinstance(claim, Claim) or '"fresh":true' not in claim.stored[0]:
         return False
     try:
-        return claim.order is not None and claim.order.group.fresh
+        return claim.order.group.fresh
     except Exception:  # noqa: BLE001 - the attempt itself reports what is wrong with its order
         return False
 
 
-def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
+def run_fresh(runner: Runner, claim: Claim) -> str:
     """Run the attempt in a fresh runner, and wait for its end.
 
     Raises:
         NotBegun: no fresh runner could be started; nobody holds the attempt.
     """
     order = claim.order
-    assert order is not None, "only what was CLAIMED is an attempt"
     flag = None if runner.shutdown_flag is None else runner.shutdown_flag.read_fd
     wanted = {
-        "token": str(token),
+        "token": str(claim.token),
         "stored": claim.stored,
         "queues": [order.group.queue_name] if order.group.spark else ["light"],  # no prewarming
         "slots": runner.slots,
@@ -84,7 +83,7 @@ def run_fresh(runner: Runner, token: Token, claim: Claim) -> str:
             raise
         finally:
             hang_alarm.start()
-    return f"run by the fresh runner {process.pid}"
+    return "run by a fresh runner"
 
 
 def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
@@ -109,7 +108,8 @@ def main() -> None:
     runner = start_runner(queues=wanted["queues"], slots=wanted["slots"], shutdown_flag=flag)
     os.write(0, b"1")
     try:
-        Attempt(runner, Token.parse(wanted["token"]), Claim(ClaimAnswer.CLAIMED, tuple(wanted["stored"]))).run()
+        token = Token.parse(wanted["token"])
+        Attempt(runner, token, Claim(token, tuple(wanted["stored"]))).run()
     except Exception:
         logging.getLogger(__name__).exception("%s has failed", wanted["token"])
     finally:

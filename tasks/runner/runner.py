@@ -78,9 +78,10 @@ class Runner:
         self.name = whoami()
         self.id = f"{self.name}-{secrets.token_hex(3)}"
         self.client: redis.Redis = connect(settings.redis_url)
-        self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl)
+        self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl, caller=self.id)
         self.driver = Driver(settings, slots=slots)
-        self._queues = tuple(queues)
+        self.queues = tuple(queues)
+        self.replaced = False  # this process ends before it takes more work
         self.held: Held | None = None
         self._idle = threading.Lock()  # held while stray processes are ended, so that no attempt begins meanwhile
         self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
@@ -100,13 +101,23 @@ class Runner:
         """True once the worker was told to stop; no further attempt begins."""
         return self.shutdown_flag is not None and self.shutdown_flag.level is not ShutdownLevel.WORK
 
-    @property
-    def unfit(self) -> bool:
-        """True once Java is gone from this host, while no Spark session runs."""
-        if self.driver.running:
+    def may_take(self) -> bool:
+        """Whether this process may take an attempt now. If it is unfit, it is replaced."""
+        if self.replaced:
             return False
-        with self._idle:  # the check may start a shell, which is no stray process
-            return java_is_gone(self.settings, self._queues)
+        if self.stopping:
+            # A claim would be handed back at once. An offer that is left costs no epoch and goes to another worker.
+            log.info("nothing is taken: this worker was told to stop. What stands ready goes to others")
+            return False
+        unfit = "the Spark session of this runner has died" if self.driver.died else ""
+        if not unfit and not self.driver.running:
+            with self._idle:  # the check may start a shell, which is no stray process
+                unfit = "Java is gone from this host" if java_is_gone(self.settings, self.queues) else ""
+        if unfit:
+            # A host without Java fails in seconds, and each claim would count as a lost worker.
+            self.replace()
+            log.error("nothing is taken: %s. What stands ready goes to others", unfit)
+        return not unfit
 
     @contextmanager
     def holding(self, held: Held) -> Iterator[None]:
@@ -167,6 +178,7 @@ class Runner:
 
     def replace(self) -> None:
         """End this process before its next attempt; Celery starts another."""
+        self.replaced = True
         from unstuck.tasks.worker.pool import recycle_this_process
 
         recycle_this_process()

@@ -4,7 +4,7 @@ The client tells the watchdog what the runner holds, and passes on the watchdog'
 dies or stays stopped, and ends the runner when no watchdog can be started.
 """
 
-# A thread that fails here ends the runner, which would go on to take hints and lose each. The client acts first and
+# A thread that fails here ends the runner, which would go on to take attempts and lose each. The client acts first and
 # logs afterwards, with a deadline and under no lock, because the log may hang.
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class WatchdogClient:
             return self._process.pid
 
     def taken(self) -> None:
-        """Show people that this runner takes hints, and so has not stalled."""
+        """Show people that this runner takes wake-ups, and so has not stalled."""
         with self._lock:
             self._hello["taken"] = time.time()
             self._send({"op": "taken", "at": self._hello["taken"]})

@@ -1,6 +1,6 @@
-"""The Celery app that carries hints, for coordinators that send them and workers that consume them.
+"""The Celery app that carries wake-ups, for coordinators that send them and workers that consume them.
 
-A hint is acknowledged when it is received, because the claim and the lease carry the guarantee: with late
+A wake-up is acknowledged when it is received, because offers stand in Redis and may be taken by anybody: with late
 acknowledgement a dropped connection gives every running task a second copy at once (measured).
 """
 
@@ -54,7 +54,6 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
         worker_disable_prefetch=True,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_redirect_stdouts=False,
-        worker_send_task_events=True,
         task_send_sent_event=False,
         broker_connection_retry_on_startup=True,
         broker_connection_timeout=5.0,

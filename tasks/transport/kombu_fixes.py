@@ -1,6 +1,6 @@
 """Fixes of faults in kombu and Celery that stop a worker for ever; each says in which version the fault was seen last.
 
-Hints are sent without these waits: a hint that is lost is sent again.
+Wake-ups are sent without these waits: the sweep sends others where one is lost.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _read_within(seconds: float | None, pubsub: Any) -> Any:
 
 # A slot that an acknowledgement takes for ever. kombu frees the slot of a message only once Redis has taken the
 # acknowledgement, and Celery notes the error and goes on: a worker with one slot listens no more and looks alive. What
-# stays behind in Redis comes back as a second copy of the hint, much later, and is STALE then. Upstream: no report is
+# stays behind in Redis comes back as a second wake-up, much later. Upstream: no report is
 # known. Seen with kombu 5.7.0; this may go once its ``QoS.ack`` frees the slot in a ``finally``.
 
 

@@ -62,7 +62,7 @@ class Watchdog:
         self._keys = Keys(settings.prefix)
         self._client = connect(settings.redis_url, timeout=max(1.0, min(5.0, settings.lease_ttl / 5)), repeats=1)
         self._registry = ProcessRegistry(self._client, self._keys)
-        self._lease = Lease(self._client, self._keys, settings.lease_ttl)
+        self._lease = Lease(self._client, self._keys, settings.lease_ttl, caller=f"{hello['runner']}/{os.getpid()}")
         self._id = str(hello["runner"])
         self._worker = str(hello["worker"])
         self._worker_pid = int(hello["worker_pid"])
@@ -76,7 +76,7 @@ class Watchdog:
         self._drain_at: float | None = None  # monotonic seconds
         self._token: Token | None = None
         self._claimed = float(hello.get("claimed", 0.0))  # its last claim, by the clock of this host
-        self._taken = float(hello.get("taken", 0.0))  # when it last took a hint, whatever came of it
+        self._taken = float(hello.get("taken", 0.0))  # when it last took a wake-up, whatever came of it
         self._idle = time.time()  # since when it may have nothing to do: as far as this watchdog knows
         self._probe = WarehouseProbe(settings)
         self._release = release_here()  # of its runner, too: both are started by one Python
@@ -339,7 +339,8 @@ def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(hello["pid"], signal.SIGKILL)  # what the runner left in its process group
     why = f"the runner {hello['worker']} died right after it had begun; how is not known"
-    lease = Lease(connect(settings.redis_url), Keys(settings.prefix), settings.lease_ttl)
+    client, caller = connect(settings.redis_url), f"{hello['runner']}/{os.getpid()}"
+    lease = Lease(client, Keys(settings.prefix), settings.lease_ttl, caller)
     _report(lease, Token.parse(said[-1]["token"]), Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)))
 
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import redis
 
-from tests.support.fleet import send_hint
+from tests.support.fleet import ring
 from tests.support.paths import PYTHONPATH
 from tests.support.processes import below, command_line
 from tests.support.servers import RedisServer, wait_until
@@ -31,7 +31,7 @@ from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 
 KEYS = Keys("unstuck")
@@ -272,7 +272,7 @@ def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
     assert work.once("only"), work.ran()
 
 
-def test_all_connections_cut_and_the_hint_redelivered_are_one_attempt(
+def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
     client: Client, store: redis.Redis, fleet: LocalFleet, work: Work
 ) -> None:
     job = client.submit({"name": "cut", "groups": [work.group("only", gate="go")]}).id
@@ -281,9 +281,11 @@ def test_all_connections_cut_and_the_hint_redelivered_are_one_attempt(
     stale = client.queries.counters().get("STALE", 0)
     for kind in ("normal", "pubsub"):
         store.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+    offer = Offer(job, "only", claimed["epoch"], claimed["nonce"])
     for _ in range(SLOTS):
-        send_hint(store, Hint(job, "only", claimed["epoch"], claimed["nonce"]), "light")
-    wait_until(lambda: store.llen(KEYS.queue("light")) == 0, 60, "all copies of the hint to be taken")
+        ring(store, offer, "light")
+    wait_until(lambda: store.llen(KEYS.queue("light")) == 0, 60, "all wake-ups to be received")
+    wait_until(lambda: store.zscore(KEYS.ready("light"), str(offer)) is None, 60, "an idle runner to drop the offer")
     wait_until(lambda: live(store, job, "only")["lease"] > claimed["lease"] + 1.0, 30, "renewals to go on")
     work.open("go")
     assert client.wait(job).job.status is Status.FINISHED
@@ -293,7 +295,7 @@ def test_all_connections_cut_and_the_hint_redelivered_are_one_attempt(
     assert client.queries.counters().get("STALE", 0) == stale, "nor did any other runner report"
 
 
-def test_hints_deleted_with_every_key_of_the_broker_are_sent_again(
+def test_offers_deleted_with_every_key_of_the_broker_are_put_back(
     client: Client, store: redis.Redis, fleet: LocalFleet, work: Work
 ) -> None:
     held = [f"held{n}" for n in range(SLOTS)]
@@ -301,25 +303,58 @@ def test_hints_deleted_with_every_key_of_the_broker_are_sent_again(
     job = client.submit({"name": "broker", "groups": [work.group(name, gate="go") for name in held]}).id
     wait_until(work.began(*held), 60, "all runners to be busy")
     after = client.submit({"name": "broker2", "groups": [work.group(name) for name in lost]}).id
-    wait_until(lambda: store.llen(KEYS.queue("light")) >= len(lost), 30, "the hints to lie in the queue")
-    store.delete(*store.scan_iter(KEYS.queue("*"), count=1000))
-    assert store.llen(KEYS.queue("light")) == 0
+    ready = KEYS.ready("light")
+    wait_until(lambda: store.zcard(ready) == len(lost), 30, "the offers to stand ready")
+    offers = store.zrange(ready, 0, -1)
+    store.delete(ready, KEYS.ready_queues, *store.scan_iter(KEYS.queue("*"), count=1000))
+    assert store.llen(KEYS.queue("light")) == store.zcard(ready) == 0
+    wait_until(lambda: store.zcard(ready) == len(lost), 30, "all offers to stand again")
+    assert set(store.zrange(ready, 0, -1)) == set(offers)
     work.open("go")
     for one in (job, after):
         assert client.wait(one).job.status is Status.FINISHED
-    assert {record(client, after, name).hints >= 2 for name in lost} == {True}, "each was sent again"
     assert work.once(*held, *lost), work.ran()
+
+
+def test_a_wake_up_that_nobody_ever_receives_is_sent_again(
+    client: Client, store: redis.Redis, fleet: LocalFleet, work: Work
+) -> None:
+    """The worker's main process stands still, so that wake-ups lie in the queue, from which they are deleted."""
+    (light,) = [child for child in fleet.processes if child.name.startswith("light")]
+    assert light.pid is not None
+    main, queue = psutil.Process(light.pid), KEYS.queue("light")
+
+    def asleep() -> bool:
+        """No runner takes offers by itself; for a moment after each attempt it would."""
+        runners = [one.id for one in client.fleet().runners if one.worker_pid == main.pid and not one.silent]
+        return len(runners) >= SLOTS and all(float(store.hget(KEYS.awake, one) or -1) < 0 for one in runners)
+
+    def asks() -> bool:
+        ports = {each.laddr.port for each in main.net_connections("tcp") if each.laddr}
+        asking = [one["addr"] for one in store.client_list() if one["cmd"] == "brpop" and "b" in one["flags"]]
+        return any(int(address.rpartition(":")[2]) in ports for address in asking)
+
+    wait_until(asleep, 30, "all runners to wait for wake-ups")
+    with _stopped(main):
+        wait_until(lambda: not asks(), 30, "the worker's last BRPOP to be over")
+        job = client.submit({"name": "unheard", "groups": [work.group(f"g{n}") for n in range(6)]}).id
+        for _ in range(3):
+            wait_until(lambda: store.llen(queue) > 0, 30, "a wake-up")
+            assert store.llen(queue) <= SLOTS
+            store.delete(queue)
+    assert client.wait(job).job.status is Status.FINISHED
+    assert work.once(*(f"g{n}" for n in range(6))), work.ran()
 
 
 def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_repeats_no_work(
     client: Client, store: redis.Redis, server: RedisServer, fleet: LocalFleet, work: Work
 ) -> None:
-    """As by a failover to a replica that lagged: the hints that were taken since then lie in the queue again."""
+    """As by a failover to a replica that lagged: the offers that were taken since then stand again."""
     groups = [work.group("early", gate="end"), work.group("ended", gate="a"), work.group("freed", gate="a")]
     job = client.submit({"name": "rollback", "groups": groups}).id
     wait_until(work.began("early", "ended", "freed"), 60, "all runners to be busy")
     later = client.submit({"name": "rollback2", "groups": [work.group("late", gate="end")]}).id
-    wait_until(lambda: store.llen(KEYS.queue("light")) == 1, 30, "its hint to lie in the queue")
+    wait_until(lambda: store.zcard(KEYS.ready("light")) == 1, 30, "its offer to stand")
     files = server.folder / "appendonlydir"
     shutil.copytree(files, server.folder / "then")
 
@@ -333,10 +368,10 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
     shutil.move(server.folder / "then", files)
     server.start()
 
-    # One runner is idle, and the hint lies before it: the one that holds the attempt is first.
+    # One runner is idle, and the offer stands before it: the one that holds the attempt is first.
     now = wait_until(lambda: live(store, later, "late").get("claimant"), 30)
     assert now == holder
-    wait_until(lambda: store.llen(KEYS.queue("light")) == 0, 30, "the idle runner to take the hint, and leave it")
+    wait_until(lambda: store.zcard(KEYS.ready("light")) == 0, 30, "the idle runner to come for the offer, and drop it")
     # What had ended runs no more, by its record, until its lease lapses; then its marker is found.
     wait_until(lambda: client.show(job).done == 2, 60, "both to have ended once more")
     work.open("end")

@@ -17,6 +17,7 @@ import redis
 
 from tests.support import forked_command as forked
 from tests.support.at_once import AtOnce
+from tests.support.coordinator import take
 from tests.support.foreground import Up
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
@@ -43,9 +44,9 @@ class ByHand:
         self.settings = Settings(redis_url=url, warehouse=str(folder / "warehouse"))
         self.client = Client(self.settings, redis_client=store)
         stored = Store.of(self.settings, store)
-        # The hints are lost, as any hint may be, since the tests claim by hand.
+        # No wake-up is sent: the tests claim by hand.
         self._reconciler = Reconciler(stored, lambda _: None, Warehouses(), self.settings, mint, AtOnce())
-        self._lease = Lease(store, Keys(self.settings.prefix), self.settings.lease_ttl)
+        self._redis, self._keys = store, Keys(self.settings.prefix)
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **more: Any) -> str:
         """A job of these groups; those without steps get one that is never run here."""
@@ -58,16 +59,20 @@ class ByHand:
 
     def claim(self, job: str, group: str, worker: str = "host-1:4242") -> Token:
         record = next(m for g in self.view(job).groups for m in g.members if m.id == group).record
-        hint = record.hint(job, group)
-        assert self._lease.claim(hint, "me", worker, mint()).order is not None
+        offer = record.offer(job, group)
+        taken = take(self._lease(str(offer)), self._redis, self._keys, offer, "me", worker)
+        assert taken.answer == "CLAIMED"
         self.decide(job)
-        return hint.held_by("me")
+        return offer.held_by("me")
+
+    def _lease(self, caller: str) -> Lease:
+        return Lease(self._redis, self._keys, self.settings.lease_ttl, caller)
 
     def progress(self, token: Token, **value: Any) -> None:
-        self._lease.renew(token, "host-1:4242", json.dumps(value))
+        self._lease("me").renew(token, "host-1:4242", json.dumps(value))
 
     def finish(self, token: Token, outcome: Outcome) -> None:
-        self._lease.finish(token, outcome, mint())
+        self._lease("me").finish(token, outcome, mint())
         self.decide(token.job)
 
     def succeed(self, job: str, group: str, **outcome: Any) -> None:

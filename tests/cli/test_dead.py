@@ -1,4 +1,4 @@
-"""``unstuck dead``: what is shown of a parked report, what is put back, and what is asked before one is removed."""
+"""``unstuck dead``: what is shown of a dead letter, what is put back, and what is asked before one is removed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from unstuck.tasks.protocol.keys import Keys
 KEYS = Keys()
 
 
-def park(client: redis.Redis, job: str, **fields: str) -> str:
-    """A parked report of ``job``, without the ``fields`` that are empty; its id on the dead stream."""
+def make_dead_letter(client: redis.Redis, job: str, **fields: str) -> str:
+    """A dead letter of ``job``, without the ``fields`` that are empty; its id on the dead stream."""
     stream = ReportStream(client, KEYS, "tester")
     stream.open()
     said = {"v": "1", "id": "e", "token": f"{job}/a/1/n/c", "kind": "succeeded", "at": "1388534400", **fields}
@@ -26,15 +26,15 @@ def park(client: redis.Redis, job: str, **fields: str) -> str:
         stream.dead_letter([entry for entry in stream.read(10, 1.0) if entry.fields == said], "UNKNOWN_JOB: it", "X")
         == 1
     )
-    return parked(client)[0].id
+    return dead_letters(client)[0].id
 
 
-def parked(client: redis.Redis) -> list[DeadLetter]:
+def dead_letters(client: redis.Redis) -> list[DeadLetter]:
     return ReportStream(client, KEYS, "tester").dead_letters()
 
 
 def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(cli: Cli, client: redis.Redis) -> None:
-    report = park(client, "gone", **{"strange\x1b[31m": "pay\x1bload"})
+    report = make_dead_letter(client, "gone", **{"strange\x1b[31m": "pay\x1bload"})
     shown = cli("dead", "show", report)
     assert shown.returncode == 0
     for word in ("UNKNOWN_JOB: it", "gone/a/1/n/c", "deliveries", "pay�load", f"unstuck dead replay {report}"):
@@ -54,7 +54,7 @@ def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(cli: Cl
 def test_a_report_whose_version_cannot_be_read_says_so_in_words(
     cli: Cli, client: redis.Redis, version: str, why: str
 ) -> None:
-    assert cli.json("dead", "show", park(client, "gone", v=version))["unreadable"] == why
+    assert cli.json("dead", "show", make_dead_letter(client, "gone", v=version))["unreadable"] == why
 
 
 def test_show_of_one_that_is_not_there_is_3(cli: Cli, client: redis.Redis) -> None:
@@ -69,7 +69,7 @@ def test_a_report_of_megabytes_is_cut_in_the_list_and_whole_in_what_show_and_jso
     cli: Cli, client: redis.Redis, field: str
 ) -> None:
     value = "begin" + "x" * 5_000_000 + "end"
-    report = park(client, "gone", **{field: value})
+    report = make_dead_letter(client, "gone", **{field: value})
     listed = cli("dead", "list")
     assert report in listed.stdout
     assert len(listed.stdout) < 2000
@@ -84,7 +84,11 @@ def test_a_report_of_megabytes_is_cut_in_the_list_and_whole_in_what_show_and_jso
 
 def test_replay_does_what_it_can_and_says_of_the_rest_why_not(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
     job = hand.submit({"name": "a"})
-    good, unknown, broken = park(client, job), park(client, "gone"), park(client, job, kind="exploded")
+    good, unknown, broken = (
+        make_dead_letter(client, job),
+        make_dead_letter(client, "gone"),
+        make_dead_letter(client, job, kind="exploded"),
+    )
 
     done = cli("dead", "replay", broken, unknown, good, "1-0")
 
@@ -93,7 +97,7 @@ def test_replay_does_what_it_can_and_says_of_the_rest_why_not(cli: Cli, hand: By
     assert "exploded" in done.stderr
     assert "no job gone is in the store" in done.stderr
     assert "there is no dead letter 1-0" in done.stderr
-    assert [one.id for one in parked(client)] == [broken, unknown]
+    assert [one.id for one in dead_letters(client)] == [broken, unknown]
     assert "REPORT_REPLAYED" in cli("events", job).stdout
     assert cli("dead", "replay", "1-0").returncode == 3
     again = cli("dead", "replay", good)
@@ -104,23 +108,23 @@ def test_nothing_is_dropped_nor_all_replayed_unless_somebody_agrees(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
     job = hand.submit({"name": "a"})
-    reports = [park(client, job) for _ in range(3)]
+    reports = [make_dead_letter(client, job) for _ in range(3)]
     for arguments in (("drop", reports[0]), ("drop", "--all"), ("replay", "--all")):
         done = cli("dead", *arguments)
         assert done.returncode == 2
         assert "--yes" in done.stderr
         assert reports[0] in done.stderr
-    assert len(parked(client)) == 3
+    assert len(dead_letters(client)) == 3
 
     assert cli("dead", "drop", reports[0], "--yes").returncode == 0
     done = cli("dead", "replay", "--all", "--yes")
     assert (done.returncode, done.stdout) == (0, "replay: 2 replayed\n")
-    assert parked(client) == []
+    assert dead_letters(client) == []
     assert cli("dead", "drop", "--all").stdout == "drop: there is no dead letter\n"
 
 
 def test_a_person_who_says_no_drops_nothing(cli: Cli, client: redis.Redis) -> None:
-    report = park(client, "gone")
+    report = make_dead_letter(client, "gone")
     for answer, code, left in (("n", 1, 1), ("y", 0, 0)):
         terminal = Terminal(cli, "dead", "drop", report)
         try:
@@ -129,7 +133,7 @@ def test_a_person_who_says_no_drops_nothing(cli: Cli, client: redis.Redis) -> No
             assert terminal.end() == code
         finally:
             terminal.close()
-        assert len(parked(client)) == left
+        assert len(dead_letters(client)) == left
 
 
 @pytest.mark.parametrize("arguments", [(), ("1-0", "--all")], ids=["neither", "both"])

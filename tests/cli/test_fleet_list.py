@@ -26,7 +26,7 @@ def now(coordinator: Coordinator) -> float:
     return seconds + micros / 1e6
 
 
-def test_runners_say_what_they_run_since_when_and_when_they_last_took_a_hint(
+def test_runners_say_what_they_run_since_when_and_when_they_last_took_a_wake_up(
     cli: Cli, coordinator: Coordinator
 ) -> None:
     claimed = now(coordinator) - 3690
@@ -66,7 +66,7 @@ def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, coordinator: 
     assert (one["read_at"], one["silent"], one["queues"]) == (None, False, ["control"])
     coordinator.submit(group("a"))
     coordinator.read()
-    coordinator.work(coordinator.hints()[0])
+    coordinator.work(coordinator.offers()[0])
     coordinator.sweep.run()
 
     def noted() -> Any:
@@ -91,7 +91,7 @@ def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(coordinator: 
     consumer = Consumer(coordinator.stream, coordinator.reconciler, coordinator.sweep, coordinator.settings, heartbeat)
     job = coordinator.submit(group("a"))
     consumer.step()
-    coordinator.work(coordinator.hints(job)[0])
+    coordinator.work(coordinator.offers(job)[0])
     consumer.step()
     assert coordinator.status(job) is Status.FINISHED
     assert coordinator.client.fleet().coordinators == ()

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import replace
-
-import redis
 
 from tests.cli.conftest import ByHand, Cli
 from unstuck.coordinator.cli.render.terminal import clock
 from unstuck.coordinator.model.records import GroupRecord
-from unstuck.tasks.protocol.keys import Keys
 
 
 def blocks(out: str) -> dict[str, list[tuple[str, str]]]:
@@ -57,7 +53,7 @@ def test_every_part_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:
         ("state", "QUEUED"),
         ("why", "queue heavy: no worker listens on it"),
         ("since", clock(heavy.since)),
-        ("next", f"{clock(heavy.hinted_at + 10)}: the hint is sent again if it may be lost"),
+        ("next", f"{clock(view.due or 0)}: the job is looked at again; each sweep wakes idle runners"),
         ("ends", f"FAILED by its queue_timeout of 2h00m, at {clock(heavy.since + 7200)}"),
         ("try", "celery -A unstuck.tasks worker -Q heavy"),
     ]
@@ -99,23 +95,21 @@ def test_an_error_of_several_lines_is_indented_and_its_escapes_are_not_obeyed(cl
     assert cli.json("why", job)[1]["what"].startswith("\x1b[31mno"), "a program reads what was said"
 
 
-def test_in_json_every_time_is_in_utc_and_what_is_not_known_is_null(
-    cli: Cli, hand: ByHand, client: redis.Redis
-) -> None:
+def test_in_json_every_time_is_in_utc_and_what_is_not_known_is_null(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "heavy", "queue": "heavy"})
     hand.decide(job)
-    record = replace(record_of(hand, job, "heavy"), hints=2)
-    client.hset(Keys(hand.settings.prefix).of(job).groups, "heavy", record.to_json())
+    record, due = record_of(hand, job, "heavy"), hand.view(job).due
+    assert due is not None
     about, heavy = cli.json("why", job)
     assert (about["subject"], about["state"]) == (job, "PENDING")
     assert (heavy["subject"], heavy["state"]) == ("heavy", "QUEUED")
     assert heavy["what"] == "queue heavy: no worker listens on it"
-    for name, at in (("since", record.since), ("next_at", record.hinted_at + 10)):
+    for name, at in (("since", record.since), ("next_at", due)):
         read = datetime.datetime.fromisoformat(heavy[name])
         assert heavy[name].endswith("Z")
         assert abs(read.timestamp() - at) < 1
     assert datetime.datetime.fromisoformat(about["since"]).timestamp() > 0
-    assert heavy["tried"] == "its hint was sent 2 times"
+    assert heavy["tried"] == ""
     assert heavy["gives_up"] == "never by itself: a worker may come at any time"
     assert heavy["gives_up_at"] is None
     assert heavy["help"] == ["celery -A unstuck.tasks worker -Q heavy"]

@@ -15,12 +15,12 @@ promises are checked after every step.
 ``stored``      what stands in the store of one job
 ``model``       the store: what the Lua scripts do, on Python values; ``claimed`` is what a claim hands out
 ``stream``      the report stream and its consumer group
-``broker``      the queues of hints
+``broker``      the queues of offers
 ``depot``       the warehouse: markers and the log
 ``fleet``       runners and watchdogs
 ``head``        coordinators: the real ones, in threads that take turns
 ``line``        the connection of such a thread: where it dies, freezes, does not hear
-``dispatch``    hints, packages and aborts, call by call
+``dispatch``    offers, packages and aborts, call by call
 ``user``        commands, by the real client
 ``retries``     the jobs that a retry makes
 ``wishes``      which commands, when; and what is asked of single groups

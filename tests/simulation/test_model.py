@@ -29,7 +29,7 @@ from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.jobs import CommitAnswer, Store
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint, Token
+from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
@@ -40,7 +40,7 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
     rng = random.Random(seed)
     # A lease of no time has always lapsed: the guards are asked.
     both = Both(client, lease_ttl=0.0 if seed % 2 else 15.0)
-    tokens = [Hint("both", "a", 1, "none").held_by("nobody"), Hint("nojob", "a", 1, "n").held_by("c")]
+    tokens = [Offer("both", "a", 1, "none").held_by("nobody"), Offer("nojob", "a", 1, "n").held_by("c")]
     answers: set[str] = set()
 
     def agreed(pair: tuple[Any, Any], what: str) -> None:
@@ -51,14 +51,19 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
     for step in range(120):
         kind = rng.choice(_CALLS)
         current = both.model.jobs["both"].attempts
-        hints = [Hint("both", group, attempt.epoch, attempt.nonce) for group, attempt in current.items()]
+        offers = [Offer("both", group, attempt.epoch, attempt.nonce) for group, attempt in current.items()]
         if kind in ("begin", "end"):
             agreed(getattr(both, kind)(rng.choice(("o1", "o2"))), kind)
         elif kind == "tick":
             both.tick()
-        elif kind == "claim" and hints:
-            tokens.append(rng.choice(hints).held_by(rng.choice(("c1", "c2"))))
-            agreed(both.claim(tokens[-1].hint, tokens[-1].claimant), kind)
+        elif kind == "claim" and offers:
+            tokens.append(rng.choice(offers).held_by(rng.choice(("c1", "c2"))))
+            agreed(both.claim(tokens[-1].offer, tokens[-1].claimant), kind)
+        elif kind == "take" and len(set(map(tuple, both.ready()))) == 1:
+            real, model = both.take(rng.choice(("r1", "r2")), rng.choice(("c1", f"c{step}")))
+            assert real == model, f"seed {seed}: {real} was taken, the model says {model}"
+            answers.add("take: CLAIMED" if real else "take: EMPTY")
+            tokens += [Token.parse(real)] if real else []
         elif kind == "renew":
             agreed(both.renew(rng.choice(tokens)), kind)
         elif kind == "finish":
@@ -93,7 +98,21 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
 
 
 _CALLS = (
-    *("begin", "end", "claim", "claim", "renew", "finish", "finish", "tick", "decide", "decide", "commit", "commit"),
+    *(
+        "begin",
+        "end",
+        "claim",
+        "take",
+        "take",
+        "renew",
+        "finish",
+        "finish",
+        "tick",
+        "decide",
+        "decide",
+        "commit",
+        "commit",
+    ),
     *("look", "command", "halt", "look whole", "ask"),
 )
 _ASKS: tuple[tuple[str, Callable[[JobState], Commanded]], ...] = (
@@ -119,7 +138,8 @@ def test_the_model_and_the_scripts_agree(client: redis.Redis) -> None:
         client.flushall()
         answers |= _agree(client, seed)
     assert {f"commit: {answer}" for answer in ("APPLIED", "CONFLICT", "GUARDED")} <= answers
-    assert {f"claim: {answer}" for answer in ("CLAIMED", "STALE", "HELD")} <= answers
+    assert {f"claim: {answer}" for answer in ("CLAIMED", "REFUSED")} <= answers
+    assert {"take: CLAIMED", "take: EMPTY"} <= answers
     assert {f"finish: {answer}" for answer in ("APPLIED", "DUPLICATE", "STALE", "UNKNOWN_JOB")} <= answers
     assert {f"renew: {answer}" for answer in ("CONTINUE", "STALE")} <= answers
     assert {f"command: {answer}" for answer in ("APPLIED", "CONFLICT", "ALREADY", "REFUSED")} <= answers
@@ -147,12 +167,12 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
         both.compare()
 
     act()
-    runs, ends = [Hint("both", group, 1, "n0").held_by("c") for group in ("a", "b[0]")]
+    runs, ends = [Offer("both", group, 1, "n0").held_by("c") for group in ("a", "b[0]")]
     for token in (runs, ends):
-        assert both.claim(token.hint, "c") == ("CLAIMED", "CLAIMED")
+        assert both.claim(token.offer, "c") == ("CLAIMED", "CLAIMED")
     act()
     ask(Command.PAUSE, True)
-    assert both.claim(Hint("both", "b[1]", 1, "n0"), "c") == ("HELD", "HELD")
+    assert both.claim(Offer("both", "b[1]", 1, "n0"), "c") == ("REFUSED", "REFUSED")
     both.decided("late")
     assert both.finish(ends, Outcome(OutcomeKind.SUCCEEDED, staging=ends.staging), "f") == ("APPLIED", "APPLIED")
     assert both.commit(len(both.held) - 1, "late") == ("APPLIED", "APPLIED")
@@ -165,7 +185,7 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
     assert both.finish(runs, Outcome(OutcomeKind.CANCELED), "g") == ("APPLIED", "APPLIED")
     act()
     assert both.model.jobs["both"].record.status is Status.CANCELED
-    assert both.claim(runs.hint, "c") == ("STALE", "STALE")
+    assert both.claim(runs.offer, "c") == ("REFUSED", "REFUSED")
 
 
 def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Redis) -> None:
@@ -184,8 +204,8 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
         return f"n{step}"
 
     def ran(group: str, nonce: str, epoch: int, kind: OutcomeKind, n: int = 2) -> None:
-        token = Hint("both", group, epoch, nonce).held_by("c")
-        assert both.claim(token.hint, "c") == ("CLAIMED", "CLAIMED")
+        token = Offer("both", group, epoch, nonce).held_by("c")
+        assert both.claim(token.offer, "c") == ("CLAIMED", "CLAIMED")
         done = Outcome(kind, staging=token.staging, forks={"a.n": list(range(n))})
         assert both.finish(token, done, f"f{next(steps)}") == ("APPLIED", "APPLIED")
 
@@ -201,7 +221,7 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
     assert job.collected == {"d": (0, 1)}
     assert job.record.status is Status.RETRYING
     asked("alter", lambda state: alter(state, {"params.level": 7, "groups.b.steps.0.params.m": 3}, 1.0, "ada", ""))
-    assert both.claim(Hint("both", "b[1]", 1, first), "c") == ("CLAIMED", "CLAIMED")
+    assert both.claim(Offer("both", "b[1]", 1, first), "c") == ("CLAIMED", "CLAIMED")
     assert job.attempts["b[1]"].revision == 1
     asked("rerun", lambda state: rerun(state, "a", "w"))
     asked("skip", lambda state: skip(state, "b[1]"))
@@ -210,7 +230,7 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
     assert {"a", "c", "d[0]", "d[1]"}.isdisjoint({*job.groups, *job.frozen})
     third = act()
     assert job.groups["b[1]"].state is GroupState.SKIPPED
-    assert both.claim(Hint("both", "d[0]", 1, second), "c") == ("STALE", "STALE")
+    assert both.claim(Offer("both", "d[0]", 1, second), "c") == ("REFUSED", "REFUSED")
     ran("a", third, 1, OutcomeKind.SUCCEEDED, n=1)
     act()
     assert job.collected == {"d": (0,)}
@@ -234,7 +254,7 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
     states = []
     for job, publish in (("j1", "data"), ("j2", "data"), ("j3", "missing")):
         text = JobSpec.model_validate({**spec, "publish": [publish]}).to_json()
-        token = Hint(job, "make", 1, "n").held_by("c")
+        token = Offer(job, "make", 1, "n").held_by("c")
         file = DataFile(f"{token.staging}/data/part-0.parquet", 3, 8)
         files.write_durable(file.path, b"x" * 8)
         output = StagedOutput([file], 3, '{"type": "struct", "fields": []}')
@@ -265,7 +285,7 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
 def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Redis) -> None:
     """Whoever finishes after the term finds the job due already and leaves it so; the late pass must leave it too."""
     store = Store(client, KEYS, lock_ttl=0.001)
-    lease = Lease(client, KEYS, 15.0)
+    lease = Lease(client, KEYS, 15.0, "c")
     submit(store)
     store.tick(1.0, 0.0)
 
@@ -278,13 +298,13 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
     decision, summary = decided("n1")
     assert store.commit(decision, "c1", begun.due_seen, Acks(), summary) is CommitAnswer.APPLIED
     store.end("both", "first")
-    token = Hint("both", "a", 1, "n1").held_by("c")
+    token = Offer("both", "a", 1, "n1").held_by("c")
 
     begun = store.begin("both", "slow")
     decision, summary = decided("n2")
     while server_time(client) <= float(begun.due_seen):
         pass  # a millisecond of the server's own clock
-    lease.claim(token.hint, "c", "w", "e")
+    assert lease.take(["spark"], "c", "w", "e") is not None
     lease.finish(token, Outcome(OutcomeKind.SUCCEEDED, staging=token.staging), "f")
     store.settle("both", server_time(client) + 60, begun.due_seen, Acks())
     assert "both" in store.due(server_time(client), 10)

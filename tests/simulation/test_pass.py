@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import pytest
 
-from tests.simulation.stage.calm import Calm, EmptyWarehouses, SentHints
+from tests.simulation.stage.calm import Calm, EmptyWarehouses, Rung
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.jobs import Begun
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint
 
 
 class _Poisoned(EmptyWarehouses):
@@ -25,15 +24,15 @@ class _Poisoned(EmptyWarehouses):
         return PublishResult()
 
 
-class _Mute(SentHints):
-    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+class _Mute(Rung):
+    def ring(self, wake_ups: Mapping[str, int]) -> None:
         raise ValueError("no such transport")
 
 
 def test_a_job_that_cannot_be_published_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     calm = Calm(1, jobs=("a", "b"), warehouses=_Poisoned())
-    for hint in list(calm.dispatcher.sent):
-        calm.finish(calm.claim(hint))
+    for offer in calm.offers:
+        calm.finish(calm.claim(offer))
     calm.stream.reports.clear()
     calm.sweep.run()
     stuck, ended = calm.core.jobs["a"].record, calm.core.jobs["b"].record
@@ -45,13 +44,13 @@ def test_a_job_that_cannot_be_published_does_not_stop_the_others(caplog: pytest.
     assert "job a could not be published" in caplog.text
 
 
-def test_hints_that_cannot_be_sent_do_not_stop_the_sweep(caplog: pytest.LogCaptureFixture) -> None:
+def test_wake_ups_that_cannot_be_sent_do_not_stop_the_sweep(caplog: pytest.LogCaptureFixture) -> None:
     calm = Calm(1, jobs=("a", "b"), dispatcher=_Mute())
     assert {job: record.groups["g[0]"].state for job, record in calm.core.jobs.items()} == {
         "a": "QUEUED",
         "b": "QUEUED",
     }
-    assert "1 hints could not be sent" in caplog.text
+    assert "no wake-up could be sent" in caplog.text
 
 
 def stands_still(calm: Calm, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
@@ -73,7 +72,7 @@ def test_a_pass_that_stood_still_takes_its_time_anew(monkeypatch: pytest.MonkeyP
     """Else what others wrote meanwhile would read as written before the clock was set back, and count from before."""
     calm = Calm(1)
     began = calm.now
-    stands_still(calm, monkeypatch, partial(calm.claim, calm.dispatcher.sent[0]))
+    stands_still(calm, monkeypatch, partial(calm.claim, calm.offers[0]))
     calm.reconciler.reconcile("j")
     record = calm.core.jobs["j"].record
     assert record.started_at == calm.now == began + 20
@@ -83,7 +82,7 @@ def test_a_pass_that_stood_still_takes_its_time_anew(monkeypatch: pytest.MonkeyP
 def test_a_pass_that_stood_still_starts_no_retry_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read with a time from before it was written, a backoff looks like one from before the clock was set back."""
     calm = Calm(1, retry={"max": 3, "backoff": "5s", "max_backoff": "5s"})
-    token = calm.claim(calm.dispatcher.sent[0])
+    token = calm.claim(calm.offers[0])
     calm.deliver()
     failed = Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "boom", True, ""))
     stands_still(calm, monkeypatch, lambda: calm.finish(token, failed))

@@ -1,7 +1,7 @@
 """Nothing that is silent is forgotten while others talk. Found by this simulator on its first day.
 
 A pass begins by pushing the job's due away, and a pass for a report looks at what the report speaks of. While reports
-came in faster than the sweep, nobody ever looked at a dead worker, a lost hint or a lost report of the same job.
+came in faster than the sweep, nobody ever looked at a dead worker, a lost offer or a lost report of the same job.
 """
 
 from __future__ import annotations
@@ -41,21 +41,29 @@ def talk(busy: Calm, tokens: Sequence[Token], seconds: float, until: Callable[[]
 
 
 def test_a_dead_worker_is_noticed_while_others_report(busy: Calm) -> None:
-    tokens = [busy.claim(hint) for hint in list(busy.dispatcher.sent)]
+    tokens = [busy.claim(offer) for offer in busy.offers]
     busy.deliver()
     dead, *living = tokens
     noticed = talk(busy, living, 15.0 + 3.0, lambda: busy.core.jobs["j"].groups[dead.group].epoch == 2)
     assert noticed, f"{dead.group} is still {busy.state(dead.group)} three sweeps after its lease lapsed"
 
 
-def test_a_lost_hint_is_sent_again_while_others_report(busy: Calm) -> None:
-    lost, *others = list(busy.dispatcher.sent)
-    tokens = [busy.claim(hint) for hint in others]
-    assert talk(busy, tokens, 10.0 + 3.0, lambda: busy.dispatcher.sent.count(lost) == 2)
+def test_a_lost_offer_is_made_again_while_others_report(busy: Calm) -> None:
+    lost, *others = busy.offers
+    tokens = [busy.claim(offer) for offer in others]
+    busy.lose(lost)
+    assert talk(busy, tokens, 10.0 + 3.0, lambda: busy.offers == [lost])
+
+
+def test_a_lost_wake_up_is_sent_again_by_the_next_sweep(busy: Calm) -> None:
+    assert busy.dispatcher.wake_ups["spark"] == WIDTH
+    busy.dispatcher.wake_ups.clear()
+    busy.sweep.run()
+    assert busy.dispatcher.wake_ups["spark"] == WIDTH
 
 
 def test_a_lost_report_costs_one_sweep_while_others_report(busy: Calm) -> None:
-    tokens = [busy.claim(hint) for hint in list(busy.dispatcher.sent)]
+    tokens = [busy.claim(offer) for offer in busy.offers]
     busy.deliver()
     silent, *others = tokens
     busy.finish(silent)

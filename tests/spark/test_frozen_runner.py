@@ -40,8 +40,8 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
     with fleet.worker(redis_server.url, tmp_path, queues="frozen", environ=ENVIRON) as worker:
         # Given: the runner of the first attempt is frozen in the middle of a write, and its JVM is not.
         wait_until(offered, 10, "the first attempt")
-        (first,) = coordinator.hints()
-        fleet.send_hint(client, first, "frozen")
+        (first,) = coordinator.offers()
+        fleet.ring(client, first, "frozen")
         claimed = fleet.claimed(client, first)
         runner, token = fleet.runner_of(client, first), first.held_by(claimed["claimant"])
         staging = tmp_path / "warehouse" / token.staging
@@ -51,7 +51,7 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
 
         # When: its lease lapses, the second attempt is done elsewhere, and the JVM of the first has done its write.
         wait_until(offered, 30, "the second attempt", every=0.1)
-        (second,) = coordinator.hints()
+        (second,) = coordinator.offers()
         assert second.epoch == 2
         assert coordinator.work(second, staged(coordinator, second, "data", rows=7)) == "APPLIED"
         wait_until(ended, 30, "the job to end", every=0.1)

@@ -24,8 +24,8 @@ def test_a_session_that_does_not_start_in_time_fails_the_attempt_with_its_reason
         }
         with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:
             group = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "x"}]}
-            hint = fleet.offer(client, tmp_path / "warehouse", "job", group)
-            outcome = fleet.outcome(client, hint, 60)
+            offer = fleet.make_offer(client, tmp_path / "warehouse", "job", group)
+            outcome = fleet.outcome(client, offer, 60)
             assert outcome.kind is OutcomeKind.FAILED
             assert outcome.failure is not None
             assert (outcome.failure.code, outcome.failure.recoverable) == ("SESSION_TIMEOUT", True)
@@ -44,8 +44,8 @@ def test_a_cancel_ends_an_attempt_whose_session_is_still_starting(
         }
         with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:
             group = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "x"}]}
-            hint = fleet.offer(client, tmp_path / "warehouse", "job", group)
-            wait_until(lambda: "starting Spark" in fleet.attempt(client, hint).get("progress", ""), 30, "the start")
-            fleet.order(client, hint, "CANCEL")
-            assert fleet.outcome(client, hint, 15).kind is OutcomeKind.CANCELED
+            offer = fleet.make_offer(client, tmp_path / "warehouse", "job", group)
+            wait_until(lambda: "starting Spark" in fleet.attempt(client, offer).get("progress", ""), 30, "the start")
+            fleet.order(client, offer, "CANCEL")
+            assert fleet.outcome(client, offer, 15).kind is OutcomeKind.CANCELED
             wait_until(lambda: len(worker.runners) == 1, 10, "the worker to have a runner again")

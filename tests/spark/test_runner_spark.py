@@ -19,7 +19,7 @@ from tests.support.processes import below, command_line, lives
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.group import Collect
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import read_marker
 
@@ -47,16 +47,16 @@ def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
         yield client
 
 
-Offer = Callable[..., Hint]
+MakeOffer = Callable[..., Offer]
 
 
 @pytest.fixture
-def offer(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) -> Offer:
+def make_offer(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) -> MakeOffer:
     job = f"job-{os.urandom(4).hex()}"
 
-    def make(name: str, *steps: dict[str, Any], conf: dict[str, str] | None = None, **rest: Any) -> Hint:
+    def make(name: str, *steps: dict[str, Any], conf: dict[str, str] | None = None, **rest: Any) -> Offer:
         group = {"name": name, "steps": steps, "conf": conf or {}}
-        return fleet.offer(store, tmp_path / "warehouse", job, group, **rest)
+        return fleet.make_offer(store, tmp_path / "warehouse", job, group, **rest)
 
     return make
 
@@ -69,22 +69,22 @@ def sql(text: str, output: str | None = None) -> dict[str, Any]:
     return {"sql": text, "output": output}
 
 
-def done(store: redis.Redis, hint: Hint) -> Any:
-    outcome = fleet.outcome(store, hint, 120)
+def done(store: redis.Redis, offer: Offer) -> Any:
+    outcome = fleet.outcome(store, offer, 120)
     assert outcome.kind is OutcomeKind.SUCCEEDED, outcome.failure
     return outcome
 
 
-def failure(store: redis.Redis, hint: Hint) -> Any:
-    outcome = fleet.outcome(store, hint, 120)
+def failure(store: redis.Redis, offer: Offer) -> Any:
+    outcome = fleet.outcome(store, offer, 120)
     assert outcome.kind is OutcomeKind.FAILED, outcome
     return outcome.failure
 
 
 def test_a_group_writes_its_output_and_a_marker_that_counts_it(
-    store: redis.Redis, offer: Offer, tmp_path: Path
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    outcome = done(store, offer("make", python("spark_numbers", "numbers", rows=10)))
+    outcome = done(store, make_offer("make", python("spark_numbers", "numbers", rows=10)))
     assert outcome.rows == {"numbers": 10}
     files = Files(str(tmp_path / "warehouse"))
     marker = read_marker(files, outcome.staging)
@@ -95,28 +95,31 @@ def test_a_group_writes_its_output_and_a_marker_that_counts_it(
     assert [f["name"] for f in json.loads(numbers.schema)["fields"]] == ["n"]
 
 
-def test_python_in_spark_is_the_python_of_the_worker(store: redis.Redis, offer: Offer) -> None:
-    assert done(store, offer("g", python("whose_python"))).results == {"driver": sys.executable, "task": sys.executable}
+def test_python_in_spark_is_the_python_of_the_worker(store: redis.Redis, make_offer: MakeOffer) -> None:
+    assert done(store, make_offer("g", python("whose_python"))).results == {
+        "driver": sys.executable,
+        "task": sys.executable,
+    }
 
 
 def test_sql_reads_the_needed_groups_output_by_either_name_with_parameters_as_markers(
-    store: redis.Redis, offer: Offer
+    store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    made = done(store, offer("make", python("spark_numbers", "numbers", rows=10)))
-    hint = offer(
+    made = done(store, make_offer("make", python("spark_numbers", "numbers", rows=10)))
+    offer = make_offer(
         "pick",
         sql("CREATE TEMP VIEW big AS SELECT * FROM numbers WHERE n >= 5"),
         sql("SELECT b.n FROM big b JOIN `make` USING (n) WHERE n > :least -- :not_this", "picked"),
         params={"least": 7, "unused": {"an": "object"}},
         inputs={"make": [made.staging]},
     )
-    assert done(store, hint).rows == {"picked": 2}
+    assert done(store, offer).rows == {"picked": 2}
 
 
-def test_an_attempt_finds_nothing_that_another_left_behind(store: redis.Redis, offer: Offer) -> None:
-    hint = offer("first", python("spark_numbers", "numbers"))
-    first = done(store, hint)
-    seen = done(store, second := offer("second", python("views"), inputs={"first": [first.staging]})).results
+def test_an_attempt_finds_nothing_that_another_left_behind(store: redis.Redis, make_offer: MakeOffer) -> None:
+    offer = make_offer("first", python("spark_numbers", "numbers"))
+    first = done(store, offer)
+    seen = done(store, second := make_offer("second", python("views"), inputs={"first": [first.staging]})).results
     assert seen["views"] == ["first", "numbers"]
     assert seen["global"] == []
     assert seen["partitions"] == "200"
@@ -125,9 +128,9 @@ def test_an_attempt_finds_nothing_that_another_left_behind(store: redis.Redis, o
 
 
 def test_frames_of_pandas_and_frames_without_rows_are_outputs_too(
-    store: redis.Redis, offer: Offer, tmp_path: Path
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    outcome = done(store, offer("g", python("pandas_in_spark"), python("empty", "nothing")))
+    outcome = done(store, make_offer("g", python("pandas_in_spark"), python("empty", "nothing")))
     assert outcome.rows == {"small": 2, "nothing": 0}
     assert outcome.results == {"seen": 2}
     marker = read_marker(Files(str(tmp_path / "warehouse")), outcome.staging)
@@ -137,31 +140,33 @@ def test_frames_of_pandas_and_frames_without_rows_are_outputs_too(
     assert len(marker.outputs["nothing"].files) == 1
     seen = done(
         store,
-        offer("after", python("views"), sql("SELECT count(*) AS c FROM nothing", "c"), inputs={"g": [outcome.staging]}),
+        make_offer(
+            "after", python("views"), sql("SELECT count(*) AS c FROM nothing", "c"), inputs={"g": [outcome.staging]}
+        ),
     )
     assert seen.rows == {"c": 1}
 
 
-def test_the_members_of_a_fork_are_read_as_one_dataset(store: redis.Redis, offer: Offer) -> None:
+def test_the_members_of_a_fork_are_read_as_one_dataset(store: redis.Redis, make_offer: MakeOffer) -> None:
     step = sql("SELECT explode(sequence(1, :count)) AS n", "part")
     staged = [
-        done(store, offer("by-part", step, member=f"by-part[{i}]", params={"count": count})).staging
+        done(store, make_offer("by-part", step, member=f"by-part[{i}]", params={"count": count})).staging
         for i, count in enumerate([2, 3])
     ]
     assert "by-part.1/" in staged[1]
-    outcome = done(store, offer("union", python("union"), inputs={"by-part": staged}))
+    outcome = done(store, make_offer("union", python("union"), inputs={"by-part": staged}))
     assert outcome.results == {"rows": 5, "sum": 9, "by_group": 5}
 
 
-def test_values_of_a_dynamic_fork_are_collected_from_the_output(store: redis.Redis, offer: Offer) -> None:
+def test_values_of_a_dynamic_fork_are_collected_from_the_output(store: redis.Redis, make_offer: MakeOffer) -> None:
     wanted = [Collect(output="g", column="month"), Collect(output="elsewhere", column="x")]
     step = sql("SELECT explode(array(3, 1, 2)) AS month", "months")
-    assert done(store, offer("g", step, collect=wanted)).forks == {"g.month": [3, 1, 2]}
+    assert done(store, make_offer("g", step, collect=wanted)).forks == {"g.month": [3, 1, 2]}
     twice = sql("SELECT explode(array(1, 1)) AS month", "months")
-    broken = failure(store, offer("g", twice, collect=wanted, epoch=2, nonce="n2"))
+    broken = failure(store, make_offer("g", twice, collect=wanted, epoch=2, nonce="n2"))
     assert (broken.code, broken.recoverable) == ("FORK_VALUES_INVALID", False)
     distinct = [Collect(output="months", column="month", distinct=True)]
-    assert done(store, offer("g", twice, collect=distinct, epoch=3, nonce="n3")).forks == {"months.month": [1]}
+    assert done(store, make_offer("g", twice, collect=distinct, epoch=3, nonce="n3")).forks == {"months.month": [1]}
 
 
 @pytest.mark.parametrize(
@@ -180,9 +185,9 @@ def test_values_of_a_dynamic_fork_are_collected_from_the_output(store: redis.Red
     ],
 )
 def test_what_a_retry_cannot_mend_is_said_and_not_retried(
-    store: redis.Redis, offer: Offer, steps: list[dict[str, Any]], code: str, says: str
+    store: redis.Redis, make_offer: MakeOffer, steps: list[dict[str, Any]], code: str, says: str
 ) -> None:
-    what = failure(store, offer("g", *steps))
+    what = failure(store, make_offer("g", *steps))
     assert (what.code, what.recoverable) == (code, False)
     assert says in what.text
 
@@ -195,9 +200,9 @@ def test_what_a_retry_cannot_mend_is_said_and_not_retried(
     ],
 )
 def test_a_secret_that_spark_itself_puts_into_sql_is_in_no_reason_and_no_column(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path, text: str, code: str
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, text: str, code: str
 ) -> None:
-    found = failure(store, offer("g", sql(text, "o")))
+    found = failure(store, make_offer("g", sql(text, "o")))
     assert found.code == code
     assert "${env:SPARK_FLEET_PASSWORD}" in found.text
     assert "hunter2" not in found.text + found.traceback
@@ -207,140 +212,142 @@ def test_a_secret_that_spark_itself_puts_into_sql_is_in_no_reason_and_no_column(
 
 
 def test_conf_of_a_group_holds_for_it_alone_and_static_conf_is_refused_by_name(
-    store: redis.Redis, offer: Offer
+    store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    set_here = done(store, offer("g", python("views"), conf={"spark.sql.shuffle.partitions": "7"}))
+    set_here = done(store, make_offer("g", python("views"), conf={"spark.sql.shuffle.partitions": "7"}))
     assert set_here.results["partitions"] == "7"
-    assert done(store, offer("h", python("views"))).results["partitions"] == "200"
-    refused = failure(store, offer("i", python("views"), conf={"spark.executor.memory": "3g"}))
+    assert done(store, make_offer("h", python("views"))).results["partitions"] == "200"
+    refused = failure(store, make_offer("i", python("views"), conf={"spark.executor.memory": "3g"}))
     assert not refused.recoverable
     assert "spark.executor.memory" in refused.text
 
 
 def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
-    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path
+    store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
     """One of three tries in under 2 s: a machine that is busy with other things may make one of them late, not all."""
     before = [runner.pid for runner in worker.runners]
     for epoch in (1, 2, 3):
         started = tmp_path / f"started{epoch}"
-        hint = offer("g", python("slow_stage", started=str(started)), epoch=epoch, nonce=f"n{epoch}")
-        fleet.begun(store, hint, started)
+        offer = make_offer("g", python("slow_stage", started=str(started)), epoch=epoch, nonce=f"n{epoch}")
+        fleet.begun(store, offer, started)
         limit = Limit(2.0)
-        fleet.order(store, hint, "CANCEL")
-        assert fleet.outcome(store, hint, 9).kind is OutcomeKind.CANCELED  # each in less than the grace
+        fleet.order(store, offer, "CANCEL")
+        assert fleet.outcome(store, offer, 9).kind is OutcomeKind.CANCELED  # each in less than the grace
         in_time = limit.kept
         if in_time:
             break
     assert in_time, limit
-    done(store, offer("h", python("spark_numbers", "numbers")))
+    done(store, make_offer("h", python("spark_numbers", "numbers")))
     assert [runner.pid for runner in worker.runners] == before
 
 
 def test_a_cancel_between_two_actions_ends_the_step_at_its_next_one(
-    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path
+    store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
-    hint = offer("g", python("between_actions", started=str(started)))
+    offer = make_offer("g", python("between_actions", started=str(started)))
     before = [runner.pid for runner in worker.runners]
-    fleet.begun(store, hint, started)
-    fleet.order(store, hint, "CANCEL")
-    assert fleet.outcome(store, hint, 9).kind is OutcomeKind.CANCELED  # less than the grace
-    done(store, offer("h", python("spark_numbers", "numbers")))
+    fleet.begun(store, offer, started)
+    fleet.order(store, offer, "CANCEL")
+    assert fleet.outcome(store, offer, 9).kind is OutcomeKind.CANCELED  # less than the grace
+    done(store, make_offer("h", python("spark_numbers", "numbers")))
     assert [runner.pid for runner in worker.runners] == before
 
 
-def test_a_cancel_ends_a_udf_that_ignores_every_interrupt(store: redis.Redis, offer: Offer, tmp_path: Path) -> None:
+def test_a_cancel_ends_a_udf_that_ignores_every_interrupt(
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
+) -> None:
     started = tmp_path / "started"
-    hint = offer("g", python("stuck_udf", started=str(started)))
-    fleet.begun(store, hint, started)
-    fleet.order(store, hint, "CANCEL")
-    assert fleet.outcome(store, hint, 60).kind is OutcomeKind.CANCELED
-    done(store, offer("h", python("spark_numbers", "numbers")))  # and the worker takes new work
+    offer = make_offer("g", python("stuck_udf", started=str(started)))
+    fleet.begun(store, offer, started)
+    fleet.order(store, offer, "CANCEL")
+    assert fleet.outcome(store, offer, 60).kind is OutcomeKind.CANCELED
+    done(store, make_offer("h", python("spark_numbers", "numbers")))  # and the worker takes new work
 
 
 def test_a_warehouse_that_this_worker_does_not_see_is_refused_and_nothing_is_made_there(
-    store: redis.Redis, offer: Offer, tmp_path: Path
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    hint = offer("g", python("spark_numbers", "numbers"), warehouse_id="0" * 32)
-    assert failure(store, hint).code == "WAREHOUSE_MISMATCH"
+    offer = make_offer("g", python("spark_numbers", "numbers"), warehouse_id="0" * 32)
+    assert failure(store, offer).code == "WAREHOUSE_MISMATCH"
     assert not (tmp_path / "warehouse" / "_staging").exists()
 
 
 @pytest.mark.parametrize(("back", "code"), [(False, "WAREHOUSE_MISMATCH"), (True, "STAGING_LOST")])
 def test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_half_of_one(
-    store: redis.Redis, offer: Offer, tmp_path: Path, back: bool, code: str
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, back: bool, code: str
 ) -> None:
     """Spark makes the folders that are missing, and commits what it finds in them: it notices neither."""
-    hint = offer("g", python("taken_away", "numbers", warehouse=str(tmp_path / "warehouse"), back=back))
-    found = failure(store, hint)
+    offer = make_offer("g", python("taken_away", "numbers", warehouse=str(tmp_path / "warehouse"), back=back))
+    found = failure(store, offer)
     assert (found.code, found.recoverable) == (code, True), found.text
     assert not [*tmp_path.rglob("_marker.json")]
 
 
 def test_the_record_carries_progress_with_the_application_and_its_ui(
-    store: redis.Redis, offer: Offer, tmp_path: Path
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    hint = offer("g", python("slow_stage", started=str(tmp_path / "started")))
+    offer = make_offer("g", python("slow_stage", started=str(tmp_path / "started")))
 
     def progress() -> dict[str, Any]:
-        return json.loads(fleet.attempt(store, hint).get("progress", "{}"))
+        return json.loads(fleet.attempt(store, offer).get("progress", "{}"))
 
     wait_until(lambda: progress().get("app"), 60, "the application in the progress")
     shown = progress()
     assert (shown["step"], shown["steps"], shown["label"]) == (1, 1, "slow_stage")
     assert shown["app"].startswith("local-")
     assert shown["ui"].startswith("http://")
-    fleet.order(store, hint, "CANCEL")
-    fleet.outcome(store, hint)
+    fleet.order(store, offer, "CANCEL")
+    fleet.outcome(store, offer)
 
 
 def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced(
-    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker
+    store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker
 ) -> None:
-    done(store, offer("g", python("spark_numbers", "numbers")))
+    done(store, make_offer("g", python("spark_numbers", "numbers")))
     (jvm,) = [c for r in worker.runners for c in r.children() if "java" in command_line(c)]
     jvm.kill()
-    hint = offer("h", python("spark_numbers", "numbers"))
+    offer = make_offer("h", python("spark_numbers", "numbers"))
     # Or the runner was replaced before, with the Python workers of that JVM, and the next one claims it.
-    refused = "is not claimed: the Spark session of this runner has died"
+    refused = "nothing is taken: the Spark session of this runner has died"
     wait_until(
-        lambda: refused in worker.text() or fleet.attempt(store, hint).get("claimant"), 60, "a runner to take it"
+        lambda: refused in worker.text() or fleet.attempt(store, offer).get("claimant"), 60, "a runner to take it"
     )
     if refused in worker.text():
-        assert not fleet.attempt(store, hint).get("claimant")
-        fleet.send_hint(store, hint, "spark")  # as a coordinator does after the dispatch timeout
-    assert done(store, hint).rows == {"numbers": 10}
+        assert not fleet.attempt(store, offer).get("claimant")
+        fleet.ring(store, offer, "spark")  # as a coordinator does in its next sweep
+    assert done(store, offer).rows == {"numbers": 10}
 
 
-def test_a_step_that_stops_the_session_is_charged_to_its_group(store: redis.Redis, offer: Offer) -> None:
+def test_a_step_that_stops_the_session_is_charged_to_its_group(store: redis.Redis, make_offer: MakeOffer) -> None:
     """What comes next in the group finds a session that is stopped; the next group has a new one."""
-    found = failure(store, offer("g", python("stop_the_session"), python("spark_numbers", "numbers")))
+    found = failure(store, make_offer("g", python("stop_the_session"), python("spark_numbers", "numbers")))
     assert found.code == "STEP_FAILED"
-    assert done(store, offer("h", python("stop_the_session"), python("my_pid"))).results["pid"]
-    assert done(store, offer("i", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
+    assert done(store, make_offer("h", python("stop_the_session"), python("my_pid"))).results["pid"]
+    assert done(store, make_offer("i", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
 
 
 def test_a_runner_whose_jvm_dies_while_the_session_is_left_is_replaced(
-    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker
+    store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker
 ) -> None:
-    done(store, offer("g", python("jvm_dies_when_left")))
-    assert done(store, offer("h", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
+    done(store, make_offer("g", python("jvm_dies_when_left")))
+    assert done(store, make_offer("h", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
     assert "leaving the Spark session on" in worker.text()
 
 
 def test_killing_the_runner_takes_the_jvm_and_the_python_workers_along(
-    store: redis.Redis, offer: Offer, worker: fleet.FleetWorker, tmp_path: Path
+    store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
-    hint = offer("g", python("slow_stage", started=str(started)))
-    fleet.begun(store, hint, started)
+    offer = make_offer("g", python("slow_stage", started=str(started)))
+    fleet.begun(store, offer, started)
     (runner,) = worker.runners
     (jvm,) = [c for c in runner.children() if "java" in command_line(c)]
-    lease = fleet.attempt(store, hint)["lease"]
-    wait_until(lambda: fleet.attempt(store, hint)["lease"] > lease, 10, "a renewal that saw the tree")
+    lease = fleet.attempt(store, offer)["lease"]
+    wait_until(lambda: fleet.attempt(store, offer)["lease"] > lease, 10, "a renewal that saw the tree")
     tree = [p for p in below(runner) if "unstuck.tasks.watchdog" not in command_line(p)]
     assert len(tree) >= 3, tree  # the JVM, pyspark.daemon, a Python worker
     runner.kill()
-    assert fleet.outcome(store, hint, 10).kind is OutcomeKind.LOST
+    assert fleet.outcome(store, offer, 10).kind is OutcomeKind.LOST
     wait_until(lambda: not [p for p in tree if lives(p)], 10, f"{jvm} to be gone")

@@ -1,13 +1,15 @@
 """A coordinator for tests: the real parts on a real store, with the broker in the test's own hand.
 
-Hints are kept in ``sent`` instead of going to Celery, so that a test can lose, double or delay them. The worker's side
-is played with the real lease scripts.
+Wake-ups are counted in ``rung`` instead of going to Celery, and a test takes the offers off the ready sets itself. The
+worker's side is played with the real lease scripts.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,11 +31,12 @@ from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.views.jobs import JobView
+from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer, Lease
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint, Token
+from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 
@@ -67,10 +70,10 @@ class Coordinator:
         self.redis = client or connect(url)
         self.keys = Keys(self.settings.prefix)
         self.store = Store.of(self.settings, self.redis)
-        self.sent: list[Hint] = []  # instead of to Celery
+        self.rung: Counter[str] = Counter()  # wake-ups per queue, which went here instead of to Celery
         self.warehouses = WatchedWarehouses()
         background = background or AtOnce()
-        self.reconciler = Reconciler(self.store, self._send, self.warehouses, self.settings, mint, background)
+        self.reconciler = Reconciler(self.store, self.rung.update, self.warehouses, self.settings, mint, background)
         self.collector = StagingCollector(StagingIndex(self.redis, self.keys), self.store, background)
         self.sweep = Sweep(self.store, self.reconciler, self.settings, collector=self.collector)
         name = f"host:1:{mint()}"
@@ -79,10 +82,21 @@ class Coordinator:
         self.heartbeat = Heartbeat(self.redis, self.keys, name)
         self.consumer = Consumer(self.stream, self.reconciler, self.sweep, self.settings, self.heartbeat)
         self.client = Client(self.settings, redis_client=self.redis)
-        self.lease = Lease(self.redis, self.keys, self.settings.lease_ttl)
+        self.lease = self.lease_of("hand")
 
-    def _send(self, hints: Sequence[tuple[str, Hint]]) -> None:
-        self.sent.extend(hint for _, hint in hints)
+    def lease_of(self, claimant: str) -> Lease:
+        """The lease scripts as the runner ``claimant`` calls them."""
+        return Lease(self.redis, self.keys, self.settings.lease_ttl, claimant)
+
+    @property
+    def sent(self) -> list[Offer]:
+        """All offers that stand ready, in the order in which they are taken."""
+        found: list[tuple[float, str]] = []
+        for queue in self.store.ready_queues():
+            found += [
+                (turn, offer) for offer, turn in self.redis.zrange(self.keys.ready(queue), 0, -1, withscores=True)
+            ]
+        return [Offer.parse(offer) for _, offer in sorted(found)]
 
     def note_runner(self, name: str, heard: float = 0.0, **fields: Any) -> None:
         """As if the watchdog of a runner of queue ``light`` had described it ``heard`` seconds ago."""
@@ -119,30 +133,37 @@ class Coordinator:
             while self.consumer.again(time.monotonic()):
                 pass
 
-    def hints(self, job: str | None = None) -> list[Hint]:
-        """Take the hints that were sent, as the broker would hand them out."""
-        mine = [hint for hint in self.sent if job in (None, hint.job)]
-        taken = set(mine)
-        self.sent[:] = [hint for hint in self.sent if hint not in taken]
+    def offers(self, job: str | None = None) -> list[Offer]:
+        """Take the offers that stand off the ready sets; a test may claim them, or lose them."""
+        mine = [offer for offer in self.sent if job in (None, offer.job)]
+        for offer in mine:
+            self._take_off(offer)
         return mine
 
-    def claim(self, hint: Hint, claimant: str = "runner1") -> Claim:
-        return self.lease.claim(hint, claimant, f"host:{claimant}", f"claim-{hint}-{claimant}")
+    def _take_off(self, offer: Offer) -> None:
+        for queue in self.store.ready_queues():
+            self.redis.zrem(self.keys.ready(queue), str(offer))
+
+    def claim(self, offer: Offer, claimant: str = "runner1") -> Taken:
+        """Take this very offer, which is put on a queue of its own for it."""
+        self._take_off(offer)
+        # A caller of its own for each offer: one caller that takes again under the same claimant gets the same order.
+        return take(self.lease_of(f"{claimant}-{offer.group}-{offer.nonce}"), self.redis, self.keys, offer, claimant)
 
     def finish(self, token: Token, outcome: Outcome = SUCCEEDED, event: str = "") -> FinishAnswer:
-        return self.lease.finish(token, outcome, event or mint())
+        return self.lease_of(token.claimant).finish(token, outcome, event or mint())
 
-    def work(self, hint: Hint, outcome: Outcome = SUCCEEDED, claimant: str = "runner1") -> FinishAnswer:
+    def work(self, offer: Offer, outcome: Outcome = SUCCEEDED, claimant: str = "runner1") -> FinishAnswer:
         """Claim and finish one attempt."""
-        assert self.claim(hint, claimant).answer == "CLAIMED"
-        return self.finish(hint.held_by(claimant), outcome)
+        assert self.claim(offer, claimant).answer == "CLAIMED"
+        return self.finish(offer.held_by(claimant), outcome)
 
     def drive(self, job: str, rounds: int = 1000) -> Status:
-        """Work off every hint of the job until it has ended."""
+        """Work off every offer of the job until it has ended."""
         for _ in range(rounds):
             self.read()
-            for hint in self.hints(job):
-                self.work(hint)
+            for offer in self.offers(job):
+                self.work(offer)
             if self.status(job).terminal:
                 return self.status(job)
         raise AssertionError(f"job {job} has not ended after {rounds} rounds: {self.show(job)}")
@@ -154,6 +175,28 @@ class Coordinator:
 
     def wait_for(self, job: str, *status: Status, timeout: float = 10) -> None:
         wait_until(lambda: self.status(job) in status, timeout, f"job {job} to be {status}")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of the try to take one offer. ``answer``: CLAIMED, or REFUSED: the offer does not stand."""
+
+    answer: str
+    claim: Claim | None
+
+    @property
+    def order(self) -> WorkOrder:
+        assert self.claim is not None
+        return self.claim.order
+
+
+def take(lease: Lease, client: redis.Redis, keys: Keys, offer: Offer, claimant: str, worker: str = "") -> Taken:
+    """Take this very offer, from a queue on which nothing else stands."""
+    queue = f"only-{mint()}"
+    client.zadd(keys.ready(queue), {str(offer): 0})
+    claim = lease.take([queue], claimant, worker or f"host:{claimant}", f"claim-{offer}-{claimant}")
+    assert claim is None or claim.token == offer.held_by(claimant)
+    return Taken("REFUSED" if claim is None else "CLAIMED", claim)
 
 
 def failed(code: str = "STEP_FAILED", *, recoverable: bool = True) -> Outcome:

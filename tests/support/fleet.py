@@ -1,7 +1,7 @@
 """A small fleet for tests: real workers, and a coordinator played by hand.
 
-``offer`` writes what a coordinator would have committed, and sends the hint; ``outcome`` waits for what the runner puts
-on the record. Nothing here knows how a runner works.
+``make_offer`` writes what a coordinator would have committed, and sends a wake-up; ``outcome`` waits for what the
+runner puts on the record. Nothing here knows how a runner works.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unstuck.tasks.protocol.group import Collect, FrozenInputs, GroupPlan, Group
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
-from unstuck.tasks.protocol.token import Hint, split_member
+from unstuck.tasks.protocol.token import Offer, split_member
 from unstuck.tasks.warehouse.log import Warehouse
 
 KEYS = Keys("unstuck")
@@ -39,7 +39,7 @@ def listed(client: redis.Redis) -> list[RunnerStatus]:
     return ProcessRegistry(client, KEYS).runners()
 
 
-def offer(
+def make_offer(
     client: redis.Redis,
     warehouse: Path | str,
     job: str,
@@ -54,8 +54,8 @@ def offer(
     collect: Sequence[Collect] = (),
     warehouse_id: str | None = None,
     send: bool = True,
-) -> Hint:
-    """Make one attempt claimable, as a commit would, and send its hint to the group's queue."""
+) -> Offer:
+    """Make one attempt claimable, as a commit would, and send its offer to the group's queue."""
     spec = GroupSpec.model_validate(group)
     group_id = member or spec.name
     plan = GroupPlan(
@@ -72,46 +72,53 @@ def offer(
     client.hset(keys.inputs, group_id, frozen.model_dump_json())
     client.hset(keys.attempts, group_id, json.dumps({"epoch": epoch, "nonce": nonce}))
     client.zadd(KEYS.due, {job: 0})
-    hint = Hint(job, group_id, epoch, nonce)
+    offer = Offer(job, group_id, epoch, nonce)
     if send:
-        send_hint(client, hint, spec.queue_name)
-    return hint
+        ring(client, offer, spec.queue_name)
+    return offer
 
 
-def send_hint(client: redis.Redis, hint: Hint, queue: str) -> None:
-    """The Celery message, as a coordinator sends it, to the server of ``client``."""
+def stand(client: redis.Redis, offer: Offer, queue: str) -> None:
+    """Put the offer into the ready set of its queue, as a commit does."""
+    client.zadd(KEYS.ready(queue), {str(offer): float(client.hincrby(KEYS.turn, queue, 1))})
+    client.sadd(KEYS.ready_queues, queue)
+
+
+def ring(client: redis.Redis, offer: Offer, queue: str) -> None:
+    """Put the offer into the ready set of its queue, and send a wake-up through the server of ``client``."""
     from unstuck.tasks.transport.celery_app import app
 
+    stand(client, offer, queue)
     where = client.connection_pool.connection_kwargs
     with app.connection_for_write(f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}") as connection:
-        app.send_task("unstuck.run", args=[str(hint)], task_id=str(hint), queue=queue, connection=connection)
+        app.send_task("unstuck.run", args=[queue], queue=queue, connection=connection)
 
 
-def attempt(client: redis.Redis, hint: Hint) -> dict[str, Any]:
+def attempt(client: redis.Redis, offer: Offer) -> dict[str, Any]:
     """The attempt record as it stands."""
-    raw = client.hget(KEYS.of(hint.job).attempts, hint.group)
+    raw = client.hget(KEYS.of(offer.job).attempts, offer.group)
     return json.loads(raw) if raw else {}
 
 
-def claimed(client: redis.Redis, hint: Hint, timeout: float = 60) -> dict[str, Any]:
+def claimed(client: redis.Redis, offer: Offer, timeout: float = 60) -> dict[str, Any]:
     """The attempt record, once a runner holds it."""
 
     def held() -> dict[str, Any] | None:
-        record = attempt(client, hint)
+        record = attempt(client, offer)
         return record if record.get("claimant") else None
 
-    return wait_until(held, timeout, f"a runner to claim {hint}")
+    return wait_until(held, timeout, f"a runner to claim {offer}")
 
 
-def renewed(client: redis.Redis, hint: Hint) -> None:
+def renewed(client: redis.Redis, offer: Offer) -> None:
     """Wait until the watchdog knows of the attempt, whose claim the runner told it after the record: it has renewed."""
-    lease = claimed(client, hint)["lease"]
-    wait_until(lambda: attempt(client, hint)["lease"] > lease, 20, f"a renewal for {hint}")
+    lease = claimed(client, offer)["lease"]
+    wait_until(lambda: attempt(client, offer)["lease"] > lease, 20, f"a renewal for {offer}")
 
 
-def runner_of(client: redis.Redis, hint: Hint, timeout: float = 60) -> psutil.Process:
+def runner_of(client: redis.Redis, offer: Offer, timeout: float = 60) -> psutil.Process:
     """The process that holds the attempt, once one does."""
-    return psutil.Process(int(claimed(client, hint, timeout)["worker"].rpartition(":")[2]))
+    return psutil.Process(int(claimed(client, offer, timeout)["worker"].rpartition(":")[2]))
 
 
 def gone(pid: int) -> bool:
@@ -122,32 +129,32 @@ def gone(pid: int) -> bool:
         return True
 
 
-def outcome(client: redis.Redis, hint: Hint, timeout: float = 20) -> Outcome:
+def outcome(client: redis.Redis, offer: Offer, timeout: float = 20) -> Outcome:
     """What is on the record when the attempt has ended."""
-    wait_until(lambda: attempt(client, hint).get("outcome"), timeout, f"the outcome of {hint}")
-    return Outcome.from_json(attempt(client, hint)["outcome"])
+    wait_until(lambda: attempt(client, offer).get("outcome"), timeout, f"the outcome of {offer}")
+    return Outcome.from_json(attempt(client, offer)["outcome"])
 
 
-def begun(client: redis.Redis, hint: Hint, started: Path, timeout: float = 120) -> None:
+def begun(client: redis.Redis, offer: Offer, started: Path, timeout: float = 120) -> None:
     """Wait until the step of the attempt has made ``started``; one that ended before it came there says so."""
 
     def made() -> bool:
-        assert started.exists() or "outcome" not in (record := attempt(client, hint)), record["outcome"]
+        assert started.exists() or "outcome" not in (record := attempt(client, offer)), record["outcome"]
         return started.exists()
 
-    wait_until(made, timeout, f"the step of {hint} to make {started.name}")
+    wait_until(made, timeout, f"the step of {offer} to make {started.name}")
 
 
-def order(client: redis.Redis, hint: Hint, what: str) -> None:
+def order(client: redis.Redis, offer: Offer, what: str) -> None:
     """CANCEL or DRAIN, as a coordinator puts it on the attempt record."""
-    keys = KEYS.of(hint.job)
+    keys = KEYS.of(offer.job)
     while True:
         with client.pipeline() as pipe:
             try:
                 pipe.watch(keys.attempts)
-                record = json.loads(pipe.hget(keys.attempts, hint.group))
+                record = json.loads(pipe.hget(keys.attempts, offer.group))
                 pipe.multi()
-                pipe.hset(keys.attempts, hint.group, json.dumps({**record, "order": what}))
+                pipe.hset(keys.attempts, offer.group, json.dumps({**record, "order": what}))
                 pipe.execute()
                 return
             except redis.WatchError:

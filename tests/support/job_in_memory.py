@@ -46,7 +46,6 @@ class Job:
 
     def decide(self, changed: Iterable[str] | None = None, **env: Any) -> Decision:
         self._nonces += 1
-        env = {"resend": {"spark": 100, "light": 100}, **env}
         return decide(self.state, changed, Environment(now=self.now, nonce=f"n{self._nonces}", **env))
 
     def claim(self, *groups: str) -> None:

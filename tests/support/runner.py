@@ -1,4 +1,4 @@
-"""A runner without a worker above it: a real process with its real watchdog, which runs what a few hints offer.
+"""A runner without a worker above it: a real process with its real watchdog, which runs a few offers.
 
 Celery takes seconds to start and has no part in what becomes of an attempt once it is claimed.
 """
@@ -15,23 +15,25 @@ from pathlib import Path
 import psutil
 
 from tests.support.paths import PYTHONPATH
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 _RUNNER = """
 import logging, sys
-from unstuck.tasks.runner.claim import run
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.runner.runner import start_runner
+from unstuck.tasks.runner.take import run_ready
 logging.basicConfig(stream=sys.stderr, level=logging.INFO)
 runner = start_runner(queues=["light"], slots=1)
 {prepared}
-for hint in sys.argv[1:]:
-    print(run(runner, hint), flush=True)
+for offer in sys.argv[1:]:
+    runner.client.zadd(Keys(runner.settings.prefix).ready("light"), {{offer: 0}})
+    print(", ".join(run_ready(runner)) or "nothing stood ready", flush=True)
 runner.end()
 """
 
 
 class SingleRunner:
-    """One runner. ``said`` are the answers of ``tasks.runner.claim.run``, once it has ended by itself."""
+    """One runner. ``said``: what became of each offer, once it has ended by itself."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path) -> None:
         self.process = process
@@ -45,9 +47,9 @@ class SingleRunner:
 
 @contextmanager
 def single_runner(
-    redis_url: str, folder: Path, *hints: Hint, prepared: str = "", environ: Mapping[str, str] | None = None
+    redis_url: str, folder: Path, *offers: Offer, prepared: str = "", environ: Mapping[str, str] | None = None
 ) -> Iterator[SingleRunner]:
-    """A runner that runs ``hints`` one after the other; killed with what it started when the block is left.
+    """A runner that runs ``offers`` one after the other; killed with what it started when the block is left.
 
     ``prepared``: Python that it runs before the first of them; ``runner`` is the runner.
     """
@@ -63,7 +65,7 @@ def single_runner(
     out, log = folder / f"{name}.out", folder / f"{name}.log"
     with out.open("wb") as stdout, log.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-c", _RUNNER.format(prepared=prepared), *map(str, hints)],
+            [sys.executable, "-c", _RUNNER.format(prepared=prepared), *map(str, offers)],
             cwd=folder,
             env={**os.environ, **settings},
             stdout=stdout,

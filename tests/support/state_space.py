@@ -31,7 +31,7 @@ from unstuck.coordinator.spec.plan import Plan, plan_of
 from unstuck.coordinator.store.jobs import HALTED_LOOK
 from unstuck.tasks.protocol.group import GroupSpec
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint, split_member
+from unstuck.tasks.protocol.token import Offer, split_member
 
 S = GroupState
 LOOKS_AT_SILENCE = 5  # by when a try of publishing that does not answer is told of, and that it counts as hanging
@@ -70,7 +70,8 @@ class SmallWorld:
 
     Attributes:
         attempts: the live attempts, as the worker scripts keep them.
-        hints: every hint that was ever sent.
+        offers: every offer that was ever made.
+        ready: the ready sets of all queues: offers that a runner takes next.
         doing: what a coordinator does to the warehouse at this moment: nothing, ``publish`` or ``abort``.
         slot: what stands in the warehouse log under the job's name: nothing, ``package`` or ``abort``.
         due: when somebody looks at the job, whatever happens; None once it has ended.
@@ -85,7 +86,8 @@ class SmallWorld:
         self.collected: dict[str, tuple[Any, ...]] = {}
         self.attempts: dict[str, Attempt] = {}
         self.frozen: dict[str, str] = {}
-        self.hints: dict[Hint, None] = {}
+        self.offers: dict[Offer, None] = {}
+        self.ready: dict[Offer, None] = {}
         self.doing, self.why, self.slot = "", Reason("", ""), ""
         self.now, self.due = 1000.0, 1000.0
         self.history: tuple[Step, ...] = ()
@@ -98,7 +100,7 @@ class SmallWorld:
         other = SmallWorld.__new__(SmallWorld)
         other.__dict__.update(self.__dict__)
         other.groups, other.collected, other.attempts = dict(self.groups), dict(self.collected), dict(self.attempts)
-        other.frozen, other.hints = dict(self.frozen), dict(self.hints)
+        other.frozen, other.offers, other.ready = dict(self.frozen), dict(self.offers), dict(self.ready)
         other._kept = None
         return other
 
@@ -126,7 +128,12 @@ class SmallWorld:
 
     def env(self, **more: Any) -> Environment:
         """What a decision made now may know."""
-        return Environment(now=self.now, nonce=self._word(), resend={"spark": 100, "light": 100}, **more)
+        return Environment(now=self.now, nonce=self._word(), **more)
+
+    @property
+    def may_run(self) -> bool:
+        """What is on offer may be claimed."""
+        return self.job.intent is Intent.RUN and self.job.halted is None
 
     def running(self) -> list[str]:
         """Groups whose attempt is claimed and has not ended."""
@@ -176,10 +183,15 @@ class SmallWorld:
                     yield from (Step("finish", name, how) for how in VALUES)
                 yield Step("lapse", name)
                 yield Step("look", name)
-            elif self.job.intent is Intent.RUN and self.job.halted is None:
-                yield Step("claim", name)
+            elif self.may_run:
+                if self._offer(name) in self.ready:
+                    yield Step("claim", name)
                 if self.planned(name).queue_timeout is not None:
                     yield Step("unserved", name)
+        if self.ready:
+            yield Step("lose")
+            if not self.may_run:
+                yield Step("drop")
         if self.doing:
             hows = ("answers", "troubled", "hangs", "dies before", "dies after")
             yield from (Step("warehouse", how=how) for how in hows)
@@ -233,27 +245,36 @@ class SmallWorld:
 
     # ---- runners -----------------------------------------------------------------------------------------------------
 
-    def claim(self, hint: Hint) -> str:
-        """As ``claim.lua`` answers."""
-        attempt = self.attempts.get(hint.group)
+    def claim(self, offer: Offer) -> str:
+        """Take this offer off its ready set, and claim it if it stands, as ``take.lua``: CLAIMED or REFUSED."""
+        self.ready.pop(offer, None)
+        attempt = self.attempts.get(offer.group)
         if self.job.terminal or attempt is None or attempt.outcome is not None or attempt.claimant:
-            return "STALE"
-        if (attempt.epoch, attempt.nonce) != (hint.epoch, hint.nonce):
-            return "STALE"
-        if split_member(hint.group)[0] not in self.frozen and hint.group not in self.frozen:
-            raise Broken(f"{hint.group} is on offer without inputs: whoever claims it is told that it is STALE")
-        if self.job.intent is not Intent.RUN or self.job.halted is not None:
-            return "HELD"
-        self.attempts[hint.group] = replace(
+            return "REFUSED"
+        if (attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce) or not self.may_run:
+            return "REFUSED"
+        if split_member(offer.group)[0] not in self.frozen and offer.group not in self.frozen:
+            raise Broken(f"{offer.group} is on offer without inputs: nobody can claim it")
+        self.attempts[offer.group] = replace(
             attempt, claimant="c", worker="w", claimed_at=self.now, lease=self.now + LEASE, revision=self.job.revision
         )
         self.due = min(self.due, self.now)
         return "CLAIMED"
 
     def _claim(self, name: str, _: str) -> None:
+        assert self.claim(self._offer(name)) == "CLAIMED"
+
+    def _drop(self, _: str, __: str) -> None:
+        """A runner asks for work while the job is not to run: it takes every offer off, and claims none."""
+        assert {self.claim(offer) for offer in list(self.ready)} == {"REFUSED"}
+
+    def _lose(self, _: str, __: str) -> None:
+        """The ready sets are gone."""
+        self.ready.clear()
+
+    def _offer(self, name: str) -> Offer:
         attempt = self.attempts[name]
-        answer = self.claim(Hint(self.job.id, name, attempt.epoch, attempt.nonce))
-        assert answer == "CLAIMED"
+        return Offer(self.job.id, name, attempt.epoch, attempt.nonce)
 
     def _finish(self, name: str, how: str) -> None:
         """As ``finish.lua`` does it: an attempt that is over is STALE, and nothing happens."""
@@ -373,7 +394,14 @@ class SmallWorld:
             if attempt is not None and (attempt.epoch, attempt.nonce) == (epoch, nonce) and attempt.outcome is None:
                 self.attempts[name] = replace(attempt, order=order)
         self.due = math.inf if decision.due is None else decision.due
-        self.hints.update(dict.fromkeys(hint for _, hint in decision.hints))
+        for offer in decision.withdrawn:
+            self.ready.pop(offer, None)
+        self.offers.update(dict.fromkeys(decision.offers))
+        self.ready.update(dict.fromkeys(decision.offers))
+        for offer in self.ready:
+            attempt = self.attempts.get(offer.group)
+            if attempt is None or attempt.claimant or (attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce):
+                raise Broken(f"{offer} stands ready, and nobody may claim it")
         if decision.abort is not None:
             self.doing, self.why = "abort", decision.abort
         elif decision.publish:
@@ -396,8 +424,8 @@ class SmallWorld:
             self.play(LOOK)
             if self.job.terminal or self._rests():
                 return self
-            for hint in list(self.hints):
-                self.claim(hint)
+            for offer in list(self.ready):
+                self.claim(offer)
             for name in self.running() if runners != "deaf" else ():
                 order = self.attempts[name].order
                 how = {"CANCEL": "canceled", "DRAIN": "released"}.get(order, "succeeded") if runners == "obey" else ""

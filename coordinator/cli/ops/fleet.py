@@ -64,7 +64,7 @@ def advice(view: FleetView, place: str) -> list[str]:
 
 
 def _runners(view: FleetView) -> Table:
-    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST HINT", "HEARD OF", right=("SINCE",))
+    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", right=("SINCE",))
     for one in view.runners:
         runs = f"{one.job} {one.group}#{one.attempt}" if one.job else "idle"
         step = f" {one_line(one.step)}" if one.step else ""
@@ -73,7 +73,7 @@ def _runners(view: FleetView) -> Table:
             ",".join(one.queues),
             Text(runs + step, "" if one.job else "dim"),
             "" if one.since is None else format_duration(max(0.0, view.at - one.since)),
-            ago(one.taken_at, view.at),
+            ago(one.worked_at, view.at),
             _heard(one, view.at),
         )
     return shown

@@ -1,17 +1,18 @@
 -- commit: everything a decision changed, all or nothing. Compare-and-set on the uuid of the last commit.
 --
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
--- keys: plans submit_key staging_index staged
+-- keys: plans submit_key staging_index staged turn turns ready_queues
 -- args: job change consumer_group channel
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
 --          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], orders: {}, events: [], due, due_seen,
---          acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
+--          offers, withdrawn, queues, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
 --          staged: {after, …}} (JSON)
+-- offers, queues: as in `add_offers`; withdrawn: [[queue, offer]], which stand no longer
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
--- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has hints to send.
+-- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has wake-ups to send.
 -- Validate first, write after: a refused commit leaves nothing behind, not even an event.
 local change = cjson.decode(args.change)
 -- A record that has lost its commit (it is damaged) can still be ended by force.
@@ -22,7 +23,7 @@ if commit ~= change.expect then return 'CONFLICT' end
 
 local time = now()
 for _, guard in ipairs(change.guards) do
-    local attempt = open_attempt(guard.group, guard.epoch, guard.nonce)
+    local attempt = open_attempt(keys.attempts, guard.group, guard.epoch, guard.nonce)
     if not attempt or (guard.kind == 'unclaimed' and attempt.claimant) then return 'GUARDED' end
     if guard.kind == 'lapsed' then
         local alive = redis.call('HMGET', keys.alive, 'at', 'grace_until', 'period')
@@ -44,12 +45,17 @@ for _, group in ipairs(change.forget) do redis.call('HDEL', keys.groups, group) 
 for _, group in ipairs(change.unfreeze) do redis.call('HDEL', keys.inputs, group) end
 for _, fork in ipairs(change.uncollect) do redis.call('HDEL', keys.forks, fork) end
 for group, order in pairs(change.orders) do
-    local attempt = open_attempt(group, order[1], order[2])
+    local attempt = open_attempt(keys.attempts, group, order[1], order[2])
     if attempt then
         attempt.order = order[3]
-        put_attempt(group, attempt)
+        put_attempt(keys.attempts, group, attempt)
     end
 end
+for _, one in ipairs(change.withdrawn) do
+    redis.call('ZREM', change.queues[one[1]].ready, one[2])
+    redis.call('HDEL', keys.turns, one[1])  -- what was not taken does not count as a turn
+end
+add_offers(change)
 for _, event in ipairs(change.events) do log_event(event) end
 if keys.status_before ~= keys.status_after then
     redis.call('ZREM', keys.status_before, args.job)
@@ -69,7 +75,7 @@ end
 redis.call('ZREM', keys.due, args.job)
 redis.call('ZADD', keys.ended, stamp(time + change.expire), args.job)
 for _, key in ipairs({
-    keys.job, keys.groups, keys.inputs, keys.forks, keys.attempts, keys.events, keys.plans, keys.submit_key,
+    keys.job, keys.groups, keys.inputs, keys.forks, keys.attempts, keys.turns, keys.events, keys.plans, keys.submit_key,
 }) do
     redis.call('EXPIRE', key, math.ceil(change.expire))
 end

@@ -1,12 +1,13 @@
 -- settle_unchanged: a decision that changed nothing still acks its reports, counts them and sets the job due.
 --
--- keys: due reports counters events job
+-- keys: due reports counters events job turn turns ready_queues
 -- args: job change consumer_group
 --
--- change: {due, due_seen, acks: [], counts: {}, refused: {}} (JSON)
+-- change: {due, due_seen, offers, queues, acks: [], counts: {}, refused: {}} (JSON); offers, queues: as in `add_offers`
 -- Answers OK
 local change = cjson.decode(args.change)
 acknowledge(change)
+add_offers(change)
 if change.due == cjson.null then
     -- It had ended when it was read; a store that was rolled back since may hold a job that goes on.
     local status = redis.call('HGET', keys.job, 'status')

@@ -13,7 +13,7 @@ if redis.call('EXISTS', keys.dirty) == 1 then
         redis.call('PEXPIRE', keys.lock, args.lock_ms)
         return 'AGAIN'
     end
-    due_now(now())
+    due_now(args.job, now())
     redis.call('DEL', keys.dirty)
 end
 redis.call('DEL', keys.lock)

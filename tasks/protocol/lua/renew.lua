@@ -9,7 +9,7 @@
 -- An attempt that is current but unclaimed was rolled back with its store: it is claimed again.
 local status = redis.call('HGET', keys.job, 'status')
 if not status or terminal(status) then return 'STALE' end
-local attempt = open_attempt(args.group, args.epoch, args.nonce)
+local attempt = open_attempt(keys.attempts, args.group, args.epoch, args.nonce)
 if not attempt or (attempt.claimant and attempt.claimant ~= args.claimant) then return 'STALE' end
 
 local time = now()
@@ -20,5 +20,5 @@ if not attempt.claimant then
 end
 attempt.lease = time + tonumber(args.ttl)
 if args.progress ~= '' then attempt.progress = args.progress end
-put_attempt(args.group, attempt)
+put_attempt(keys.attempts, args.group, attempt)
 return attempt.order or 'CONTINUE'

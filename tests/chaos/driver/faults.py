@@ -5,6 +5,7 @@ Each takes a random source and answers with a ``Blow``: what was done, and how i
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -17,8 +18,10 @@ import redis
 
 from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.proxy import Link
+from tests.chaos.driver.wake_ups import Thief, put_back
 from tests.chaos.driver.watch import Watch
 from unstuck.tasks.protocol.processes import ProcessRegistry
+from unstuck.tasks.protocol.token import Offer
 
 Undo = Callable[[], None]
 
@@ -74,6 +77,11 @@ class Faults:
             "link held": self._hold,
             "link cut": self._cut,
             "broker keys": self._broker_keys,
+            "wake-ups lost": self._wake_ups_lost,
+            "wake-ups late": self._wake_ups_late,
+            "wake-ups doubled": self._wake_ups_doubled,
+            "offers lost": self._offers_lost,
+            "offers doubled": self._offers_doubled,
         }
         self._deck = self._deal()
 
@@ -207,6 +215,65 @@ class Faults:
             self._fleet.eye.delete(*mine)
         self._back("broker keys")
         return Blow("broker keys", "redis", f"{len(mine)} keys of the broker deleted")
+
+    # Wake-ups and offers.
+
+    def _thief(self) -> Thief:
+        return Thief(self._fleet.server.url, [self._fleet.keys.queue(queue) for queue in self._fleet.queues])
+
+    def _wake_ups_lost(self) -> Blow:
+        """Most of them: a worker that asked before the thief did gets some."""
+        lasts, thief = self._rng.uniform(2.0, 8.0), self._thief()
+
+        def undo() -> None:
+            thief.stop()
+            self._back("wake-ups lost")
+
+        return Blow("wake-ups lost", "redis", f"wake-ups are lost for {lasts:.1f} s", lasts, undo)
+
+    def _wake_ups_late(self) -> Blow:
+        lasts, thief = self._rng.uniform(2.0, 8.0), self._thief()
+
+        def undo() -> None:
+            thief.stop()
+            with suppress(redis.RedisError):  # an outage of Redis is under way: then they are lost
+                put_back(self._fleet.eye, thief.taken)
+            self._back("wake-ups late")
+
+        return Blow("wake-ups late", "redis", f"wake-ups are held up for {lasts:.1f} s", lasts, undo)
+
+    def _wake_ups_doubled(self) -> Blow:
+        lasts, thief = self._rng.uniform(0.5, 3.0), self._thief()
+
+        def undo() -> None:
+            thief.stop()
+            with suppress(redis.RedisError):
+                put_back(self._fleet.eye, thief.taken, times=10)
+            self._back("wake-ups doubled")
+
+        return Blow("wake-ups doubled", "redis", f"wake-ups of {lasts:.1f} s come late, ten times each", lasts, undo)
+
+    def _offers_lost(self) -> Blow:
+        """Some entries of each ready set, or all of them."""
+        share, lost = self._rng.choice((0.5, 1.0)), 0
+        for queue in self._fleet.queues:
+            ready = self._fleet.keys.ready(queue)
+            mine = [str(offer) for offer in self._fleet.eye.zrange(ready, 0, -1) if self._rng.random() < share]
+            lost += int(self._fleet.eye.zrem(ready, *mine)) if mine else 0
+        self._back("offers lost")
+        return Blow("offers lost", "redis", f"{lost} offers deleted from the ready sets")
+
+    def _offers_doubled(self) -> Blow:
+        """What runs stands ready once more: whoever takes it must drop it."""
+        eye, keys, again = self._fleet.eye, self._fleet.keys, 0
+        for job in eye.zrange(keys.due, 0, -1):
+            for group, text in eye.hgetall(keys.of(str(job)).attempts).items():
+                attempt = json.loads(text)
+                if attempt.get("claimant"):
+                    offer = Offer(str(job), str(group), attempt["epoch"], attempt["nonce"])
+                    again += int(eye.zadd(keys.ready(self._rng.choice(self._fleet.queues)), {str(offer): 0}))
+        self._back("offers doubled")
+        return Blow("offers doubled", "redis", f"{again} offers that were taken stand ready again")
 
     # The way to it.
 

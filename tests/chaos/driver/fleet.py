@@ -145,6 +145,11 @@ class ChaosFleet:
         return [name for name in self.names if name.startswith(("spark-", "light-"))]
 
     @property
+    def queues(self) -> list[str]:
+        """The queues on which its workers listen."""
+        return ["light", "spark"]
+
+    @property
     def coordinators(self) -> list[str]:
         return [name for name in self.names if name.startswith("coordinator-")]
 

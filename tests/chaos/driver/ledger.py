@@ -188,7 +188,7 @@ def _judge_groups(ledger: Ledger, asked: Asked, job: str, found: Found) -> None:
 
 
 def _attempt(line: str) -> str:
-    """``job/group/epoch/nonce`` of a line that a step wrote; the claimant is left out, since a hint has one."""
+    """``job/group/epoch/nonce`` of a line that a step wrote; the claimant is left out, since an offer has one."""
     return line.split(" ", 1)[1].rsplit("/", 1)[0]
 
 

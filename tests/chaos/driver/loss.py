@@ -42,7 +42,6 @@ from unstuck.coordinator.store.reports import ReportStream
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, ReportKind
-from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 
@@ -159,7 +158,7 @@ class ReportPath:
         self._url, self._redis, self._folder = url, client, folder
         self._warehouse = folder / "warehouse"
         self._client = Client(_settings(url, str(self._warehouse)), redis_client=client)
-        self._lease = Lease(client, KEYS, 600.0)
+        self._lease = Lease(client, KEYS, 600.0, "runner")
         self._sent: set[Sent] = set()
         self._open: list[str] = []
 
@@ -171,17 +170,18 @@ class ReportPath:
         self._open = [job for job in self._open if not status[job].terminal]
         while len(self._open) < JOBS:
             self._open.append(self._client.submit(SPEC).id)
-        for job in self._open:
-            for group, text in self._redis.hgetall(KEYS.of(job).attempts).items():
-                attempt = json.loads(text)
-                if not attempt.get("claimant"):
-                    self._work(Hint(job, str(group), attempt["epoch"], attempt["nonce"]))
+        while self._work():
+            pass
 
-    def _work(self, hint: Hint) -> None:
-        """Claim and finish, as a worker does: two reports."""
-        if self._lease.claim(hint, "runner", "host:1", f"claim-{hint}").answer == "CLAIMED":
-            self._lease.finish(hint.held_by("runner"), Outcome(OutcomeKind.SUCCEEDED), f"finish-{hint}")
-            self._sent |= {Sent(hint.job, hint.group, kind) for kind in (ReportKind.CLAIMED, ReportKind.SUCCEEDED)}
+    def _work(self) -> bool:
+        """Take what stands ready and finish it, as a worker does: two reports. False: nothing stands ready."""
+        claim = self._lease.take(["light"], mint(), "host:1", mint())
+        if claim is None:
+            return False
+        self._lease.finish(claim.token, Outcome(OutcomeKind.SUCCEEDED), mint())
+        sent = (ReportKind.CLAIMED, ReportKind.SUCCEEDED)
+        self._sent |= {Sent(claim.token.job, claim.token.group, kind) for kind in sent}
+        return True
 
     def worked_on(self) -> int:
         """Counted in the script that applies a report and acks it."""
@@ -230,7 +230,7 @@ class KombuQueue:
 
 
 def consume_reports(url: str, warehouse: str) -> None:
-    """A process: the consumer of a coordinator, without hints and without a beat."""
+    """A process: the consumer of a coordinator, without wake-ups and without a beat."""
     end_with(os.getppid())  # the server of the forks, which ends with the driver
     os.setsid()
     logging.disable(logging.WARNING)  # it says that nobody swept for a while, which is what is done to it

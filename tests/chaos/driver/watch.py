@@ -20,7 +20,7 @@ from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.jobs import REPORT_GROUP
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 EVERY = 0.1  # seconds
 
@@ -96,18 +96,18 @@ class Watch:
         """What runs in these processes; over once all of it runs again, or has ended."""
         pids = {process.pid for process in processes}
         running = [
-            Hint(one.job, one.group, one.attempt, "")
+            Offer(one.job, one.group, one.attempt, "")
             for one in ProcessRegistry(self.eye, self.keys).runners()
             if one.job and one.group and one.attempt and (one.pid in pids or one.worker_pid in pids)
         ]
-        running = [hint for hint in running if not self._goes_on(hint)]
-        return (lambda: all(self._goes_on(hint) for hint in running)) if running else None
+        running = [offer for offer in running if not self._goes_on(offer)]
+        return (lambda: all(self._goes_on(offer) for offer in running)) if running else None
 
-    def _goes_on(self, hint: Hint) -> bool:
-        text = self.eye.hget(self.keys.of(hint.job).groups, hint.group)
+    def _goes_on(self, offer: Offer) -> bool:
+        text = self.eye.hget(self.keys.of(offer.job).groups, offer.group)
         record = GroupRecord.from_json(str(text)) if text else GroupRecord()
-        again = record.epoch > hint.epoch and record.state is GroupState.RUNNING
-        ended = Status(str(self.eye.hget(self.keys.of(hint.job).job, "status"))).terminal
+        again = record.epoch > offer.epoch and record.state is GroupState.RUNNING
+        ended = Status(str(self.eye.hget(self.keys.of(offer.job).job, "status"))).terminal
         return again or record.state.terminal or ended
 
     def pending(self, pid: int) -> list[str]:

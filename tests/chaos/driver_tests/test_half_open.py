@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 import redis
 
 from tests.chaos.driver.proxy import Link, Proxy
-from tests.support.fleet import KEYS, FleetWorker, attempt, offer, send_hint, worker
+from tests.support.fleet import KEYS, FleetWorker, attempt, make_offer, ring, worker
 from tests.support.servers import RedisServer, wait_until
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
 
@@ -35,9 +36,9 @@ def listening(link: Link, client: redis.Redis, tmp_path: Path) -> Iterator[Fleet
     comes first, nothing is acknowledged meanwhile.
     """
     with worker(f"redis://127.0.0.1:{link.port}/0", tmp_path, arguments=["--without-heartbeat"]) as fleet:
-        first = offer(client, tmp_path / "w", "first", GROUP)
+        first = make_offer(client, tmp_path / "w", "first", GROUP)
         wait_until(lambda: "outcome" in attempt(client, first), 30, "the first group to be done")
-        wait_until(lambda: f"{first}] succeeded" in fleet.text(), 10, "Celery to have its result")
+        wait_until(lambda: said(fleet, "succeeded") == said(fleet, "received"), 10, "Celery to have its result")
         so_far = asked(client)
         unacked = KEYS.queue("unacked")
         wait_until(lambda: not client.exists(unacked) and asked(client) > so_far + 1, 10, "the worker to listen")
@@ -49,11 +50,16 @@ def asked(client: redis.Redis) -> int:
     return max((int(one["tot-cmds"]) for one in client.client_list() if one["cmd"] == "brpop"), default=0)
 
 
-def done(client: redis.Redis, hint: Hint) -> bool:
-    """Whether the group is done; if not, its hint is sent once more, as a coordinator does."""
-    if "outcome" in attempt(client, hint):
+def said(fleet: FleetWorker, what: str) -> int:
+    """How many wake-ups were ``received``, and how many of them came to an end (``succeeded``)."""
+    return len(re.findall(rf"Task unstuck\.run\[[^]]+\] {what}", fleet.text()))
+
+
+def done(client: redis.Redis, offer: Offer) -> bool:
+    """Whether the group is done; if not, a wake-up is sent once more, as a coordinator does."""
+    if "outcome" in attempt(client, offer):
         return True
-    send_hint(client, hint, "light")
+    ring(client, offer, "light")
     return False
 
 
@@ -63,25 +69,26 @@ def test_a_worker_on_a_half_open_connection_is_deaf_for_seconds_and_then_works(
     # Given that the other end of all its connections went away, and it was not told
     assert proxy.do(link.half_open) > 2
     # When there is something to do
-    hint = offer(client, tmp_path / "w", "after", GROUP)
+    offer = make_offer(client, tmp_path / "w", "after", GROUP)
     # Then it does it. What it waits for are timeouts, which do not grow with the load of the machine.
-    wait_until(lambda: done(client, hint), 45, "the group to be done", every=1.0)
+    wait_until(lambda: done(client, offer), 45, "the group to be done", every=1.0)
 
 
 def test_a_worker_whose_acknowledgement_failed_takes_work_again(
     client: redis.Redis, proxy: Proxy, link: Link, listening: FleetWorker, tmp_path: Path
 ) -> None:
-    # Given a hint that the worker got while its runner was slow to take it, so that it is acknowledged a moment later,
+    # Given a wake-up that the worker got while its runner was slow to take it, so that it is acknowledged later,
     (runner,) = listening.runners
     runner.suspend()
-    stalled = offer(client, tmp_path / "w", "stalled", GROUP)
-    wait_until(lambda: f"{stalled}] received" in listening.text(), 30, "the worker to get the hint")
+    before = said(listening, "received")
+    make_offer(client, tmp_path / "w", "stalled", GROUP)
+    wait_until(lambda: said(listening, "received") > before, 30, "the worker to get the wake-up")
     # and a link that was stalled until the acknowledgement timed out
     proxy.do(lambda: link.hold_requests(True))
     runner.resume()
     wait_until(lambda: "Couldn't ack" in listening.text(), 60, "the acknowledgement to fail")
     proxy.do(lambda: link.hold_requests(False))
     # When there is something to do
-    hint = offer(client, tmp_path / "w", "after", GROUP)
+    offer = make_offer(client, tmp_path / "w", "after", GROUP)
     # Then it does it: a message that cannot be acknowledged must not take the worker's only slot for ever.
-    wait_until(lambda: done(client, hint), 30, "the group to be done", every=1.0)
+    wait_until(lambda: done(client, offer), 30, "the group to be done", every=1.0)

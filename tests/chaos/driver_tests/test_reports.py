@@ -87,8 +87,8 @@ def test_the_file_of_a_real_server_tells_what_became_of_each_report(tmp_path: Pa
         coordinator = Coordinator(server.url, tmp_path / "warehouse")
         job = coordinator.submit(group("a"), group("b"))
         coordinator.read()
-        for hint in coordinator.hints(job):
-            coordinator.work(hint)
+        for offer in coordinator.offers(job):
+            coordinator.work(offer)
         sent = {Sent(job, name, kind) for name in "ab" for kind in EVENT}
 
         def account() -> dict[str, int]:
@@ -104,7 +104,7 @@ def test_the_file_of_a_real_server_tells_what_became_of_each_report(tmp_path: Pa
         coordinator.redis.xadd(coordinator.keys.reports, {**again, "token": "gone/a/1/n/c"})
         coordinator.read()
         assert coordinator.client.queries.counters()["UNKNOWN_JOB"] == 1
-        assert account() == {"sent": 4, "lost": 0, "doubled": 2, "aside": 1}, "parked, and nobody sent it"
+        assert account() == {"sent": 4, "lost": 0, "doubled": 2, "aside": 1}, "a dead letter, and nobody sent it"
         coordinator.redis.close()
     finally:
         server.stop()

@@ -14,35 +14,37 @@ from tests.support.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 GONE = "import os; os.mkdir('here'); os.chdir('here'); os.rmdir(os.getcwd())"
 
 
-def offer(store: redis.Redis, folder: Path, step: str = "my_pid", job: str = "job") -> Hint:
+def make_offer(store: redis.Redis, folder: Path, step: str = "my_pid", job: str = "job") -> Offer:
     spec = {"name": "g", "spark": False, "steps": [{"python": f"fleet_steps:{step}"}]}
-    return fleet.offer(store, folder / "warehouse", job, spec, send=False)
+    return fleet.make_offer(store, folder / "warehouse", job, spec, send=False)
 
 
-def rewritten(store: redis.Redis, hint: Hint, **fields: Any) -> None:
-    """The plan of the hint's group as another release might have stored it."""
-    plans = fleet.KEYS.of(hint.job).plans
-    store.hset(plans, hint.group, json.dumps({**json.loads(store.hget(plans, hint.group)), **fields}))
+def rewritten(store: redis.Redis, offer: Offer, **fields: Any) -> None:
+    """The plan of the offer's group as another release might have stored it."""
+    plans = fleet.KEYS.of(offer.job).plans
+    store.hset(plans, offer.group, json.dumps({**json.loads(store.hget(plans, offer.group)), **fields}))
 
 
-def ended(store: redis.Redis, server: RedisServer, folder: Path, *hints: Hint, prepared: str = "") -> list[Outcome]:
+def ended(store: redis.Redis, server: RedisServer, folder: Path, *offers: Offer, prepared: str = "") -> list[Outcome]:
     """The outcomes that one runner put on the record, while it lived."""
-    with single_runner(server.url, folder, *hints, prepared=prepared) as runner:
+    with single_runner(server.url, folder, *offers, prepared=prepared) as runner:
         said = runner.said()
-    assert [one.rpartition(" ")[2] for one in said] == ["APPLIED"] * len(hints), said
-    return [fleet.outcome(store, hint, 0) for hint in hints]
+    assert [one.rpartition(" ")[2] for one in said] == ["APPLIED"] * len(offers), said
+    return [fleet.outcome(store, offer, 0) for offer in offers]
 
 
 def test_a_worker_whose_folder_is_gone_works_and_says_so_of_a_step_that_it_cannot_import(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hints = [offer(client, tmp_path, step, job) for step, job in [("my_pid", "a"), ("not_there", "b"), ("boom", "c")]]
-    done, failed, raised = ended(client, redis_server, tmp_path, *hints, prepared=GONE)
+    offers = [
+        make_offer(client, tmp_path, step, job) for step, job in [("my_pid", "a"), ("not_there", "b"), ("boom", "c")]
+    ]
+    done, failed, raised = ended(client, redis_server, tmp_path, *offers, prepared=GONE)
     assert done.kind is OutcomeKind.SUCCEEDED, done.failure
     assert failed.failure is not None
     assert (failed.failure.code, failed.failure.recoverable) == ("WORKER_FOLDER_GONE", True), "another may have it"
@@ -55,15 +57,15 @@ def test_an_order_with_fields_of_another_release_is_carried_out_if_they_ask_for_
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     orders: list[dict[str, Any]] = [
-        {"reruns": 0, "hints": {}, "budget": None},
+        {"reruns": 0, "offers": {}, "budget": None},
         {"reruns": 2},
         {"warehouse": None},
         {"group": {"name": "g", "spark": False, "steps": [{"python": "m:f", "pool": "big"}]}},
     ]
-    hints = [offer(client, tmp_path, job=f"job{n}") for n in range(len(orders))]
-    for hint, fields in zip(hints, orders, strict=True):
-        rewritten(client, hint, **fields)
-    done, *refused = ended(client, redis_server, tmp_path, *hints)
+    offers = [make_offer(client, tmp_path, job=f"job{n}") for n in range(len(orders))]
+    for offer, fields in zip(offers, orders, strict=True):
+        rewritten(client, offer, **fields)
+    done, *refused = ended(client, redis_server, tmp_path, *offers)
     assert done.kind is OutcomeKind.SUCCEEDED, done.failure
     for outcome, names in zip(refused, ["reruns", "warehouse", "group.steps.0.pool"], strict=True):
         assert outcome.failure is not None
@@ -74,21 +76,21 @@ def test_an_order_with_fields_of_another_release_is_carried_out_if_they_ask_for_
 def test_a_claim_whose_answer_is_no_text_is_ended_by_the_runner_that_holds_it(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = offer(client, tmp_path)
-    client.hset(fleet.KEYS.of(hint.job).plans, hint.group, b'{"warehouse": "\xff"}')
-    failure = ended(client, redis_server, tmp_path, hint)[0].failure
+    offer = make_offer(client, tmp_path)
+    client.hset(fleet.KEYS.of(offer.job).plans, offer.group, b'{"warehouse": "\xff"}')
+    failure = ended(client, redis_server, tmp_path, offer)[0].failure
     assert failure is not None
     assert (failure.code, failure.recoverable) == ("ORDER_UNREADABLE", True)
 
 
 # The pipe to its watchdog is closed on this side, so it cannot be told what is held.
 CANNOT_BEGIN = """
-claim = runner.lease.claim
-def claim_and_break(*arguments):
-    claimed = claim(*arguments)
+take = runner.lease.take
+def take_and_break(*arguments, **more):
+    claim = take(*arguments, **more)
     runner.watchdog._process.stdin.close()
-    return claimed
-runner.lease.claim = claim_and_break
+    return claim
+runner.lease.take = take_and_break
 runner.replace = lambda: print("replaced")
 """
 
@@ -98,8 +100,8 @@ def test_a_runner_that_cannot_begin_says_so_and_is_replaced_and_no_retry_is_used
 ) -> None:
     job = coordinator.submit(group("g", retry={"max": 0}))
     coordinator.read()
-    (hint,) = coordinator.hints(job)
-    with single_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BEGIN) as runner:
+    (offer,) = coordinator.offers(job)
+    with single_runner(redis_server.url, tmp_path, offer, prepared=CANNOT_BEGIN) as runner:
         assert runner.said() == ["replaced", "lost APPLIED"]
     coordinator.read()
     assert coordinator.status(job) is Status.RETRYING
@@ -119,8 +121,8 @@ def test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison(
     for _ in range(2):
         coordinator.read()
         coordinator.reconciler.reconcile(job)
-        (hint,) = coordinator.hints(job)
-        ended(coordinator.redis, redis_server, tmp_path, hint)
+        (offer,) = coordinator.offers(job)
+        ended(coordinator.redis, redis_server, tmp_path, offer)
     coordinator.read()
     assert coordinator.status(job) is Status.FAILED
     (member,) = coordinator.show(job).groups[0].members

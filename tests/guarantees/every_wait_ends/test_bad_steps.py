@@ -13,7 +13,7 @@ from tests.support.runner import single_runner
 from tests.support.servers import RedisServer, wait_until
 from tests.support.steps import bad_steps
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 REPLACED = "runner.replace = lambda: print('replaced')\n"
 PUT_BACK = {"environment", "variable", "path", "zone", "zone_alone", "folder"}
@@ -21,7 +21,7 @@ IN_A_NEW_PROCESS = {"decimals", "traps", "garbage", "importers"}  # what is not,
 INNOCENT = 32
 
 
-def offer(
+def make_offer(
     store: redis.Redis,
     folder: Path,
     job: str,
@@ -30,9 +30,9 @@ def offer(
     send: bool = False,
     output: str | None = None,
     **params: Any,
-) -> Hint:
+) -> Offer:
     spec = {"name": "g", "spark": False, "steps": [{"python": step, "params": params, "output": output}]}
-    return fleet.offer(store, folder / "warehouse", job, spec, send=send)
+    return fleet.make_offer(store, folder / "warehouse", job, spec, send=send)
 
 
 @pytest.mark.parametrize("then", ["", "the true error"], ids=["succeeds", "fails"])
@@ -40,24 +40,24 @@ def test_a_step_that_changes_its_process_ends_as_it_would_and_the_process_is_put
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, then: str
 ) -> None:
     whats = [*bad_steps.STATE, *bad_steps.CODE]
-    hints = [offer(client, tmp_path, "first", "bad_steps:found")]
+    offers = [make_offer(client, tmp_path, "first", "bad_steps:found")]
     for what in whats:
-        hints.append(offer(client, tmp_path, what, "bad_steps:leave", what=what, then=then))
-        hints.append(offer(client, tmp_path, f"{what}-next", "bad_steps:found"))
-    with single_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
+        offers.append(make_offer(client, tmp_path, what, "bad_steps:leave", what=what, then=then))
+        offers.append(make_offer(client, tmp_path, f"{what}-next", "bad_steps:found"))
+    with single_runner(redis_server.url, tmp_path, *offers, prepared=REPLACED) as runner:
         said = runner.said()
     end = "failed APPLIED" if then else "succeeded APPLIED"
     expected = ["succeeded APPLIED"]
     for what in whats:
         expected += [*([] if what in PUT_BACK else ["replaced"]), end, "succeeded APPLIED"]
     assert said == expected
-    before, *others = (fleet.outcome(client, hint).results["found"] for hint in hints[::2])
+    before, *others = (fleet.outcome(client, offer).results["found"] for offer in offers[::2])
     for key in IN_A_NEW_PROCESS:
         del before[key]
     for what, after in zip(whats, others, strict=True):
         assert {k: v for k, v in after.items() if k not in IN_A_NEW_PROCESS} == before, what
-    for what, hint in zip(whats, hints[1::2], strict=True):
-        failure = fleet.outcome(client, hint).failure
+    for what, offer in zip(whats, offers[1::2], strict=True):
+        failure = fleet.outcome(client, offer).failure
         assert (failure.text if failure else "") == (f"ValueError: {then}" if then else ""), what
 
 
@@ -65,15 +65,17 @@ def test_a_wave_of_jobs_with_bad_steps_among_them_fails_no_innocent_one(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     bad = [*bad_steps.STATE, *bad_steps.CODE]
-    hints: dict[str, Hint] = {}
+    offers: dict[str, Offer] = {}
     with fleet.worker(redis_server.url, tmp_path, concurrency=2) as worker:
         for n in range(INNOCENT):
-            hints[f"good{n}"] = offer(client, tmp_path, f"good{n}", "fleet_steps:table", send=True, output="rows")
+            offers[f"good{n}"] = make_offer(client, tmp_path, f"good{n}", "fleet_steps:table", send=True, output="rows")
             if n < len(bad):
                 then = "mine" if n % 2 else ""
-                hints[bad[n]] = offer(client, tmp_path, bad[n], "bad_steps:leave", send=True, what=bad[n], then=then)
-        wait_until(lambda: _all_ended(client, hints), 240, "the wave to end", every=2.0)
-        outcomes = {job: fleet.outcome(client, hint, 0) for job, hint in hints.items()}
+                offers[bad[n]] = make_offer(
+                    client, tmp_path, bad[n], "bad_steps:leave", send=True, what=bad[n], then=then
+                )
+        wait_until(lambda: _all_ended(client, offers), 240, "the wave to end", every=2.0)
+        outcomes = {job: fleet.outcome(client, offer, 0) for job, offer in offers.items()}
         story = worker.story()
     for job, outcome in outcomes.items():
         fails = job in bad and bad.index(job) % 2
@@ -81,23 +83,23 @@ def test_a_wave_of_jobs_with_bad_steps_among_them_fails_no_innocent_one(
         assert outcome.failure is None or outcome.failure.text == "ValueError: mine"
 
 
-def _all_ended(client: redis.Redis, hints: dict[str, Hint]) -> bool:
-    """Hints of attempts that nobody has claimed are sent again, as a coordinator does."""
-    records = {job: fleet.attempt(client, hint) for job, hint in hints.items()}
+def _all_ended(client: redis.Redis, offers: dict[str, Offer]) -> bool:
+    """Wake-ups for attempts that nobody has claimed are sent again, as a coordinator does."""
+    records = {job: fleet.attempt(client, offer) for job, offer in offers.items()}
     for job, record in records.items():
         if not record.get("claimant"):
-            fleet.send_hint(client, hints[job], "light")
+            fleet.ring(client, offers[job], "light")
     return all("outcome" in record for record in records.values())
 
 
 def test_what_a_module_adds_while_it_is_imported_stays_and_what_else_it_sets_replaces_the_runner(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hints = [offer(client, tmp_path, job, f"{module}:found") for job, module in IMPORTED]
-    with single_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
+    offers = [make_offer(client, tmp_path, job, f"{module}:found") for job, module in IMPORTED]
+    with single_runner(redis_server.url, tmp_path, *offers, prepared=REPLACED) as runner:
         done = "succeeded APPLIED"
         assert runner.said() == [done, done, "replaced", done, done]
-    assert [fleet.outcome(client, hint, 0).results["added"] for hint in hints[:2]] == [["1", True]] * 2
+    assert [fleet.outcome(client, offer, 0).results["added"] for offer in offers[:2]] == [["1", True]] * 2
 
 
 IMPORTED = [("a", "adds_at_import"), ("b", "adds_at_import"), ("c", "sets_at_import"), ("d", "sets_at_import")]
@@ -108,11 +110,11 @@ def test_a_step_sets_a_variable_for_the_next_one_of_its_group_and_no_code(
 ) -> None:
     steps = [{"python": "bad_steps:leave", "params": {"what": what}} for what in ("variable", "json")]
     spec = {"name": "g", "spark": False, "steps": [*steps, {"python": "bad_steps:found"}]}
-    hints = [fleet.offer(client, tmp_path / "warehouse", "job", spec, send=False)]
-    hints.append(offer(client, tmp_path, "next", "bad_steps:found"))
-    with single_runner(redis_server.url, tmp_path, *hints, prepared=REPLACED) as runner:
+    offers = [fleet.make_offer(client, tmp_path / "warehouse", "job", spec, send=False)]
+    offers.append(make_offer(client, tmp_path, "next", "bad_steps:found"))
+    with single_runner(redis_server.url, tmp_path, *offers, prepared=REPLACED) as runner:
         assert runner.said() == ["replaced", "succeeded APPLIED", "succeeded APPLIED"]
-    own, others = (fleet.outcome(client, hint, 0).results["found"] for hint in hints)
+    own, others = (fleet.outcome(client, offer, 0).results["found"] for offer in offers)
     assert own["environment"].pop("LEFT_BY_A_STEP") == "1"
     assert own == others
 
@@ -120,10 +122,10 @@ def test_a_step_sets_a_variable_for_the_next_one_of_its_group_and_no_code(
 def test_a_failure_outside_of_the_steps_is_charged_to_the_runner_which_is_replaced(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = offer(client, tmp_path, "job", "bad_steps:outside_of_the_steps")
-    with single_runner(redis_server.url, tmp_path, hint, prepared=REPLACED) as runner:
+    offer = make_offer(client, tmp_path, "job", "bad_steps:outside_of_the_steps")
+    with single_runner(redis_server.url, tmp_path, offer, prepared=REPLACED) as runner:
         assert runner.said() == ["replaced", "lost APPLIED"]
-    outcome = fleet.outcome(client, hint, 0)
+    outcome = fleet.outcome(client, offer, 0)
     assert outcome.failure is not None
     assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "RUNNER_FAILED")
     assert "ZeroDivisionError: division by zero" in outcome.failure.text
@@ -132,9 +134,9 @@ def test_a_failure_outside_of_the_steps_is_charged_to_the_runner_which_is_replac
 def test_an_outcome_that_its_process_cannot_write_any_more_is_said_by_the_watchdog_at_once_with_the_reason(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = offer(client, tmp_path, "job", "bad_steps:rewrite_the_client")
-    with single_runner(redis_server.url, tmp_path, hint, environ={"UNSTUCK_LEASE_TTL": "60s"}):
-        outcome = fleet.outcome(client, hint, 20)
+    offer = make_offer(client, tmp_path, "job", "bad_steps:rewrite_the_client")
+    with single_runner(redis_server.url, tmp_path, offer, environ={"UNSTUCK_LEASE_TTL": "60s"}):
+        outcome = fleet.outcome(client, offer, 20)
     assert outcome.failure is not None
     assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "WORKER_LOST")
     assert "could not be ended: ZeroDivisionError: division by zero" in outcome.failure.text

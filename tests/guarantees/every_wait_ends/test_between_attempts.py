@@ -13,7 +13,7 @@ from tests.support import fleet
 from tests.support.celery_plugins import hanging
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
 SOON = {"UNSTUCK_DISPATCH_TIMEOUT": "1s", "UNSTUCK_SESSION_TIMEOUT": "2s"}
@@ -32,22 +32,22 @@ def test_a_child_that_hangs_where_it_holds_nothing_is_ended_and_another_takes_it
     arguments = ["-I", "hanging", *arguments]
     with fleet.worker(redis_server.url, tmp_path, environ=environ, arguments=arguments, program="hanging") as worker:
         # Given: its only child hangs, and no attempt is held.
-        hints = [fleet.offer(client, tmp_path / "w", "first", GROUP)]
+        offers = [fleet.make_offer(client, tmp_path / "w", "first", GROUP)]
         child = int(wait_until(lambda: hung.exists() and hung.read_text(), 60, "the child to hang"))
         # When: there is something to do.
-        hints.append(fleet.offer(client, tmp_path / "w", "next", GROUP))
+        offers.append(fleet.make_offer(client, tmp_path / "w", "next", GROUP))
         # Then: it is done, by another child.
-        wait_until(lambda: _done(client, hints), 90, "both groups to be done", every=2.0)
+        wait_until(lambda: _done(client, offers), 90, "both groups to be done", every=2.0)
         assert fleet.gone(child)
         assert "signal 14 (SIGALRM)" in worker.text()
 
 
-def _done(client: redis.Redis, hints: list[Hint]) -> bool:
-    """Whether all have succeeded; the hint of one that has not is sent again, as a coordinator does."""
-    left = [hint for hint in hints if "outcome" not in fleet.attempt(client, hint)]
-    for hint in left:
-        fleet.send_hint(client, hint, "light")
-    return not left and all(fleet.outcome(client, hint).kind is OutcomeKind.SUCCEEDED for hint in hints)
+def _done(client: redis.Redis, offers: list[Offer]) -> bool:
+    """Whether all have succeeded; the wake-up for one that has not is sent again, as a coordinator does."""
+    left = [offer for offer in offers if "outcome" not in fleet.attempt(client, offer)]
+    for offer in left:
+        fleet.ring(client, offer, "light")
+    return not left and all(fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED for offer in offers)
 
 
 def test_a_child_that_takes_its_time_to_wait_or_to_work_is_let_be(
@@ -59,7 +59,7 @@ def test_a_child_that_takes_its_time_to_wait_or_to_work_is_let_be(
         longer = hanging.ON_THE_WAY + 2.0
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > longer, 30)
-        works = fleet.offer(client, tmp_path / "w", "works", {**GROUP, "steps": [gate]})
+        works = fleet.make_offer(client, tmp_path / "w", "works", {**GROUP, "steps": [gate]})
         fleet.claimed(client, works)
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > longer, 30)
@@ -76,6 +76,6 @@ def test_a_step_may_use_an_alarm_of_its_own_in_every_attempt(
     with fleet.worker(redis_server.url, tmp_path, environ=SOON) as worker:
         runners = worker.runners
         for name in ("first", "second"):
-            hint = fleet.offer(client, tmp_path / "w", name, alarmed)
-            assert fleet.outcome(client, hint, 60).kind is OutcomeKind.SUCCEEDED, worker.story()
+            offer = fleet.make_offer(client, tmp_path / "w", name, alarmed)
+            assert fleet.outcome(client, offer, 60).kind is OutcomeKind.SUCCEEDED, worker.story()
         assert worker.runners == runners

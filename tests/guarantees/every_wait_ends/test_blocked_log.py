@@ -26,7 +26,7 @@ def test_a_worker_whose_log_blocks_ends_itself_when_it_takes_nothing_any_more(
         log_stands_still(worker.process.pid),
     ):
         for name in ("a", "b", "c"):  # Celery writes a line for each, before it hands it to a runner
-            fleet.offer(client, tmp_path / "w", name, {**GROUP, "steps": [{"python": "fleet_steps:my_pid"}]})
+            fleet.make_offer(client, tmp_path / "w", name, {**GROUP, "steps": [{"python": "fleet_steps:my_pid"}]})
         assert worker.process.wait() in (os.EX_SOFTWARE, -signal.SIGALRM)
 
 
@@ -36,10 +36,10 @@ def test_a_watchdog_whose_log_blocks_ends_a_step_whose_time_is_over(
     gate = {**UNTIL, "params": {"path": str(tmp_path / "never")}}
     with fleet.worker(redis_server.url, tmp_path, environ=ENVIRON, program="piped") as worker:
         group = {**GROUP, "timeout": "5s", "steps": [gate]}
-        hint = fleet.offer(client, tmp_path / "w", "late", group)
-        runner = fleet.runner_of(client, hint)
+        offer = fleet.make_offer(client, tmp_path / "w", "late", group)
+        runner = fleet.runner_of(client, offer)
         with log_stands_still(worker.process.pid):
-            outcome = fleet.outcome(client, hint, 60)
+            outcome = fleet.outcome(client, offer, 60)
             assert outcome.kind is OutcomeKind.FAILED
             assert outcome.failure is not None
             assert outcome.failure.code == "TIMEOUT"

@@ -26,7 +26,7 @@ from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 
 LONG = {"UNSTUCK_DRAIN_GRACE": "150s"}  # what ends well before that has not ended because the grace was over
@@ -42,18 +42,18 @@ def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def offer(store: redis.Redis, tmp_path: Path) -> Any:
+def make_offer(store: redis.Redis, tmp_path: Path) -> Any:
     """Offers one attempt of a step on a queue of this test's own, and waits until a runner holds it."""
 
-    def make(step: str, **params: Any) -> Hint:
+    def make(step: str, **params: Any) -> Offer:
         job = f"drain-{os.urandom(4).hex()}"
         steps = [{"python": f"fleet_steps:{step}", "params": params}]
         group = {"name": "g", "spark": False, "queue": tmp_path.name, "steps": steps}
-        hint = fleet.offer(store, tmp_path / "w", job, group)
-        fleet.claimed(store, hint)
+        offer = fleet.make_offer(store, tmp_path / "w", job, group)
+        fleet.claimed(store, offer)
         # Its watchdog, which hands it back, may be a second younger than its runner.
         wait_until(lambda: any(one.job == job for one in fleet.listed(store)), 60, job)
-        return hint
+        return offer
 
     return make
 
@@ -136,27 +136,27 @@ def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_fi
 
 
 def test_an_attempt_that_ends_within_the_grace_ends_as_ever(
-    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
-        hint = offer("until", path=str(tmp_path / "go"))
+        offer = make_offer("until", path=str(tmp_path / "go"))
         stopped.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "was told to stop" in stopped.text(), 10, "the worker to say so")
         (tmp_path / "go").touch()
-        assert fleet.outcome(store, hint, 10).kind is OutcomeKind.SUCCEEDED
+        assert fleet.outcome(store, offer, 10).kind is OutcomeKind.SUCCEEDED
         left(stopped)
 
 
 def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_back(
-    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name) as stopped:
         started = tmp_path / "started"
-        hint = offer("sleep_on", started=str(started))
+        offer = make_offer("sleep_on", started=str(started))
         wait_until(lambda: started.exists() and started.read_text(), 60, "the step to run")
         limit = Limit(1.0 + 3.0 + SLACK)
         stopped.process.send_signal(signal.SIGTERM)
-        assert fleet.outcome(store, hint).kind is OutcomeKind.RELEASED
+        assert fleet.outcome(store, offer).kind is OutcomeKind.RELEASED
         assert limit.kept, limit
         wait_until(lambda: fleet.gone(int(started.read_text())), 5, "the step's own child to be gone")
         left(stopped)
@@ -164,38 +164,38 @@ def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_bac
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
 def test_a_second_signal_hands_back_at_once(
-    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any, second: int
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any, second: int
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
-        hint = offer("wait_for_cancel")
+        offer = make_offer("wait_for_cancel")
         stopped.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "was told to stop" in stopped.text(), 10, "the worker to say so")
         stopped.process.send_signal(second)
-        assert fleet.outcome(store, hint, SLACK).kind is OutcomeKind.RELEASED
+        assert fleet.outcome(store, offer, SLACK).kind is OutcomeKind.RELEASED
         left(stopped)
 
 
 def test_a_shutdown_over_the_broker_hands_back_too(
-    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
     name = f"{tmp_path.name}@here"
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, arguments=["-n", name]) as stopped:
-        hint = offer("wait_for_cancel")
+        offer = make_offer("wait_for_cancel")
         with app_of_strangers(redis_server.url) as app:
             app.control.shutdown(destination=[name])
-        assert fleet.outcome(store, hint, 1.0 + SLACK).kind is OutcomeKind.RELEASED
+        assert fleet.outcome(store, offer, 1.0 + SLACK).kind is OutcomeKind.RELEASED
         left(stopped)
 
 
 def test_a_worker_killed_by_an_impatient_supervisor_has_handed_its_attempt_back(
-    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, offer: Any
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
-        hint = offer("sleep_on")
+        offer = make_offer("sleep_on")
         stopped.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "was told to stop" in stopped.text(), 10, "the worker to say so")
         stopped.process.kill()
-        outcome = fleet.outcome(store, hint, SLACK)
+        outcome = fleet.outcome(store, offer, SLACK)
         assert outcome.kind is OutcomeKind.RELEASED
         assert outcome.failure is not None
         assert "while its worker was told to stop" in outcome.failure.text
@@ -214,16 +214,16 @@ def supervised(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.Mo
         yield up
 
 
-def test_a_local_fleet_that_is_stopped_hands_back(supervised: LocalFleet, store: redis.Redis, offer: Any) -> None:
-    hint = offer("sleep_on")
+def test_a_local_fleet_that_is_stopped_hands_back(supervised: LocalFleet, store: redis.Redis, make_offer: Any) -> None:
+    offer = make_offer("sleep_on")
     supervised.stop()
-    assert fleet.outcome(store, hint, SLACK).kind is OutcomeKind.RELEASED
+    assert fleet.outcome(store, offer, SLACK).kind is OutcomeKind.RELEASED
 
 
 def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by_its_supervisor(
-    supervised: LocalFleet, store: redis.Redis, offer: Any
+    supervised: LocalFleet, store: redis.Redis, make_offer: Any
 ) -> None:
-    hint = offer("wait_for_cancel")
+    offer = make_offer("wait_for_cancel")
     (child,) = supervised.processes
     assert child.pid is not None
     below = psutil.Process(child.pid).children(recursive=True)
@@ -231,7 +231,7 @@ def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by
     os.kill(child.pid, signal.SIGTERM)
     wait_until(lambda: "was told to stop" in child.log.read_text(), 10, "the worker to take the order")
     os.kill(child.pid, signal.SIGSTOP)
-    assert fleet.outcome(store, hint, 1.0 + SLACK).kind is OutcomeKind.RELEASED
+    assert fleet.outcome(store, offer, 1.0 + SLACK).kind is OutcomeKind.RELEASED
     supervised.grace = 0.5
     supervised.stop()
     wait_until(lambda: all(fleet.gone(process.pid) for process in below), 10, "all of them to be gone")
@@ -311,10 +311,12 @@ def test_a_spark_stage_is_handed_back_by_a_worker_that_stops(
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=spark) as stopped:
         started = tmp_path / "started"
         steps = [{"python": "fleet_steps:slow_stage", "params": {"started": str(started)}}]
-        hint = fleet.offer(store, tmp_path / "w", "drain-spark", {"name": "g", "queue": tmp_path.name, "steps": steps})
-        fleet.begun(store, hint, started)
+        offer = fleet.make_offer(
+            store, tmp_path / "w", "drain-spark", {"name": "g", "queue": tmp_path.name, "steps": steps}
+        )
+        fleet.begun(store, offer, started)
         below = psutil.Process(stopped.process.pid).children(recursive=True)
         stopped.process.send_signal(signal.SIGTERM)
-        assert fleet.outcome(store, hint, 60.0).kind is OutcomeKind.RELEASED
+        assert fleet.outcome(store, offer, 60.0).kind is OutcomeKind.RELEASED
         left(stopped)
         wait_until(lambda: all(fleet.gone(process.pid) for process in below), 10, "the JVM and all others to be gone")

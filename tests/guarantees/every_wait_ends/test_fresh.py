@@ -11,16 +11,16 @@ import redis
 from tests.support import fleet
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 
-def offer(store: redis.Redis, folder: Path, job: str, step: str, *, fresh: bool, **params: Any) -> Hint:
+def make_offer(store: redis.Redis, folder: Path, job: str, step: str, *, fresh: bool, **params: Any) -> Offer:
     spec = {"name": "g", "spark": False, "fresh": fresh, "steps": [{"python": f"fleet_steps:{step}", "params": params}]}
-    return fleet.offer(store, folder / "warehouse", job, spec)
+    return fleet.make_offer(store, folder / "warehouse", job, spec)
 
 
-def pid(store: redis.Redis, hint: Hint) -> int:
-    outcome = fleet.outcome(store, hint, 60)
+def pid(store: redis.Redis, offer: Offer) -> int:
+    outcome = fleet.outcome(store, offer, 60)
     assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
     return int(outcome.results["pid"])
 
@@ -33,8 +33,8 @@ def test_each_attempt_of_a_fresh_group_has_a_process_of_its_own_and_others_share
         jobs = ["a", "fresh-b", "c", "fresh-d", "e"]
         pids = {}
         for job in jobs:
-            hint = offer(client, tmp_path, job, "my_pid", fresh=job.startswith("fresh"))
-            pids[job] = pid(client, hint)
+            offer = make_offer(client, tmp_path, job, "my_pid", fresh=job.startswith("fresh"))
+            pids[job] = pid(client, offer)
         assert [pids[job] == runner.pid for job in jobs] == [True, False, True, False, True], worker.story()
         assert pids["fresh-b"] != pids["fresh-d"]
         wait_until(lambda: fleet.gone(pids["fresh-d"]), 20, "the last fresh runner to be gone")
@@ -45,10 +45,10 @@ def test_a_fresh_runner_hands_its_attempt_back_when_its_worker_is_told_to_stop(
 ) -> None:
     started = tmp_path / "started"
     with fleet.worker(redis_server.url, tmp_path) as worker:
-        hint = offer(client, tmp_path, "job", "sleep_on", fresh=True, started=str(started))
-        fleet.begun(client, hint, started)
+        offer = make_offer(client, tmp_path, "job", "sleep_on", fresh=True, started=str(started))
+        fleet.begun(client, offer, started)
         assert fleet.stop_gently(worker) == 0, worker.story()
-    assert fleet.outcome(client, hint, 0).kind is OutcomeKind.RELEASED
+    assert fleet.outcome(client, offer, 0).kind is OutcomeKind.RELEASED
 
 
 def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_above_goes_on(
@@ -57,12 +57,12 @@ def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_a
     started = tmp_path / "started"
     with fleet.worker(redis_server.url, tmp_path, environ={"UNSTUCK_LEASE_TTL": "60s"}) as worker:
         (runner,) = worker.runners
-        hint = offer(client, tmp_path, "job", "sleep_on", fresh=True, started=str(started))
-        fleet.begun(client, hint, started)
+        offer = make_offer(client, tmp_path, "job", "sleep_on", fresh=True, started=str(started))
+        fleet.begun(client, offer, started)
         (fresh,) = [one for one in runner.children() if "unstuck.tasks.runner.fresh" in " ".join(one.cmdline())]
         fresh.send_signal(signal.SIGKILL)
-        assert fleet.outcome(client, hint, 20).kind is OutcomeKind.LOST
-        assert pid(client, offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid
+        assert fleet.outcome(client, offer, 20).kind is OutcomeKind.LOST
+        assert pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid
 
 
 def test_a_fresh_runner_that_dies_while_its_watchdog_starts_is_reported_lost_at_once(
@@ -71,10 +71,10 @@ def test_a_fresh_runner_that_dies_while_its_watchdog_starts_is_reported_lost_at_
     environ = {"UNSTUCK_LEASE_TTL": "60s", "UNSTUCK_LEASE_RENEW": "100ms"}
     with fleet.worker(redis_server.url, tmp_path, environ=environ) as worker:
         (runner,) = worker.runners
-        assert pid(client, offer(client, tmp_path, "first", "my_pid", fresh=False)) == runner.pid
-        hint = offer(client, tmp_path, "job", "die_at_once", fresh=True)
-        assert fleet.outcome(client, hint, 30).kind is OutcomeKind.LOST
-        assert pid(client, offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid, worker.story()
+        assert pid(client, make_offer(client, tmp_path, "first", "my_pid", fresh=False)) == runner.pid
+        offer = make_offer(client, tmp_path, "job", "die_at_once", fresh=True)
+        assert fleet.outcome(client, offer, 30).kind is OutcomeKind.LOST
+        assert pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid, worker.story()
 
 
 def test_a_fresh_runner_that_hangs_in_its_end_is_ended_and_the_runner_above_goes_on(
@@ -82,9 +82,9 @@ def test_a_fresh_runner_that_hangs_in_its_end_is_ended_and_the_runner_above_goes
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, environ={"UNSTUCK_SESSION_TIMEOUT": "2s"}) as worker:
         (runner,) = worker.runners
-        hint = offer(client, tmp_path, "job", "a_log_that_cannot_be_closed", fresh=True)
-        assert fleet.outcome(client, hint, 30).kind is OutcomeKind.SUCCEEDED
-        assert pid(client, offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid, worker.story()
+        offer = make_offer(client, tmp_path, "job", "a_log_that_cannot_be_closed", fresh=True)
+        assert fleet.outcome(client, offer, 30).kind is OutcomeKind.SUCCEEDED
+        assert pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid, worker.story()
 
 
 def test_a_fresh_runner_that_cannot_be_started_is_charged_to_nobody_else(
@@ -93,11 +93,11 @@ def test_a_fresh_runner_that_cannot_be_started_is_charged_to_nobody_else(
     from tests.support.runner import single_runner
 
     spec = {"name": "g", "spark": False, "fresh": True, "steps": [{"python": "fleet_steps:my_pid"}]}
-    hint = fleet.offer(client, tmp_path / "warehouse", "job", spec, send=False)
+    offer = fleet.make_offer(client, tmp_path / "warehouse", "job", spec, send=False)
     broken = "runner.replace = lambda: None\nimport os; os.environ['PYTHONHOME'] = '/nowhere'\n"
-    with single_runner(redis_server.url, tmp_path, hint, prepared=broken) as runner:
+    with single_runner(redis_server.url, tmp_path, offer, prepared=broken) as runner:
         assert runner.said() == ["lost APPLIED"]
-    outcome = fleet.outcome(client, hint, 0)
+    outcome = fleet.outcome(client, offer, 0)
     assert outcome.failure is not None
     assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "NOT_BEGUN")
     assert "did nothing" in outcome.failure.text

@@ -17,7 +17,7 @@ from tests.support.runner import single_runner
 from tests.support.servers import RedisServer
 from tests.support.steps.fleet_steps import hang
 from unstuck.tasks.protocol.report import Failure, OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Marker, write_marker
 
@@ -50,15 +50,15 @@ runner.driver = Driver()
 CANNOT_BE_LEFT = DRIVER.replace("{leave}", "time.sleep(600)")
 
 
-def offer(store: redis.Redis, folder: Path, step: str = "my_pid", **more: Any) -> Hint:
+def make_offer(store: redis.Redis, folder: Path, step: str = "my_pid", **more: Any) -> Offer:
     spec = {"name": "g", "spark": False, "steps": [{"python": f"fleet_steps:{step}", "params": more.pop("given", {})}]}
-    return fleet.offer(store, folder / "warehouse", "job", spec, send=False, **more)
+    return fleet.make_offer(store, folder / "warehouse", "job", spec, send=False, **more)
 
 
-def hung(store: redis.Redis, server: RedisServer, folder: Path, hint: Hint) -> Failure:
+def hung(store: redis.Redis, server: RedisServer, folder: Path, offer: Offer) -> Failure:
     """What is on the record of an attempt that hung: its watchdog has said it, and has killed its runner."""
-    with single_runner(server.url, folder, hint, environ=SOON) as runner:
-        outcome = fleet.outcome(store, hint, 60)
+    with single_runner(server.url, folder, offer, environ=SOON) as runner:
+        outcome = fleet.outcome(store, offer, 60)
         assert outcome.kind is OutcomeKind.FAILED, outcome
         assert runner.process.wait() < 0, "it was killed"
     assert outcome.failure is not None
@@ -71,42 +71,42 @@ def hung(store: redis.Redis, server: RedisServer, folder: Path, hint: Hint) -> F
 def test_a_warehouse_that_hangs_when_it_is_opened_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = offer(client, tmp_path)
+    offer = make_offer(client, tmp_path)
     hang(tmp_path / "warehouse" / "_warehouse_id")
-    assert hung(client, redis_server, tmp_path, hint).text.startswith("opening")
+    assert hung(client, redis_server, tmp_path, offer).text.startswith("opening")
 
 
 def test_a_warehouse_that_hangs_when_an_input_is_read_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = offer(client, tmp_path, inputs={"a": ["_staging/job/a/1-n-c"]})
+    offer = make_offer(client, tmp_path, inputs={"a": ["_staging/job/a/1-n-c"]})
     (tmp_path / "warehouse" / "_staging/job/a/1-n-c").mkdir(parents=True)
     hang(tmp_path / "warehouse" / "_staging/job/a/1-n-c/_marker.json")
-    assert hung(client, redis_server, tmp_path, hint).text.startswith("reading what the group needs")
+    assert hung(client, redis_server, tmp_path, offer).text.startswith("reading what the group needs")
 
 
 def test_a_warehouse_that_hangs_when_the_marker_is_written_ends_the_attempt_though_its_log_hangs_too(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = offer(client, tmp_path, "warehouse_hangs", given={"warehouse": str(tmp_path / "warehouse")})
-    assert hung(client, redis_server, tmp_path, hint).text.startswith("writing the marker")
+    offer = make_offer(client, tmp_path, "warehouse_hangs", given={"warehouse": str(tmp_path / "warehouse")})
+    assert hung(client, redis_server, tmp_path, offer).text.startswith("writing the marker")
 
 
 def test_a_warehouse_that_hangs_after_a_failure_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     given = {"warehouse": str(tmp_path / "warehouse"), "then": "fail"}
-    hint = offer(client, tmp_path, "warehouse_hangs", given=given)
-    said = hung(client, redis_server, tmp_path, hint).text
+    offer = make_offer(client, tmp_path, "warehouse_hangs", given=given)
+    said = hung(client, redis_server, tmp_path, offer).text
     assert said.startswith("looking, after it failed with UNRECOVERABLE (no use trying again), for the warehouse ")
 
 
 def test_a_log_that_hangs_when_a_failure_is_written_into_it_does_not_hide_the_failure(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = offer(client, tmp_path, "boom")
-    with single_runner(redis_server.url, tmp_path, hint, prepared=LOG_THAT_HANGS, environ=SOON) as runner:
-        failure = fleet.outcome(client, hint, 60).failure
+    offer = make_offer(client, tmp_path, "boom")
+    with single_runner(redis_server.url, tmp_path, offer, prepared=LOG_THAT_HANGS, environ=SOON) as runner:
+        failure = fleet.outcome(client, offer, 60).failure
         assert runner.said() == ["replaced", "failed APPLIED"]
     assert failure is not None
     assert failure.code == "STEP_FAILED"
@@ -118,7 +118,7 @@ def test_a_warehouse_that_is_slow_and_answers_is_no_hang(
 ) -> None:
     """Many answers take longer together than one may: a join of a wide fork on an object store."""
     folders = [f"_staging/job/a/{n}-n-c" for n in range(1, 21)]
-    hint = offer(client, tmp_path, inputs={"a": folders})
+    offer = make_offer(client, tmp_path, inputs={"a": folders})
     files = Files(str(tmp_path / "warehouse"))
     for folder in folders:
         write_marker(files, folder, Marker(f"job/a/{folder}", "f", {}, {}, {}, 0.0))
@@ -128,13 +128,13 @@ from pathlib import Path
 fast = Path.read_bytes
 Path.read_bytes = lambda path: (time.sleep(0.15), fast(path))[1]
 """
-    with single_runner(redis_server.url, tmp_path, hint, prepared=slow, environ=SOON) as runner:
+    with single_runner(redis_server.url, tmp_path, offer, prepared=slow, environ=SOON) as runner:
         assert runner.said() == ["succeeded APPLIED"]
 
 
-def with_session(store: redis.Redis, folder: Path, step: str) -> Hint:
+def with_session(store: redis.Redis, folder: Path, step: str) -> Offer:
     spec = {"name": "g", "retry": {"max": 0}, "steps": [{"python": f"fleet_steps:{step}"}]}
-    return fleet.offer(store, folder / "warehouse", "job", spec, send=False)
+    return fleet.make_offer(store, folder / "warehouse", "job", spec, send=False)
 
 
 def log_of(folder: Path) -> str:
@@ -146,10 +146,10 @@ def log_of(folder: Path) -> str:
 def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_and_ends_its_runner(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, step: str, said: Sequence[str]
 ) -> None:
-    hint = with_session(client, tmp_path, step)
+    offer = with_session(client, tmp_path, step)
     environ = {"UNSTUCK_SESSION_TIMEOUT": "1s"}
-    with single_runner(redis_server.url, tmp_path, hint, prepared=CANNOT_BE_LEFT, environ=environ) as runner:
-        outcome = fleet.outcome(client, hint, 60)
+    with single_runner(redis_server.url, tmp_path, offer, prepared=CANNOT_BE_LEFT, environ=environ) as runner:
+        outcome = fleet.outcome(client, offer, 60)
         assert runner.process.wait() < 0, "it was killed"
     assert outcome.kind is (OutcomeKind.FAILED if said else OutcomeKind.SUCCEEDED)
     failure = outcome.failure
@@ -163,18 +163,18 @@ def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_
 def test_a_session_that_takes_longer_to_be_left_than_the_grace_and_less_than_its_own_time_is_left(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = with_session(client, tmp_path, "my_pid")
+    offer = with_session(client, tmp_path, "my_pid")
     slow = DRIVER.replace("{leave}", "time.sleep(1.5)")
-    with single_runner(redis_server.url, tmp_path, hint, prepared=slow) as runner:
+    with single_runner(redis_server.url, tmp_path, offer, prepared=slow) as runner:
         assert runner.said() == ["succeeded APPLIED"]
 
 
 def test_what_is_raised_when_the_session_is_left_ends_neither_the_runner_nor_its_task(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = with_session(client, tmp_path, "my_pid")
+    offer = with_session(client, tmp_path, "my_pid")
     broken = DRIVER.replace("{leave}", "raise SystemExit('the JVM has died')")
     broken += "runner.replace = lambda: print('replaced')"
-    with single_runner(redis_server.url, tmp_path, hint, prepared=broken) as runner:
+    with single_runner(redis_server.url, tmp_path, offer, prepared=broken) as runner:
         assert runner.said() == ["replaced", "succeeded APPLIED"]
     assert "the JVM has died" in log_of(tmp_path)

@@ -14,8 +14,8 @@ from tests.support import fleet
 from tests.support.runner import single_runner
 from tests.support.servers import RedisServer, wait_until
 from tests.support.steps import child_steps
-from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Offer
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,23 @@ def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
         yield client
 
 
-def offer(store: redis.Redis, home: Path, *steps: dict[str, object]) -> Hint:
+def make_offer(store: redis.Redis, home: Path, *steps: dict[str, object]) -> Offer:
     last = {"python": "child_steps:last", "params": {"ends": str(home / "ends")}}
     group = {"name": "g", "spark": False, "queue": "leaving", "steps": [*steps, last]}
-    return fleet.offer(store, home / "warehouse", f"job-{os.urandom(4).hex()}", group)
+    return fleet.make_offer(store, home / "warehouse", f"job-{os.urandom(4).hex()}", group)
+
+
+def ended(store: redis.Redis, offer: Offer, timeout: float = 20) -> Outcome:
+    """The outcome. A runner that is to be replaced takes nothing; the wake-up that came to it is sent again."""
+
+    def done() -> bool:
+        record = fleet.attempt(store, offer)
+        if not record.get("claimant"):
+            fleet.ring(store, offer, "leaving")
+        return "outcome" in record
+
+    wait_until(done, timeout, f"the outcome of {offer}", every=1.0)
+    return fleet.outcome(store, offer, 0)
 
 
 def batched(ways: Sequence[str], size: int) -> list[tuple[str, ...]]:
@@ -59,17 +72,17 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
         folder.mkdir()
     # When: all of them run, four in one attempt, and the late one alone, in a runner that stays and is idle then.
     ways = [way for way in child_steps.WAYS if way != child_steps.LATER]
-    hints = {}
+    offers = {}
     for together in (*batched(ways, 4), (child_steps.LATER,)):
         steps = [
             {"python": "child_steps:leave", "params": {"way": way, "folder": str(folders[way])}} for way in together
         ]
         if together == (child_steps.LATER,):
-            for one in hints.values():
+            for one in offers.values():
                 fleet.outcome(store, one, 120)
-        hints[together] = offer(store, tmp_path, *steps)
-    for together, hint in hints.items():
-        found = fleet.outcome(store, hint)
+        offers[together] = make_offer(store, tmp_path, *steps)
+    for together, offer in offers.items():
+        found = fleet.outcome(store, offer)
         assert found.kind is OutcomeKind.SUCCEEDED, f"{together}: {found}"  # it counts, whatever it left
     # Then: each has started a process, and none lives on.
     for way, folder in folders.items():
@@ -85,9 +98,9 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
     wait_until(lambda: all_are_ours(worker), 30, "two runners with their watchdogs, and nothing else")
     # And: each attempt was one, with one word on how it ended.
     said = [(report["token"].rpartition("/")[0], report["kind"]) for report in fleet.reports(store)]
-    for together, hint in hints.items():
-        assert [kind for token, kind in said if token == str(hint)] == ["claimed", "succeeded"], together
-    assert sorted((tmp_path / "ends").read_text().split()) == sorted(map(str, hints.values()))
+    for together, offer in offers.items():
+        assert [kind for token, kind in said if token == str(offer)] == ["claimed", "succeeded"], together
+    assert sorted((tmp_path / "ends").read_text().split()) == sorted(map(str, offers.values()))
     assert "WorkerLostError" not in worker.text()
 
 
@@ -96,8 +109,8 @@ def test_what_a_killed_runner_had_just_started_is_ended_as_well(
 ) -> None:
     started = tmp_path / "started"
     started.mkdir()
-    hint = offer(store, tmp_path, {"python": "child_steps:start_and_die", "params": {"folder": str(started)}})
-    assert fleet.outcome(store, hint, 30).kind is OutcomeKind.LOST
+    offer = make_offer(store, tmp_path, {"python": "child_steps:start_and_die", "params": {"folder": str(started)}})
+    assert ended(store, offer, 30).kind is OutcomeKind.LOST
     assert len([*started.iterdir()]) == 2
     wait_until(lambda: not living(started), 30, "both to be gone")
     wait_until(lambda: all_are_ours(worker), 30, "two runners with their watchdogs, and nothing else")
@@ -110,8 +123,8 @@ def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
     folder = tmp_path / "started"
     folder.mkdir()
     steps = [{"python": "child_steps:leave", "params": {"way": "a daemon", "folder": str(folder)}}]
-    hint = fleet.offer(store, tmp_path / "w", "alone", {"name": "g", "spark": False, "steps": steps}, send=False)
-    with single_runner(redis_server.url, tmp_path, hint) as runner:
+    offer = fleet.make_offer(store, tmp_path / "w", "alone", {"name": "g", "spark": False, "steps": steps}, send=False)
+    with single_runner(redis_server.url, tmp_path, offer) as runner:
         assert runner.said() == ["succeeded APPLIED"]
     (daemon,) = folder.iterdir()
     assert fleet.gone(int(daemon.name))
@@ -122,8 +135,8 @@ def test_a_fork_while_the_module_of_a_step_is_imported_becomes_no_second_runner(
     store: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     steps = ("forks_at_import:done", "fleet_steps:my_pid", "fleet_steps:my_pid")
-    hints = [
-        fleet.offer(
+    offers = [
+        fleet.make_offer(
             store,
             tmp_path / "w",
             f"job-{os.urandom(4).hex()}",
@@ -132,19 +145,19 @@ def test_a_fork_while_the_module_of_a_step_is_imported_becomes_no_second_runner(
         )
         for step in steps
     ]
-    with single_runner(redis_server.url, tmp_path, *hints) as runner:
+    with single_runner(redis_server.url, tmp_path, *offers) as runner:
         assert runner.said() == ["succeeded APPLIED"] * 3
-    assert len({fleet.outcome(store, hint).results["pid"] for hint in hints}) == 1
+    assert len({fleet.outcome(store, offer).results["pid"] for offer in offers}) == 1
     said = [(report["token"].rpartition("/")[0], report["kind"]) for report in fleet.reports(store)]
-    for hint in hints:
-        assert [kind for token, kind in said if token == str(hint)] == ["claimed", "succeeded"]
+    for offer in offers:
+        assert [kind for token, kind in said if token == str(offer)] == ["claimed", "succeeded"]
 
 
 def test_a_fork_that_comes_back_from_its_step_ends_with_the_code_of_a_program(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:
-    hint = offer(store, tmp_path, {"python": "child_steps:codes", "params": {"folder": str(tmp_path)}})
-    found = fleet.outcome(store, hint)
+    offer = make_offer(store, tmp_path, {"python": "child_steps:codes", "params": {"folder": str(tmp_path)}})
+    found = ended(store, offer)
     assert found.kind is OutcomeKind.SUCCEEDED, found
     assert found.results == {"returns": 0, "raises": 1, "exits": 3}
     assert "RuntimeError: the child fails" in worker.text()

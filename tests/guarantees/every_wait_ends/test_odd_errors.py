@@ -12,7 +12,7 @@ from tests.support import fleet
 from tests.support.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Failure, OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 SOON = (
     "from unstuck.tasks.protocol import failure; from unstuck.tasks.runner import attempt; "
@@ -21,14 +21,14 @@ SOON = (
 REPLACED = SOON + "runner.replace = lambda: print('replaced')\n"
 
 
-def offer(store: redis.Redis, folder: Path, step: str, job: str = "job", **params: Any) -> Hint:
+def make_offer(store: redis.Redis, folder: Path, step: str, job: str = "job", **params: Any) -> Offer:
     step_of = {"python": f"odd_errors:{step}", "params": params}
     spec = {"name": "g", "spark": False, "timeout": "60s", "steps": [step_of]}
-    return fleet.offer(store, folder / "warehouse", job, spec, send=False)
+    return fleet.make_offer(store, folder / "warehouse", job, spec, send=False)
 
 
-def failure_of(store: redis.Redis, hint: Hint) -> Failure:
-    outcome = fleet.outcome(store, hint, 30)
+def failure_of(store: redis.Redis, offer: Offer) -> Failure:
+    outcome = fleet.outcome(store, offer, 30)
     assert outcome.kind is OutcomeKind.FAILED, outcome
     assert outcome.failure is not None
     assert outcome.failure.code == "STEP_FAILED"
@@ -38,9 +38,9 @@ def failure_of(store: redis.Redis, hint: Hint) -> Failure:
 def test_an_error_whose_text_never_comes_ends_its_attempt_under_its_name_and_its_runner(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = offer(client, tmp_path, "text_blocks")
-    with single_runner(redis_server.url, tmp_path, hint, prepared=REPLACED) as runner:
-        failure = failure_of(client, hint)
+    offer = make_offer(client, tmp_path, "text_blocks")
+    with single_runner(redis_server.url, tmp_path, offer, prepared=REPLACED) as runner:
+        failure = failure_of(client, offer)
         assert runner.said() == ["replaced", "failed APPLIED"]
     assert failure.text == "Silent: its text could not be made within 0.5s"
     assert "in text_blocks" in failure.traceback
@@ -49,9 +49,9 @@ def test_an_error_whose_text_never_comes_ends_its_attempt_under_its_name_and_its
 def test_an_error_whose_text_lets_nobody_else_speak_ends_its_attempt_under_its_name(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    hint = offer(client, tmp_path, "text_holds_the_gil")
-    with single_runner(redis_server.url, tmp_path, hint, prepared=SOON) as runner:
-        failure = failure_of(client, hint)
+    offer = make_offer(client, tmp_path, "text_holds_the_gil")
+    with single_runner(redis_server.url, tmp_path, offer, prepared=SOON) as runner:
+        failure = failure_of(client, offer)
         assert runner.process.wait() < 0, "it was killed"
     assert failure.text.startswith("Hog: its text could not be made within ")
 
@@ -66,13 +66,13 @@ ASKED = (
 def test_an_error_that_raises_where_it_is_asked_something_ends_its_attempt_under_its_name(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, kind: str
 ) -> None:
-    hints = [offer(client, tmp_path, "raises_where", job=name.strip("_"), name=name, kind=kind) for name in ASKED]
-    with single_runner(redis_server.url, tmp_path, *hints) as runner:
+    offers = [make_offer(client, tmp_path, "raises_where", job=name.strip("_"), name=name, kind=kind) for name in ASKED]
+    with single_runner(redis_server.url, tmp_path, *offers) as runner:
         assert runner.said() == ["failed APPLIED"] * len(ASKED)
-    for hint in hints:
-        failure = failure_of(client, hint)
-        text = f"(it has no text: asking for it raised {kind})" if hint.job == "str" else "the true error"
+    for offer in offers:
+        failure = failure_of(client, offer)
+        text = f"(it has no text: asking for it raised {kind})" if offer.job == "str" else "the true error"
         assert failure.text == f"Odd: {text}"
         assert "in raises_where" in failure.traceback
-        (log,) = (tmp_path / "warehouse").glob(f"_staging/{hint.job}/g/*.log")
+        (log,) = (tmp_path / "warehouse").glob(f"_staging/{offer.job}/g/*.log")
         assert "in raises_where" in log.read_text()

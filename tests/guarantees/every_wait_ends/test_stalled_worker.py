@@ -23,7 +23,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.celery_app import celery_app
 
@@ -43,29 +43,32 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
 ) -> None:
     """Celery's connection stays open and carries nothing any more, as behind a firewall that forgot it."""
 
-    def offer(name: str, step: str, **params: Any) -> Hint:
+    def make_offer(name: str, step: str, **params: Any) -> Offer:
         steps = [{"python": f"fleet_steps:{step}", "params": params}]
-        return fleet.offer(client, tmp_path / "w", name, {"name": "g", "spark": False, "queue": QUEUE, "steps": steps})
+        return fleet.make_offer(
+            client, tmp_path / "w", name, {"name": "g", "spark": False, "queue": QUEUE, "steps": steps}
+        )
 
     environ = {"UNSTUCK_STALLED_AFTER": f"{STALLED_AFTER}s", "UNSTUCK_DRAIN_GRACE": "500ms"}
     with fleet.worker(proxy.url, tmp_path, queues=QUEUE, concurrency=2, environ=environ) as worker:
         # Given: both runners busy, and a queue that is not empty, for more than twice the time.
-        held = offer("held", "wait_for_cancel")
-        busy = offer("busy", "until", path=str(tmp_path / "gate"))
-        for hint in (held, busy):
-            fleet.claimed(client, hint)
-        waits = offer("waits", "my_pid")
+        held = make_offer("held", "wait_for_cancel")
+        busy = make_offer("busy", "until", path=str(tmp_path / "gate"))
+        for offer in (held, busy):
+            fleet.claimed(client, offer)
+        waits = make_offer("waits", "my_pid")
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 2.5 * STALLED_AFTER or worker.process.poll() is not None, 30)
         assert worker.process.poll() is None, worker.text()[-2000:]
         assert client.llen(fleet.KEYS.queue(QUEUE)) == 1
         (tmp_path / "gate").touch()
         assert fleet.outcome(client, waits).kind is OutcomeKind.SUCCEEDED
+        wait_until(lambda: worker.text().count("] succeeded in ") == 2, 20, "that runner to take nothing by itself")
 
         # When: one runner is idle, and what Celery listens on is dead without having been closed.
         assert proxy.mute(b"BRPOP") >= 1
-        lost = offer("lost", "my_pid")
-        fleet.send_hint(client, lost, QUEUE)  # as a coordinator does: the dead connection may have popped the first
+        lost = make_offer("lost", "my_pid")
+        fleet.ring(client, lost, QUEUE)  # as a sweep does: the dead connection may have popped the first wake-up
 
         # Then: the worker ends, so that its supervisor sees that it has to start another, and nothing is lost.
         code = worker.process.wait()
@@ -93,11 +96,13 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
     app = celery_app("people", (QUEUE,), Settings(redis_url=redis_server.url))
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ, arguments=["-I", "hanging"]) as worker:
         # Given: a runner at work, and a main process that hangs.
-        works = fleet.offer(client, tmp_path / "w", "works", {**group, "steps": [gate]})
+        works = fleet.make_offer(client, tmp_path / "w", "works", {**group, "steps": [gate]})
         fleet.claimed(client, works)
         app.control.broadcast("hang")
-        waits = fleet.offer(client, tmp_path / "w", "waits", {**group, "steps": [{"python": "fleet_steps:my_pid"}]})
-        fleet.send_hint(client, waits, QUEUE)  # what it was asking for may have got the first
+        waits = fleet.make_offer(
+            client, tmp_path / "w", "waits", {**group, "steps": [{"python": "fleet_steps:my_pid"}]}
+        )
+        fleet.ring(client, waits, QUEUE)  # what it was asking for may have got the first wake-up
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 2.5 * STALLED_AFTER or worker.process.poll() is not None, 30)
         assert worker.process.poll() is None, "what runs is not given up"
@@ -129,14 +134,14 @@ def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_th
         wait_until(lambda: coordinator.client.fleet().runners, 10, "the runner to be shown")
         listen("cancel_consumer")
         group = {"name": "g", "spark": False, "queue": QUEUE, "steps": [{"python": "fleet_steps:my_pid"}]}
-        for name in ("a", "b", "c"):  # what it was asking for may have got the first
-            hint = fleet.offer(coordinator.redis, tmp_path / "w", name, group)
+        for name in ("a", "b", "c"):  # what it was asking for may have got the first wake-up
+            offer = fleet.make_offer(coordinator.redis, tmp_path / "w", name, group)
         assert queues("1m")["level"] == "ok", "they came just now"
         found = wait_until(lambda: (now := queues("1s"))["level"] == "problem" and now, 20, "the doctor to see it")
         assert f"on queue {QUEUE}, the oldest for" in found["text"]
         assert f":{worker.process.pid}" in found["text"]
         assert "restart that worker" in found["cure"]
         listen("add_consumer")
-        fleet.outcome(coordinator.redis, hint)
+        fleet.outcome(coordinator.redis, offer)
         assert queues("1s")["level"] == "ok"
     app.close()

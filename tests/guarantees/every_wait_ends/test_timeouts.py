@@ -70,7 +70,8 @@ def interfere(coordinator: Coordinator, with_what: Callable[[], object]) -> list
 def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_do(quick: Coordinator) -> None:
     job = quick.submit(group("a", queue="heavy", queue_timeout="1s"), group("b", "a"))
     quick.read()
-    (hint,) = quick.hints()
+    (offer,) = quick.offers()
+    sweep_until(quick, quick.offers, "the lost offer to be made again, which does not begin its time anew")
     sweep_until(quick, lambda: quick.status(job).terminal, "the job to be given up")
     view = quick.show(job)
     assert (view.job.status, view.due) == (Status.FAILED, None)
@@ -80,8 +81,8 @@ def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_
     assert record.reason is not None
     assert (record.reason.code, record.epoch, record.failures) == ("QUEUE_TIMEOUT", 1, 0)
     assert record.since - view.job.submitted_at >= 1.0
-    assert quick.sent, "the hint was sent again meanwhile, and that did not begin its time anew"
-    assert quick.claim(hint).answer == "STALE", "a worker that comes now runs nothing of a job that has ended"
+    assert not quick.sent
+    assert quick.claim(offer).answer == "REFUSED", "a worker that comes now runs nothing of a job that has ended"
     assert quick.events(job, "a") == ["QUEUED", "FAILED"]
 
 
@@ -89,12 +90,12 @@ def test_a_claim_between_load_and_commit_wins_over_the_queue_timeout(quick: Coor
     """What was concluded from absence is checked again inside the commit."""
     job = quick.submit(group("a", queue_timeout=SOON))
     quick.read()
-    (hint,) = quick.hints()
-    answers = interfere(quick, lambda: quick.claim(hint))
+    (offer,) = quick.offers()
+    answers = interfere(quick, lambda: quick.claim(offer))
     sweep_until(quick, lambda: answers, "the group to be given up")
     assert answers == [CommitAnswer.GUARDED]
     assert quick.status(job) is Status.RUNNING
-    assert quick.finish(hint.held_by("runner1")) == "APPLIED"
+    assert quick.finish(offer.held_by("runner1")) == "APPLIED"
     quick.read()
     assert quick.status(job) is Status.FINISHED
     assert quick.events(job, "a") == ["QUEUED", "RUNNING", "SUCCEEDED"], "no trace of what was refused"
@@ -103,10 +104,10 @@ def test_a_claim_between_load_and_commit_wins_over_the_queue_timeout(quick: Coor
 def test_a_claim_after_the_queue_timeout_is_refused_also_while_the_job_goes_on(quick: Coordinator) -> None:
     job = quick.submit(group("a", queue_timeout=SOON), group("b"), on_failure="finish_others")
     quick.read()
-    hints = {hint.group: hint for hint in quick.hints()}
-    quick.claim(hints["b"])
+    offers = {offer.group: offer for offer in quick.offers()}
+    quick.claim(offers["b"])
     sweep_until(quick, lambda: "FAILED" in quick.events(job, "a"), "the group to be given up")
-    assert quick.claim(hints["a"], "late").answer == "STALE"
+    assert quick.claim(offers["a"], "late").answer == "REFUSED"
     assert quick.events(job, "a") == ["QUEUED", "FAILED"]
 
 
@@ -137,7 +138,7 @@ def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_re
     wait_until(lambda: grace_is_over(coordinator), 10, "the first grace to end")
     job, other = (coordinator.submit(group("a", queue_timeout="1s"), group("b", "a"), name=name) for name in "12")
     coordinator.read()
-    (old,) = coordinator.hints(job)
+    (old,) = coordinator.offers(job)
     if first == "pause":
         coordinator.client.pause(job)
     begun = coordinator.show(job).at
@@ -150,15 +151,15 @@ def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_re
 
     assert coordinator.status(other) is Status.FAILED, "nobody paused this one; if it goes on, the test proves nothing"
     assert coordinator.status(job) is Status.PAUSED
-    assert not coordinator.hints(job), "no further attempt"
+    assert not coordinator.offers(job), "no further attempt"
     reason = coordinator.show(job).groups[0].members[0].record.reason
     assert reason is not None
     assert reason.code == "USER_PAUSED"
 
     assert coordinator.client.resume(job).answer == "DONE"
     coordinator.read()
-    (again,) = coordinator.hints(job)
-    assert (again.epoch, coordinator.claim(old).answer) == (2, "STALE")
+    (again,) = coordinator.offers(job)
+    assert (again.epoch, coordinator.claim(old).answer) == (2, "REFUSED")
     assert coordinator.claim(again).answer == "CLAIMED", "its time in the queue is counted anew"
     assert "FAILED" not in coordinator.events(job, "a")
 
@@ -181,17 +182,17 @@ def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_n
     coordinator = make_coordinator(sweep_every=0.1)
     job = coordinator.submit(group("a"), group("b", "a"), timeout="500ms")
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
     coordinator.read()
-    token = hint.held_by("runner1")
+    token = offer.held_by("runner1")
     sweep_until(coordinator, lambda: coordinator.status(job).terminal, "the job to be given up")
     view = coordinator.show(job)
     assert view.job.reason is not None
     assert (view.job.status, view.job.reason.code, view.due) == (Status.FAILED, "JOB_TIMEOUT", None)
     assert view.job.ended_at - view.job.started_at >= 0.5
     assert coordinator.lease.renew(token, "host") == "STALE", "its watchdog ends it at the next renewal"
-    assert coordinator.finish(token, staged(coordinator, hint, "data")) == "STALE"
+    assert coordinator.finish(token, staged(coordinator, offer, "data")) == "STALE"
     coordinator.read()
     after = coordinator.show(job)
     assert after.job == view.job
@@ -206,9 +207,9 @@ def test_a_retry_does_not_begin_the_jobs_time_anew(make_coordinator: Callable[..
     coordinator.read()
 
     def tried() -> bool:
-        for hint in coordinator.hints():
-            if coordinator.claim(hint).answer == "CLAIMED":
-                coordinator.finish(hint.held_by("runner1"), failed())
+        for offer in coordinator.offers():
+            if coordinator.claim(offer).answer == "CLAIMED":
+                coordinator.finish(offer.held_by("runner1"), failed())
         coordinator.read()
         return coordinator.status(job).terminal
 
@@ -226,12 +227,12 @@ def test_the_time_that_a_job_stood_paused_does_not_count(
     coordinator = make_coordinator(sweep_every=0.1)
     job = coordinator.submit(group("a"), group("b", "a"), timeout="3s")
     coordinator.read()
-    coordinator.work(coordinator.hints()[0])
+    coordinator.work(coordinator.offers()[0])
     coordinator.read()
     if how == "pause":
         coordinator.client.pause(job)
         coordinator.read()
-        coordinator.hints()  # what the pause took back
+        coordinator.offers()  # what the pause took back
     else:
         coordinator.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", coordinator.show(job).at)
     assert coordinator.status(job) is Status.PAUSED
@@ -250,15 +251,15 @@ def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(
     coordinator = make_coordinator(sweep_every=0.1)
     job = coordinator.submit(group("a"), group("b", "a"), timeout="2s")
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
     coordinator.read()
     coordinator.client.stop(job)
     coordinator.read()
     assert coordinator.status(job) is Status.STOPPING
     sweep_until(coordinator, lambda: coordinator.status(job).terminal, "the job to be stopped")
     assert coordinator.status(job) is Status.STOPPED
-    assert coordinator.finish(hint.held_by("runner1")) == "STALE"
+    assert coordinator.finish(offer.held_by("runner1")) == "STALE"
 
 
 # ---- a step ----------------------------------------------------------------------------------------------------
@@ -282,8 +283,8 @@ def test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in
             redis.Redis.from_url(server.url, decode_responses=True) as store,
             fleet.worker(server.url, tmp_path) as worker,
         ):
-            hint = fleet.offer(store, tmp_path / "w", "hangs", spec)
-            runner = fleet.runner_of(store, hint)
+            offer = fleet.make_offer(store, tmp_path / "w", "hangs", spec)
+            runner = fleet.runner_of(store, offer)
             wait_until(lambda: started.exists() and started.read_text(), 20, "the step to run")
             assert server.process is not None
             if trouble == "cut":
@@ -293,12 +294,12 @@ def test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in
             wait_until(lambda: fleet.gone(runner.pid), 30, "the runner to be ended")
             wait_until(lambda: fleet.gone(int(started.read_text())), 20, "the step's own child to be gone")
             server.process.send_signal(signal.SIGCONT)
-            outcome = fleet.outcome(store, hint, 30)
+            outcome = fleet.outcome(store, offer, 30)
             assert outcome.kind is OutcomeKind.FAILED, outcome
             assert outcome.failure is not None
             assert (outcome.failure.code, outcome.failure.recoverable) == ("STEP_TIMEOUT", True)
             assert outcome.failure.text.startswith("step 2 of 2 (sleep_on) ran longer than its timeout of 2s")
-            after = fleet.offer(store, tmp_path / "w", "after", {**spec, "steps": steps[:1]})
+            after = fleet.make_offer(store, tmp_path / "w", "after", {**spec, "steps": steps[:1]})
             assert fleet.outcome(store, after, 30).kind is OutcomeKind.SUCCEEDED, worker.text()[-2000:]
     finally:
         server.stop()
@@ -314,10 +315,10 @@ def test_a_polite_step_leaves_at_its_own_timeout_and_the_steps_before_it_did_not
         {"python": "fleet_steps:wait_for_cancel", "timeout": "500ms"},
     ]
     with fleet.worker(redis_server.url, tmp_path) as worker:
-        hint = fleet.offer(client, tmp_path / "w", "polite", {"name": "g", "spark": False, "steps": steps})
-        runner = fleet.runner_of(client, hint)
+        offer = fleet.make_offer(client, tmp_path / "w", "polite", {"name": "g", "spark": False, "steps": steps})
+        runner = fleet.runner_of(client, offer)
         path.touch()
-        failure = fleet.outcome(client, hint, 30).failure
+        failure = fleet.outcome(client, offer, 30).failure
         assert failure is not None
         assert failure.code == "STEP_TIMEOUT", failure
         assert failure.text.startswith("step 3 of 3 (wait_for_cancel) ran longer than its timeout of 0.5s")

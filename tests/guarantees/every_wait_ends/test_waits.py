@@ -43,7 +43,7 @@ def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_beh
 
     before = [moves for job, moves in sizes[: [job for job, _ in sizes].index(small)] if job == wide]
     assert sum(before) <= 3 * MAX_TRANSITIONS, "the small job has its turn although the wide one was submitted first"
-    assert coordinator.hints(small)
+    assert coordinator.offers(small)
 
     def queued() -> int:
         coordinator.consumer.step()
@@ -51,105 +51,105 @@ def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_beh
 
     wait_until(lambda: queued() == 10_000, 60, "all 10,000 to be queued")
     assert max(moves for _, moves in sizes) <= MAX_TRANSITIONS
-    assert len(set(coordinator.hints(wide))) == 10_000
+    assert len(set(coordinator.offers(wide))) == 10_000
     assert coordinator.redis.hlen(coordinator.keys.of(wide).attempts) == 10_000
 
 
-def test_a_lost_hint_on_a_queue_that_is_never_empty_is_sent_again_all_the_same(
+def test_a_lost_offer_on_a_ready_set_that_is_never_empty_is_made_again_all_the_same(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """The queue's length does not matter, only that nobody claimed in time."""
+    """The length of the ready set does not matter, only that nobody claimed in time."""
     coordinator = make_coordinator(dispatch_timeout=0.5)
     listening(coordinator, "light", 2)
-    coordinator.redis.rpush(coordinator.keys.queue("light"), *["somebody else's message"] * 500)
+    other = coordinator.submit(group("w", for_each={"n": list(range(60))}), name="other")
     job = coordinator.submit(group("w", for_each={"n": list(range(20))}))
     coordinator.read()
-    hints = coordinator.hints()
-    lost = hints.pop(3)
-    again: list[Any] = []
+    lost = coordinator.sent[3::7]
+    assert {offer.job for offer in lost} == {job, other}
+    coordinator.redis.zrem(coordinator.keys.ready("light"), *map(str, lost))
 
     def steady_stream() -> bool:
         coordinator.read()
         coordinator.sweep.run()
-        if hints and coordinator.claim(hint := hints.pop(0)).answer == "CLAIMED":  # a surplus copy costs one claim call
-            coordinator.finish(hint.held_by("runner1"))
-        for hint in coordinator.hints():
-            (again if hint == lost else hints).append(hint)
-        return bool(again)
+        standing = coordinator.sent
+        if len(standing) > 40:
+            coordinator.work(standing[0])
+        assert len(standing) > 30, "the ready set is never empty, or the test proves nothing"
+        return set(lost) <= set(standing)
 
-    wait_until(steady_stream, 10, "the lost hint to be sent again")
-    for hint in again[:1] + hints:
-        if coordinator.claim(hint).answer == "CLAIMED":
-            coordinator.finish(hint.held_by("runner1"))
+    wait_until(steady_stream, 10, "the lost offers to be made again")
     assert coordinator.drive(job) is Status.FINISHED
+    assert coordinator.drive(other) is Status.FINISHED
 
 
-def test_hints_sent_again_neither_flood_nor_starve(make_coordinator: Callable[..., Coordinator]) -> None:
-    """Rule 6: the oldest first, at most twice the slots that listen and at least 8, in one dispatch_timeout.
-
-    No hint is sent a third time while another of its job was not sent again, and no job keeps another from its turn.
-    """
-    coordinator = make_coordinator(dispatch_timeout=2.0)
-    coordinator.redis.rpush(
-        coordinator.keys.queue("light"), "somebody else's message"
-    )  # a queue that is not empty: nobody can say what was lost
-    old = coordinator.submit(group("w", for_each={"n": list(range(30))}), name="old")
-    coordinator.read()
-    first = coordinator.hints()
-    time_of_old = coordinator.show(old).at
-    new = coordinator.submit(group("w", for_each={"n": list(range(30))}), name="new")
-    coordinator.read()
-    second = coordinator.hints()
-
-    wait_until(lambda: coordinator.show(new).at > time_of_old + 2.5, 20, "all hints to be overdue")
-    coordinator.sweep.run()
-    sent = coordinator.hints()
-    assert len(sent) == 8, "nobody listens: 8 in all, for both jobs together"
-    assert set(sent) <= set(first), "of the job whose hints are the oldest"
-    coordinator.sweep.run()
-    assert not coordinator.hints(), "no more in this dispatch_timeout"
-
-    listening(coordinator, "light", 10)
-
-    def next_term() -> list[Any]:
-        coordinator.redis.zadd(coordinator.keys.due, {old: 0, new: 0})
-        coordinator.sweep.run()
-        return coordinator.hints()
-
-    terms = 0
-    while not {*first, *second} <= set(sent):
-        more = wait_until(next_term, 20, "the next dispatch_timeout", every=0.05)
-        assert len(more) <= 20
-        sent += more
-        terms += 1
-        assert terms <= 10, f"never sent again: {[str(hint) for hint in {*first, *second} - set(sent)]}"
-    for hints in (first, second):
-        again = [hint for hint in sent if hint in hints]
-        assert set(again[: len(hints)]) == set(hints), "each once before any other has its second turn"
-
-
-def test_hints_lost_with_the_whole_queue_are_all_sent_again_at_once(
+def test_offers_lost_with_the_whole_ready_set_are_all_made_again_and_each_once(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """On an empty queue there is nothing to pile up behind; what is overdue is lost."""
     coordinator = make_coordinator(dispatch_timeout=0.3)
     coordinator.submit(group("w", for_each={"n": list(range(60))}))
     coordinator.read()
-    lost = coordinator.hints()
+    lost = coordinator.sent
     assert len(lost) == 60
-    sent = wait_until(lambda: coordinator.sweep.run() and coordinator.hints(), 5, "the hints to be sent again")
+    coordinator.redis.delete(coordinator.keys.ready("light"))
+    sent = wait_until(lambda: coordinator.sweep.run() and coordinator.sent, 5, "the offers to be made again")
     assert sorted(map(str, sent)) == sorted(map(str, lost))
 
 
-def test_at_most_a_window_of_hints_is_unclaimed_per_job_and_queue(coordinator: Coordinator) -> None:
+def test_an_offer_that_stands_keeps_its_turn_however_often_it_is_made_again(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    """And no job keeps another from its turn."""
+    coordinator = make_coordinator(dispatch_timeout=0.2)
+    old, new = (coordinator.submit(group("w", for_each={"n": list(range(30))}), name=name) for name in ("old", "new"))
+    coordinator.read()
+    before = coordinator.sent
+    assert [offer.job for offer in before[:4]] in ([old, new] * 2, [new, old] * 2)
+    begun = coordinator.show(new).at
+    wait_until(lambda: coordinator.show(new).at > begun + 0.3, 10, "all offers to be made again")
+    for _ in range(3):
+        coordinator.redis.zadd(coordinator.keys.due, {old: 0, new: 0})
+        coordinator.sweep.run()
+    assert coordinator.sent == before
+
+
+def test_wake_ups_are_at_most_the_idle_runners_and_a_lost_one_is_sent_again_by_the_next_sweep(
+    coordinator: Coordinator,
+) -> None:
+    for number in range(3):
+        coordinator.note_runner(f"r{number}", heard=-3600, idle_since=1.0)
+    coordinator.note_runner("busy", heard=-3600)
+    coordinator.submit(group("w", for_each={"n": list(range(20))}))
+    coordinator.read()
+    assert coordinator.rung == {"light": 3}, "20 offers, and 3 runners that are idle"
+    coordinator.redis.rpush(coordinator.keys.queue("light"), "a wake-up", "a wake-up")  # one was lost
+    coordinator.rung.clear()
+    coordinator.sweep.run()
+    assert coordinator.rung == {"light": 1}
+    coordinator.redis.rpush(coordinator.keys.queue("light"), "a wake-up")
+    coordinator.rung.clear()
+    coordinator.sweep.run()
+    assert not coordinator.rung, "the wake-ups of all idle runners lie in the queue"
+
+
+def test_where_nobody_listens_one_wake_up_waits_for_whoever_comes(coordinator: Coordinator) -> None:
+    coordinator.submit(group("w", for_each={"n": list(range(20))}))
+    coordinator.read()
+    assert coordinator.rung == {"light": 1}
+    coordinator.redis.rpush(coordinator.keys.queue("light"), "a wake-up")
+    coordinator.rung.clear()
+    coordinator.sweep.run()
+    assert not coordinator.rung
+
+
+def test_at_most_a_window_of_offers_is_unclaimed_per_job_and_queue(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("w", for_each={"n": list(range(500))}))
     coordinator.read()
-    hints = coordinator.hints()
-    assert len(hints) == 64
-    for hint in hints[:10]:
-        coordinator.claim(hint)
+    offers = coordinator.offers()
+    assert len(offers) == 64
+    for offer in offers[:10]:
+        coordinator.claim(offer)
     coordinator.read()
-    assert len(coordinator.hints()) == 10, "a claim makes room for the next"
+    assert len(coordinator.offers()) == 10, "a claim makes room for the next"
     assert coordinator.status(job) is Status.RUNNING
 
 
@@ -161,8 +161,8 @@ def test_max_parallel_is_never_exceeded(coordinator: Coordinator) -> None:
         open_attempts = coordinator.redis.hlen(coordinator.keys.of(job).attempts)
         assert open_attempts <= 2
         seen = max(seen, open_attempts)
-        for hint in coordinator.hints():
-            coordinator.work(hint)
+        for offer in coordinator.offers():
+            coordinator.work(offer)
     assert seen == 2
     assert coordinator.status(job) is Status.FINISHED
 
@@ -183,7 +183,7 @@ def test_a_quorum_that_can_no_longer_be_reached_fails_at_once_with_its_reason(co
         join("j", "a", "b", "c", rule={"at_least": 3}),
     )
     coordinator.read()
-    a, b, _ = sorted(coordinator.hints(), key=lambda hint: hint.group)
+    a, b, _ = sorted(coordinator.offers(), key=lambda offer: offer.group)
     coordinator.work(a)
     coordinator.work(b, failed())
     coordinator.read()
@@ -228,11 +228,11 @@ def test_every_non_terminal_job_is_in_the_due_index(make_coordinator: Callable[.
         coordinator.submit(group("only", retry={"max": 3, "backoff": "1h"}), name="backoff"),
     ]
     coordinator.read()
-    for hint in coordinator.hints():
-        if hint.job == jobs[1]:
-            coordinator.claim(hint)
-        elif hint.job == jobs[2]:
-            coordinator.work(hint, failed())
+    for offer in coordinator.offers():
+        if offer.job == jobs[1]:
+            coordinator.claim(offer)
+        elif offer.job == jobs[2]:
+            coordinator.work(offer, failed())
     coordinator.read()
     assert [coordinator.status(job) for job in jobs] == [Status.PENDING, Status.RUNNING, Status.RETRYING]
     for job in jobs:

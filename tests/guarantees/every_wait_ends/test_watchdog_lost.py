@@ -22,7 +22,7 @@ def a_python(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_cannot_be_one_takes_no_hint(
+def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_cannot_be_one_takes_nothing(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """The virtual environment is rebuilt under the worker."""
@@ -32,11 +32,11 @@ def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_c
         fleet.worker(redis_server.url, tmp_path, queues="rebuilt", python=python) as worker,
     ):
 
-        def offer(job: str, step: str) -> fleet.Hint:
+        def make_offer(job: str, step: str) -> fleet.Offer:
             group = {"name": "g", "spark": False, "queue": "rebuilt", "steps": [{"python": f"fleet_steps:{step}"}]}
-            return fleet.offer(store, tmp_path / "w", job, group)
+            return fleet.make_offer(store, tmp_path / "w", job, group)
 
-        runner = fleet.runner_of(store, offer("first", "wait_for_cancel"))
+        runner = fleet.runner_of(store, make_offer("first", "wait_for_cancel"))
         (log,) = wait_until(lambda: list((tmp_path / "w").glob("_staging/first/g/*.log")), 20, "the log of the attempt")
         (watchdog,) = worker.watchdogs
         python.rename(python.with_name("away"))
@@ -45,8 +45,8 @@ def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_c
         for said in (worker.text(), log.read_text()):
             assert "no other can be started: FileNotFoundError" in said
         # Neither can the one that follows it start one. It says so, and takes nothing.
-        second = offer("second", "my_pid")
+        second = make_offer("second", "my_pid")
         wait_until(lambda: "cannot be a runner: FileNotFoundError" in worker.text(), 10, "the next child to say so")
         assert not fleet.attempt(store, second).get("claimant")
         python.with_name("away").rename(python)
-        assert fleet.outcome(store, second, 10).kind is OutcomeKind.SUCCEEDED, "its hint was lost"
+        assert fleet.outcome(store, second, 10).kind is OutcomeKind.SUCCEEDED, "its offer was lost"

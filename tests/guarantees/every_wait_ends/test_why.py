@@ -32,10 +32,7 @@ def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(coo
     found = why(coordinator, job)["a"]
     assert (found.state, found.what) == ("QUEUED", "queue heavy: no worker listens on it")
     assert found.help == ("celery -A unstuck.tasks worker -Q heavy",)
-    assert (
-        found.next.at
-        == coordinator.show(job).groups[0].members[0].record.hinted_at + coordinator.settings.dispatch_timeout
-    )
+    assert found.next.at == coordinator.show(job).due
     listening(coordinator, "heavy", 3)
     assert "3 runners listen" in why(coordinator, job)["a"].what
 
@@ -48,7 +45,7 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(
     coordinator.read()
     coordinator.note_runner("r", heard=-60, idle_since=1.0)
     coordinator.redis.hset(coordinator.keys.processes, mapping={"odd": "no line of ours", "odder": "[]"})
-    coordinator.redis.lpush(coordinator.keys.queue("light"), "the hint, as Celery writes it")
+    coordinator.redis.lpush(coordinator.keys.queue("light"), "a wake-up, as Celery writes it")
     coordinator.heartbeat.note(None, 0.0)  # whatever somebody wrote there
     found = wait_until(
         lambda: (now := why(coordinator, job)["a"]) and "idle" in now.what and now, 10, "that to be said"
@@ -88,8 +85,8 @@ def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(coordinator
 def test_a_join_with_3_of_5_branches_done_names_the_two(coordinator: Coordinator) -> None:
     job = coordinator.submit(*(group(name) for name in "abcde"), join("j", *"abcde"))
     coordinator.read()
-    for hint in coordinator.hints()[:3]:
-        coordinator.work(hint)
+    for offer in coordinator.offers()[:3]:
+        coordinator.work(offer)
     coordinator.read()
     assert why(coordinator, job)["j"].what == "all_succeeded: 2 of 5 not done; waits for d (QUEUED), e (QUEUED)"
 
@@ -100,7 +97,7 @@ def test_a_fork_that_is_not_expanded_and_one_that_has_no_room_say_so(coordinator
     )
     coordinator.read()
     assert "forks not yet expanded" in why(coordinator, job)["end"].what
-    coordinator.work(coordinator.hints()[0], replace(SUCCEEDED, forks={"a.n": [1, 2, 3, 4, 5]}))
+    coordinator.work(coordinator.offers()[0], replace(SUCCEEDED, forks={"a.n": [1, 2, 3, 4, 5]}))
     coordinator.read()
     found = why(coordinator, job)
     assert found["f"].what == "3 members: it may go; max_parallel: 2 are running"
@@ -136,7 +133,7 @@ def test_a_group_that_runs_far_longer_than_when_it_last_succeeded_says_so(coordi
     def began(name: str) -> str:
         job = coordinator.submit(group("a"), name=name)
         coordinator.read()
-        assert coordinator.claim(coordinator.hints(job)[0]).answer == "CLAIMED"
+        assert coordinator.claim(coordinator.offers(job)[0]).answer == "CLAIMED"
         coordinator.read()
         return job
 
@@ -153,7 +150,7 @@ def test_a_group_that_runs_far_longer_than_when_it_last_succeeded_says_so(coordi
         ran(earlier, seconds)
     broken = coordinator.submit(group("a", retry={"max": 0}), name="nightly")
     coordinator.read()
-    coordinator.work(coordinator.hints(broken)[0], failed())
+    coordinator.work(coordinator.offers(broken)[0], failed())
     coordinator.read()
     ran(broken, 1.0)
 
@@ -168,8 +165,8 @@ def test_a_group_that_runs_far_longer_than_when_it_last_succeeded_says_so(coordi
 
 def test_a_paused_job_says_who_paused_it_and_how_to_go_on(coordinator: Coordinator) -> None:
     job = half_a_fork(coordinator)
-    for hint in coordinator.hints():
-        coordinator.work(hint)
+    for offer in coordinator.offers():
+        coordinator.work(offer)
     coordinator.client.pause(job, by="ada", reason="the disk is full")
     coordinator.read()
     found = why(coordinator, job)[job]
@@ -207,7 +204,7 @@ def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(coordinato
     assert coordinator.show(job).groups[0].census == {"QUEUED": 1}, "as was said"
 
 
-def test_a_hint_of_a_halted_job_is_not_said_to_be_sent_again_or_to_want_a_worker(coordinator: Coordinator) -> None:
+def test_an_offer_of_a_halted_job_is_not_said_to_be_taken_next_or_to_want_a_worker(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a"))
     coordinator.read()
     halted(coordinator, job)
@@ -215,30 +212,30 @@ def test_a_hint_of_a_halted_job_is_not_said_to_be_sent_again_or_to_want_a_worker
     assert found["a"].what == "nobody may take it before a resume: the job is halted"
     assert (found["a"].next.at, found["a"].next.what) == (0.0, "it may be taken again, when the job is resumed")
     assert found["a"].help == (f"unstuck resume {job}", f"unstuck cancel {job}")
-    assert coordinator.claim(coordinator.hints()[0]).answer == "HELD", "as was said"
+    (offer,) = coordinator.offers()
+    assert coordinator.claim(offer).answer == "REFUSED", "as was said"
+    coordinator.client.resume(job)
+    coordinator.read()
+    assert coordinator.claim(offer, "runner2").answer == "CLAIMED", "as was said"
 
 
-def test_a_hint_that_was_sent_again_says_when_it_is_sent_again_next(
+def test_an_offer_that_nobody_takes_says_by_when_it_is_made_again_and_it_is(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """The wait doubles where messages lie on the queue; on an empty one it does not."""
-    coordinator = make_coordinator(dispatch_timeout=600)
+    coordinator = make_coordinator(dispatch_timeout=0.5)
     job = coordinator.submit(group("a", queue="heavy"))
     coordinator.read()
-    wait, key = coordinator.settings.dispatch_timeout, coordinator.keys.of(job).groups
-    coordinator.redis.rpush(coordinator.keys.queue("heavy"), "somebody's message")
-    record = coordinator.show(job).groups[0].members[0].record
-    for hints in (2, 3):
-        hinted_at = coordinator.show(job).at - wait - 1  # overdue, and not yet to be sent again
-        coordinator.redis.hset(key, "a", replace(record, hints=hints, hinted_at=hinted_at).to_json())
-        assert why(coordinator, job)["a"].next.at == pytest.approx(hinted_at + wait * 2 ** (hints - 1), abs=0.01)
-        coordinator.redis.zadd(coordinator.keys.due, {job: 0})
-        coordinator.sweep.run()
-        assert coordinator.show(job).groups[0].members[0].record.hints == hints, "as was said"
-    coordinator.redis.delete(coordinator.keys.queue("heavy"))
+    (lost,) = coordinator.offers()
     view = coordinator.client.show(job, why=True)
-    assert view.due is not None
-    assert view.why["a"].next.at == pytest.approx(max(view.due, view.at), abs=0.01), "its hint is lost for sure"
+    said = view.why["a"].next
+    assert said.what == "the job is looked at again; each sweep wakes idle runners"
+    made_at = view.groups[0].members[0].record.since + coordinator.settings.dispatch_timeout
+    assert said.at == view.due == pytest.approx(made_at, abs=0.1)
+    coordinator.sweep.run()
+    assert not coordinator.sent, "not before"
+    wait_until(lambda: coordinator.show(job).at > said.at, 10, "that time to come")
+    coordinator.sweep.run()
+    assert coordinator.sent == [lost], "as was said"
 
 
 def test_what_waits_says_since_when_and_by_when_it_is_looked_at(coordinator: Coordinator) -> None:
@@ -248,7 +245,7 @@ def test_what_waits_says_since_when_and_by_when_it_is_looked_at(coordinator: Coo
     assert view.why[job].since == view.why["b"].since == view.job.submitted_at > 0
     assert view.why["b"].next.at == view.due
     assert view.why["b"].help == (f"unstuck cancel {job}",)
-    coordinator.work(coordinator.hints()[0])
+    coordinator.work(coordinator.offers()[0])
     coordinator.read()
     view = coordinator.client.show(job, why=True)
     ended = view.groups[0].members[0].record.since
@@ -273,7 +270,7 @@ def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(coordina
 def test_an_ended_job_tells_how_it_came_to_end_so(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", retry={"max": 0}))
     coordinator.read()
-    coordinator.work(coordinator.hints()[0], failed())
+    coordinator.work(coordinator.offers()[0], failed())
     coordinator.read()
     (found,) = coordinator.client.explain(job)
     assert found.state == "FAILED"
@@ -325,9 +322,9 @@ def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(
 
 def test_a_group_that_is_queued_again_says_what_became_of_it_before(coordinator: Coordinator) -> None:
     job = running(coordinator)
-    hint = coordinator.show(job).groups[0].members[0].record.hint(job, "a")
+    offer = coordinator.show(job).groups[0].members[0].record.offer(job, "a")
     lost = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL"))
-    coordinator.finish(hint.held_by("runner1"), lost)
+    coordinator.finish(offer.held_by("runner1"), lost)
     coordinator.read()
     if coordinator.show(job).groups[0].members[0].state == "BACKOFF":
         wait_until(
@@ -343,11 +340,11 @@ def test_a_group_that_is_queued_again_says_what_became_of_it_before(coordinator:
 def test_a_job_whose_group_loses_every_worker_says_poison_and_the_users_own_error(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", worker_losses=1, retry={"max": 1, "backoff": "0s"}))
     coordinator.read()
-    coordinator.work(coordinator.hints()[0], failed())
+    coordinator.work(coordinator.offers()[0], failed())
     coordinator.read()
     wait_until(lambda: coordinator.sweep.run() or bool(coordinator.sent), 10, "its retry")
     lost = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL"))
-    coordinator.work(coordinator.hints()[0], lost)
+    coordinator.work(coordinator.offers()[0], lost)
     coordinator.read()
     said = why(coordinator, job)[job].what
     assert "group a failed: POISON: 1 worker was lost under this group" in said
@@ -361,11 +358,11 @@ def test_a_pause_that_does_not_wait_is_told_as_one(coordinator: Coordinator) -> 
     found = why(coordinator, job)
     assert "1 attempt is being interrupted" in found[job].what
     assert "told to hand it back" in found["a"].what
-    hint = coordinator.show(job).groups[0].members[0].record.hint(job, "a")
+    offer = coordinator.show(job).groups[0].members[0].record.offer(job, "a")
     handed_back = Outcome(
         OutcomeKind.RELEASED, failure=Failure("RELEASED", "killed, while its worker was told to stop")
     )
-    coordinator.finish(hint.held_by("runner1"), handed_back)
+    coordinator.finish(offer.held_by("runner1"), handed_back)
     coordinator.read()
     events = [event for _, event in coordinator.client.queries.events(job)]
     assert [e["text"] for e in events if e["kind"] == "USER_PAUSE"] == ["now, interrupting what runs: the disk is full"]
@@ -396,7 +393,7 @@ SAID = {
             "when its join can no longer be satisfied",
         ),
         r"queue light: no worker listens on it": (
-            "the hint is sent again if it may be lost",
+            "the job is looked at again; each sweep wakes idle runners",
             "never by itself: a worker may come at any time",
         ),
         HEARD: (LOST, "no timeout is set"),
@@ -454,7 +451,7 @@ def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_comman
     coordinator: Coordinator, given: Command | None, state: Callable[[Coordinator], str]
 ) -> None:
     job = state(coordinator)
-    coordinator.hints()
+    coordinator.offers()
     if given is not None:
         coordinator.client.command(job, given, by="ada")
         coordinator.read()
@@ -507,9 +504,9 @@ def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when
         group("runs"), group("fails", retry=retry), group("lies", queue="heavy"), group("waits", "runs")
     )
     coordinator.read()
-    hints = {hint.group: hint for hint in coordinator.hints()}
-    coordinator.claim(hints["runs"])
-    coordinator.work(hints["fails"], failed())
+    offers = {offer.group: offer for offer in coordinator.offers()}
+    coordinator.claim(offers["runs"])
+    coordinator.work(offers["fails"], failed())
     coordinator.read()
     coordinator.client.command(job, given, by="ada")
 
@@ -559,7 +556,7 @@ def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(coordinator: Co
     assert view.why_line(job) == "waits for a (QUEUED)"
 
 
-def test_a_hint_that_nobody_takes_becomes_the_line_of_its_job(coordinator: Coordinator) -> None:
+def test_an_offer_that_nobody_takes_becomes_the_line_of_its_job(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", queue="heavy"))
     coordinator.read()
     record = coordinator.show(job).groups[0].members[0].record
@@ -570,8 +567,8 @@ def test_a_hint_that_nobody_takes_becomes_the_line_of_its_job(coordinator: Coord
 def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("w", for_each={"n": list(range(60))}, retry={"max": 3, "backoff": "60s"}))
     coordinator.read()
-    hint = next(hint for hint in coordinator.hints() if hint.group == "w[50]")
-    coordinator.work(hint, failed())
+    offer = next(offer for offer in coordinator.offers() if offer.group == "w[50]")
+    coordinator.work(offer, failed())
     coordinator.read()
     view = coordinator.client.show(job, why=True, members=8)
     assert view.why_line("w[50]").startswith("attempt 2 in ")

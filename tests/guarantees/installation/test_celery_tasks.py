@@ -16,7 +16,7 @@ import pytest
 import redis
 from celery.utils.nodenames import anon_nodename
 
-from tests.support.coordinator import group
+from tests.support.coordinator import group, take
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck.coordinator.client import Client
@@ -36,8 +36,8 @@ Send = Callable[..., None]
 class Asked:
     """A client of the same store, and what the event log says of who asked."""
 
-    def __init__(self, client: Client, lease: Lease) -> None:
-        self.client, self.lease = client, lease
+    def __init__(self, client: Client, store: redis.Redis, keys: Keys, lease: Lease) -> None:
+        self.client, self.store, self.keys, self.lease = client, store, keys, lease
 
     def job(self, status: Status | None = None) -> str:
         """A job that a coordinator has taken up, and brought into ``status``."""
@@ -50,9 +50,10 @@ class Asked:
 
     def claim(self, job: str) -> Token:
         """Take the attempt of its first group, as a runner does."""
-        hint = self.client.show(job).groups[0].members[0].record.hint(job, "a")
-        assert self.lease.claim(hint, "runner1", "host:1", mint()).answer == "CLAIMED"
-        return hint.held_by("runner1")
+        offer = self.client.show(job).groups[0].members[0].record.offer(job, "a")
+        claimant = mint()
+        assert take(self.lease, self.store, self.keys, offer, claimant).answer == "CLAIMED"
+        return offer.held_by(claimant)
 
     def reaches(self, job: str, status: Status) -> None:
         wait_until(lambda: self.client.show(job).job.status is status, 60, f"job {job} to be {status}")
@@ -82,7 +83,8 @@ def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
     try:
         with Client(settings) as client, closing(connect(settings.redis_url)) as store:
             wait_until(lambda: client.fleet().coordinators, 120, "the coordinator to be there")
-            yield Asked(client, Lease(store, Keys(settings.prefix), settings.lease_ttl))
+            keys = Keys(settings.prefix)
+            yield Asked(client, store, keys, Lease(store, keys, settings.lease_ttl, "runner1"))
     finally:
         process.kill()
         process.wait()

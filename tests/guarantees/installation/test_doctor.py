@@ -201,7 +201,7 @@ def test_what_waits_in_the_store_is_named(
     assert levels["COORDINATORS"] == "ok"
     for code in ("REPORTS", "JOBS_OVERDUE", "WORKERS", "QUEUES", "WAREHOUSE_ID"):
         assert levels[code] == "problem", found[code]
-    for code in ("REPORTS_PARKED", "REPORTS_NEWER"):
+    for code in ("DEAD_LETTERS", "REPORTS_NEWER"):
         assert levels[code] == "warning", found[code]
     assert job in found["JOBS_OVERDUE"]["text"]
     assert job in found["WAREHOUSE_ID"]["text"]

@@ -107,7 +107,7 @@ def test_the_jobs_of_each_run_on_its_own_workers_only(fleets: list[Fleet]) -> No
     for one in fleets:
         assert ran[one.prefix] <= {runner.pid for runner in one.worker.runners}
         assert len(one.client.jobs()) == JOBS
-        assert "UNKNOWN_JOB" not in one.worker.text(), "a hint of the other fleet"
+        assert "UNKNOWN_JOB" not in one.worker.text(), "an attempt of the other fleet"
 
 
 def test_what_is_sent_through_celery_reaches_the_fleet_whose_prefix_it_carries(

@@ -86,13 +86,16 @@ def refused(url: str, folder: Path, environ: dict[str, str], *arguments: str, ap
 def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, queues: str
 ) -> None:
-    waits = {name: fleet.offer(client, tmp_path / "w", name, {**PLAIN, "queue": name}) for name in ("heavy", "spark")}
+    waits = {
+        name: fleet.make_offer(client, tmp_path / "w", name, {**PLAIN, "queue": name}) for name in ("heavy", "spark")
+    }
     said = refused(redis_server.url, tmp_path, NO_JAVA, *(["-Q", queues] if queues else []))
     assert "Java is not installed in JAVA_HOME, /nowhere: Spark needs Java 17 or newer" in said
     assert "-Q light" in said
-    for queue, hint in waits.items():
+    for queue, offer in waits.items():
         assert client.llen(fleet.KEYS.queue(queue)) == 1
-        assert "claimant" not in fleet.attempt(client, hint)
+        assert client.zscore(fleet.KEYS.ready(queue), str(offer)) is not None
+        assert "claimant" not in fleet.attempt(client, offer)
 
 
 def test_a_java_that_is_too_old_for_spark_is_none(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -130,10 +133,10 @@ def test_a_worker_of_light_groups_needs_no_java(
 ) -> None:
     environ = {**NO_JAVA, **environ}
     with fleet.worker(redis_server.url, tmp_path, queues=queue, environ=environ):
-        hint = fleet.offer(client, tmp_path / "w", "plain", {**PLAIN, "queue": queue})
-        assert fleet.outcome(client, hint).kind is OutcomeKind.SUCCEEDED
-        hint = fleet.offer(client, tmp_path / "w", "sparks", {**SPARK, "queue": queue})
-        outcome = fleet.outcome(client, hint)
+        offer = fleet.make_offer(client, tmp_path / "w", "plain", {**PLAIN, "queue": queue})
+        assert fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED
+        offer = fleet.make_offer(client, tmp_path / "w", "sparks", {**SPARK, "queue": queue})
+        outcome = fleet.outcome(client, offer)
     assert outcome.failure is not None
     assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "NOT_BEGUN"), "charged to us"
 
@@ -160,13 +163,14 @@ def test_a_java_that_goes_away_costs_no_attempt_and_work_goes_on_when_it_is_back
     with fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ) as worker:
         wait_until(lambda: worker.watchdogs, 30, "its runner to have begun")
         link.unlink()
-        hint = fleet.offer(client, tmp_path / "w", "sparks", SPARK)
-        wait_until(lambda: f"{hint} is not claimed: Java is gone" in worker.text(), 30, "the hint to be refused")
-        fleet.send_hint(client, hint, "heavy")  # as a coordinator does after a while
+        offer = fleet.make_offer(client, tmp_path / "w", "sparks", SPARK)
+        wait_until(lambda: "nothing is taken: Java is gone" in worker.text(), 30, "the offer to be left")
+        assert client.zscore(fleet.KEYS.ready("heavy"), str(offer)) is not None, "it stands for others"
+        fleet.ring(client, offer, "heavy")  # as a sweep does
         wait_until(lambda: "cannot be a runner: HostUnfit: Java is not installed" in worker.text(), 30, "the next one")
-        assert "claimant" not in fleet.attempt(client, hint), "nobody is charged with anything"
+        assert "claimant" not in fleet.attempt(client, offer), "nobody is charged with anything"
         link.symlink_to(real_java_home())
-        assert fleet.outcome(client, hint, 120).kind is OutcomeKind.SUCCEEDED, worker.text()[-2000:]
+        assert fleet.outcome(client, offer, 120).kind is OutcomeKind.SUCCEEDED, worker.text()[-2000:]
 
 
 def test_a_jvm_that_does_not_come_to_life_is_charged_to_us(
@@ -175,8 +179,8 @@ def test_a_jvm_that_does_not_come_to_life_is_charged_to_us(
     environ = java(tmp_path, version("17.0.1"), "echo no room for a heap >&2; exit 1")
     with fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ) as worker:
         (runner,) = worker.runners
-        hint = fleet.offer(client, tmp_path / "w", "sparks", SPARK)
-        outcome = fleet.outcome(client, hint, 60)
+        offer = fleet.make_offer(client, tmp_path / "w", "sparks", SPARK)
+        outcome = fleet.outcome(client, offer, 60)
         assert outcome.failure is not None
         assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "NOT_BEGUN")
         assert f"{os.uname().nodename}:{runner.pid} could not start Spark: " in outcome.failure.text

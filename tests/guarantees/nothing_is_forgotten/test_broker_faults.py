@@ -167,7 +167,7 @@ def troubled(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @contextmanager
 def silenced(worker: fleet.FleetWorker, store: redis.Redis) -> Iterator[None]:
-    """Its main process stands still and the server holds no BRPOP of it, so that a hint stays on the queue."""
+    """Its main process stands still and the server holds no BRPOP of it, so that a wake-up stays on the queue."""
     listening = psutil.Process(worker.process.pid)
 
     def held() -> bool:
@@ -185,17 +185,24 @@ def silenced(worker: fleet.FleetWorker, store: redis.Redis) -> Iterator[None]:
         listening.resume()
 
 
+def asleep(store: redis.Redis) -> bool:
+    """The runner that runs nothing takes no offers by itself; for a moment after each attempt it would."""
+    idle = [one.id for one in fleet.listed(store) if one.idle_since is not None]
+    return len(idle) == 1 and float(store.hget(fleet.KEYS.awake, idle[0]) or -1) < 0
+
+
 @pytest.mark.parametrize("trouble", REFUSALS)
-def test_a_broker_that_refuses_writes_is_waited_for_with_a_step_running_and_a_hint_on_the_queue(
+def test_a_broker_that_refuses_writes_is_waited_for_with_a_step_running_and_a_wake_up_on_the_queue(
     troubled: Fleet, trouble: str
 ) -> None:
     refusal = REFUSALS[trouble]
     new = [Since(troubled.worker), Since(troubled.coordinator)]
     gate = troubled.home / trouble
     gate.touch()
+    wait_until(lambda: asleep(troubled.store), 20, "the idle runner to wait for a wake-up")
     with silenced(troubled.worker, troubled.store):
         waits = troubled.submit("waits", gate)
-        wait_until(lambda: troubled.store.llen(fleet.KEYS.queue(QUEUE)), 10, "a hint on the queue")
+        wait_until(lambda: troubled.store.llen(fleet.KEYS.queue(QUEUE)), 10, "a wake-up on the queue")
         refusal.begin(troubled.store)
 
     def noticed() -> bool:
@@ -241,14 +248,14 @@ def test_a_broker_that_is_away_for_longer_than_celery_waits_is_waited_for_and_a_
 def test_a_worker_has_not_stalled_on_a_broker_that_refuses_writes(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """A hint waits, a runner is idle, and nothing is received: for once that is not the worker's fault."""
+    """A wake-up waits, a runner is idle, and nothing is received: for once that is not the worker's fault."""
     stalled_after = 1.0
     environ = {"UNSTUCK_STALLED_AFTER": f"{stalled_after}s"}
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ) as worker:
         try:
             with silenced(worker, client):
                 group = {"name": "g", "spark": False, "queue": QUEUE, "steps": [{"python": "fleet_steps:my_pid"}]}
-                fleet.offer(client, tmp_path / "w", "waits", group)
+                fleet.make_offer(client, tmp_path / "w", "waits", group)
                 client.config_set("min-replicas-to-write", 1)
             wait_until(lambda: "NOREPLICAS" in worker.text(), 30, "the worker to be refused")
             began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Parked reports: poison stops nobody, and what is replayed is applied once, with a trace of who asked."""
+"""Dead letters: poison stops nobody, and what is replayed is applied once, with a trace of who asked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def poisoned(coordinator: Coordinator) -> str:
     return job
 
 
-def park_one(coordinator: Coordinator, token: str, **fields: str) -> DeadLetter:
+def one_dead_letter(coordinator: Coordinator, token: str, **fields: str) -> DeadLetter:
     coordinator.redis.xadd(coordinator.keys.reports, {**REPORT, "token": token, **fields})  # type: ignore[arg-type]
     coordinator.read()
     return coordinator.stream.dead_letters()[0]
@@ -34,7 +34,7 @@ def park_one(coordinator: Coordinator, token: str, **fields: str) -> DeadLetter:
 # -- poison ---------------------------------------------------------------------------------------------------
 
 
-def test_a_report_that_raises_every_time_is_parked_and_those_behind_it_are_applied(
+def test_a_report_that_raises_every_time_is_made_a_dead_letter_and_those_behind_it_are_applied(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(report_idle=0.02, lock_ttl=0.02)
@@ -43,13 +43,13 @@ def test_a_report_that_raises_every_time_is_parked_and_those_behind_it_are_appli
     good = coordinator.submit(group("only"), name="behind")
 
     assert coordinator.drive(good) is Status.FINISHED
-    assert coordinator.stream.dead_letters() == [], "not parked at the first try: what ails it may pass"
+    assert coordinator.stream.dead_letters() == [], "not a dead letter at the first try: what ails it may pass"
 
-    def parked() -> list[DeadLetter]:
+    def dead_letters() -> list[DeadLetter]:
         coordinator.consumer.step()
         return coordinator.stream.dead_letters()
 
-    (dead,) = wait_until(parked, 20, "the poison to be parked")
+    (dead,) = wait_until(dead_letters, 20, "the poison to be a dead letter")
     assert dead.reason.startswith("POISON: ")
     assert "WRONGTYPE" in dead.reason
     assert dead.deliveries >= POISON_AFTER
@@ -63,8 +63,8 @@ def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_rea
     dead = make_coordinator()
     job = dead.submit(group("only"))
     dead.read()
-    (hint,) = dead.hints()
-    dead.work(hint)
+    (offer,) = dead.offers()
+    dead.work(offer)
     entries = [entry.id for entry in dead.stream.read(10, 0.01)]
     heir = make_coordinator(report_idle=60.0)
     reports, idle = (heir.keys.reports, "coordinators"), 61_000
@@ -75,7 +75,7 @@ def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_rea
     assert heir.status(job) is Status.FINISHED
 
 
-def test_a_report_under_which_every_coordinator_died_is_parked_untried(
+def test_a_report_under_which_every_coordinator_died_is_made_a_dead_letter_untried(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """It was delivered again and again, and whoever had it never came back: the next does not die of it too."""
@@ -89,11 +89,11 @@ def test_a_report_under_which_every_coordinator_died_is_parked_untried(
 
     heir = make_coordinator(report_idle=0.001)
 
-    def parked() -> list[DeadLetter]:
+    def dead_letters() -> list[DeadLetter]:
         heir.consumer.step()
         return heir.stream.dead_letters()
 
-    (dead,) = wait_until(parked, 10, "the report to be parked")
+    (dead,) = wait_until(dead_letters, 10, "the report to be a dead letter")
     assert (dead.entry, dead.deliveries) == (entry.id, KILLER_AFTER + 2)
     assert "no coordinator that took it finished it" in dead.reason
 
@@ -105,8 +105,8 @@ def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_pois
     coordinator = make_coordinator(report_idle=0.001)
     job = coordinator.submit(group("only"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.work(hint)
+    (offer,) = coordinator.offers()
+    coordinator.work(offer)
     assert coordinator.stream.read(10, 0.01) != [], "a coordinator had it, and died"
     full = int(coordinator.redis.config_get("maxmemory")["maxmemory"])
     coordinator.redis.config_set("maxmemory", 1)
@@ -135,23 +135,23 @@ def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(coordinator: Coordin
     for _ in range(3):
         coordinator.sweep.run()
 
-    assert [hint.job for hint in coordinator.hints()] == [good]
+    assert [offer.job for offer in coordinator.offers()] == [good]
     assert bad in coordinator.redis.zrange(coordinator.keys.due, 0, -1), "it stays due, where people find it"
 
 
 # -- replay and drop ------------------------------------------------------------------------------------------
 
 
-def test_a_parked_report_of_a_job_that_came_back_is_applied_by_a_replay(coordinator: Coordinator) -> None:
+def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(coordinator: Coordinator) -> None:
     """The store was rolled back to before the job, and restored later: its last report is not lost."""
     job = coordinator.submit(group("only"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
     coordinator.read()
     key = coordinator.keys.of(job).job
     coordinator.redis.rename(key, "elsewhere")
-    coordinator.finish(hint.held_by("runner1"))
+    coordinator.finish(offer.held_by("runner1"))
     coordinator.read()
     (dead,) = coordinator.stream.dead_letters()
 
@@ -176,7 +176,7 @@ def test_a_parked_report_of_a_job_that_came_back_is_applied_by_a_replay(coordina
 def test_a_replay_whose_reply_was_lost_is_one_report(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("only"))
     coordinator.read()
-    dead = park_one(coordinator, "20130101T000000-ghost/only/1/n/c")
+    dead = one_dead_letter(coordinator, "20130101T000000-ghost/only/1/n/c")
     coordinator.redis.hset(
         coordinator.keys.of("20130101T000000-ghost").job,
         mapping=coordinator.redis.hgetall(coordinator.keys.of(job).job),
@@ -202,7 +202,7 @@ def test_a_replay_whose_reply_was_lost_is_one_report(coordinator: Coordinator) -
 def test_what_cannot_be_read_is_not_replayed_and_says_why(
     coordinator: Coordinator, fields: dict[str, str], why: str
 ) -> None:
-    dead = park_one(coordinator, **fields)
+    dead = one_dead_letter(coordinator, **fields)
 
     refused = coordinator.client.replay_report(dead.id)
 
@@ -214,8 +214,8 @@ def test_what_cannot_be_read_is_not_replayed_and_says_why(
 
 def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("only"))
-    dead = park_one(coordinator, "rubbish")
-    bad = park_one(coordinator, f"{job}/only/1/n/c", kind="exploded")
+    dead = one_dead_letter(coordinator, "rubbish")
+    bad = one_dead_letter(coordinator, f"{job}/only/1/n/c", kind="exploded")
 
     assert coordinator.client.drop_report(dead.id).word is DeadLetterAnswer.DROPPED
     assert coordinator.client.drop_report(bad.id, by="ann@desk").word is DeadLetterAnswer.DROPPED

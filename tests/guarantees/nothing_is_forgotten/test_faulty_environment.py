@@ -35,9 +35,9 @@ def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(coordin
     def run() -> None:
         coordinator.read()
         coordinator.sweep.run()
-        (hint,) = coordinator.hints()
-        coordinator.claim(hint)
-        coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, "data"))
+        (offer,) = coordinator.offers()
+        coordinator.claim(offer)
+        coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
         coordinator.read()
         assert coordinator.status(job) is Status.FINISHED
 
@@ -60,7 +60,7 @@ def _shift(coordinator: Coordinator, job: str, seconds: float) -> None:
     r = coordinator.redis
     for name, text in r.hgetall(keys.groups).items():
         record = json.loads(text)
-        for field in ("since", "hinted_at", "next_at", "started_at"):
+        for field in ("since", "next_at", "started_at"):
             if record.get(field):
                 record[field] += seconds
         r.hset(keys.groups, name, json.dumps(record))
@@ -77,27 +77,27 @@ def _shift(coordinator: Coordinator, job: str, seconds: float) -> None:
     coordinator.reconciler.cache.clear()
 
 
-def test_a_lost_hint_is_found_although_the_clock_was_set_back(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_lost_offer_is_found_although_the_clock_was_set_back(make_coordinator: Callable[..., Coordinator]) -> None:
     coordinator = make_coordinator(dispatch_timeout=0.3, sweep_every=0.1, lease_ttl=0.6)
     job = coordinator.submit(group("only"))
     coordinator.read()
     coordinator.sweep.run()
-    coordinator.hints()  # lost
+    coordinator.offers()  # lost
     _shift(coordinator, job, 3600.0)
-    wait_until(lambda: coordinator.sweep.run() >= 0 and coordinator.sent, 20, "the hint to be sent again", every=0.05)
+    wait_until(lambda: coordinator.sweep.run() >= 0 and coordinator.sent, 20, "the offer to stand again", every=0.05)
 
 
-def test_a_lost_hint_is_found_although_the_clock_was_set_back_before_anybody_had_swept(
+def test_a_lost_offer_is_found_although_the_clock_was_set_back_before_anybody_had_swept(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Found by the simulator: the first tick of all has none to be behind of."""
     coordinator = make_coordinator(dispatch_timeout=0.3, sweep_every=0.1, lease_ttl=0.6)
     job = coordinator.submit(group("only"))
     coordinator.reconciler.reconcile(job)
-    coordinator.hints()  # lost
+    coordinator.offers()  # lost
     _shift(coordinator, job, 3600.0)
     assert coordinator.redis.exists(coordinator.keys.alive) == 0
-    wait_until(lambda: coordinator.sweep.run() >= 0 and coordinator.sent, 20, "the hint to be sent again", every=0.05)
+    wait_until(lambda: coordinator.sweep.run() >= 0 and coordinator.sent, 20, "the offer to stand again", every=0.05)
 
 
 def test_a_job_submitted_in_an_outage_is_found_although_the_clock_was_set_back_by_less_than_the_outage(
@@ -123,8 +123,8 @@ def test_a_dead_worker_is_found_although_the_clock_was_set_back(make_coordinator
     job = coordinator.submit(group("only"))
     coordinator.read()
     coordinator.sweep.run()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)  # and dies
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)  # and dies
     coordinator.read()
     _shift(coordinator, job, 3600.0)
     coordinator.redis.zadd(coordinator.keys.due, {job: 0})  # the due index apart: see the test above
@@ -143,10 +143,10 @@ def test_a_claim_that_the_store_forgot_under_a_commit_does_not_hang_its_group(
     coordinator = make_coordinator(sweep_every=0.1, lease_ttl=0.6)
     job = coordinator.submit(group("only"))
     coordinator.read()
-    (hint,) = coordinator.hints()
+    (offer,) = coordinator.offers()
     attempts = coordinator.keys.of(job).attempts
     forgotten = coordinator.redis.hgetall(attempts)
-    coordinator.claim(hint)
+    coordinator.claim(offer)
     coordinator.read()
     coordinator.redis.hset(attempts, mapping=forgotten)
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"]
@@ -161,8 +161,8 @@ def test_a_clock_that_jumps_ahead_takes_nobodys_work(make_coordinator: Callable[
     coordinator = make_coordinator(sweep_every=0.1, lease_ttl=2.0)
     job = coordinator.submit(group("only"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
     coordinator.read()
     _shift(coordinator, job, -3600.0)
     coordinator.reconciler.reconcile(job)  # before any sweep
@@ -170,12 +170,12 @@ def test_a_clock_that_jumps_ahead_takes_nobodys_work(make_coordinator: Callable[
     for _ in range(3):
         coordinator.redis.zadd(coordinator.keys.due, {job: 0})
         coordinator.sweep.run()  # and by sweeps that come before the renewal
-    assert coordinator.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"
+    assert coordinator.lease.renew(offer.held_by("runner1"), "host") == "CONTINUE"
 
     def grace_is_over() -> bool:
         coordinator.redis.zadd(coordinator.keys.due, {job: 0})
         coordinator.sweep.run()
-        coordinator.lease.renew(hint.held_by("runner1"), "host")
+        coordinator.lease.renew(offer.held_by("runner1"), "host")
         return coordinator.store.tick(0.1, 2.0)[0] > began + 2.3
 
     wait_until(grace_is_over, 10, "sweeps after the grace", every=0.05)
@@ -190,7 +190,7 @@ def test_a_lock_whose_holder_died_is_free_although_the_clock_was_set_back(coordi
     coordinator.redis.pexpire(coordinator.keys.of(job).lock, 3_600_000 + 4_000)
     coordinator.redis.zadd(coordinator.keys.due, {job: 0})
     coordinator.sweep.run()
-    assert [hint.group for hint in coordinator.sent] == ["only"]
+    assert [offer.group for offer in coordinator.sent] == ["only"]
 
 
 def test_a_cancel_has_its_deadline_although_the_clock_was_set_back(
@@ -200,8 +200,8 @@ def test_a_cancel_has_its_deadline_although_the_clock_was_set_back(
     coordinator = make_coordinator(cancel_deadline=3.0)
     job = coordinator.submit(group("only"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
     coordinator.sweep.run()
     coordinator.client.command(job, Command.CANCEL)
     coordinator.read()
@@ -211,7 +211,7 @@ def test_a_cancel_has_its_deadline_although_the_clock_was_set_back(
     _shift(coordinator, job, 3600.0)
 
     def ended() -> bool:
-        coordinator.lease.renew(hint.held_by("runner1"), "host:runner1")
+        coordinator.lease.renew(offer.held_by("runner1"), "host:runner1")
         coordinator.sweep.run()
         return coordinator.status(job) is Status.CANCELED
 
@@ -225,7 +225,7 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(
     coordinators = [make_coordinator(sweep_every=0.2, report_idle=0.5, background=Background(4)) for _ in range(2)]
     stuck = coordinators[0].submit(group("make"), name="stuck")
     coordinators[0].read()
-    (hint,) = coordinators[0].hints(stuck)
+    (offer,) = coordinators[0].offers(stuck)
     release = threading.Event()
     publishing = threading.Event()
     inside = []
@@ -243,8 +243,8 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(
     for thread in threads:
         thread.start()
     try:
-        coordinators[0].claim(hint)
-        coordinators[0].finish(hint.held_by("runner1"), staged(coordinators[0], hint, "data"))
+        coordinators[0].claim(offer)
+        coordinators[0].finish(offer.held_by("runner1"), staged(coordinators[0], offer, "data"))
         publishing.wait()
 
         def the_other_follows() -> bool:
@@ -259,7 +259,7 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(
         wait_until(the_other_follows, 5, "the second coordinator to begin publishing the same job")
         small = coordinators[0].submit(group("only"), name="small")
         wait_until(
-            lambda: small in [hint.job for coordinator in coordinators for hint in coordinator.sent],
+            lambda: small in [offer.job for offer in coordinators[0].sent],
             5,
             "a small job to be queued while another's warehouse hangs",
         )
@@ -271,18 +271,18 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(
             thread.join()
 
 
-def test_a_report_that_is_no_utf8_is_parked_and_the_consumer_lives(
+def test_a_report_that_is_no_utf8_is_made_a_dead_letter_and_the_consumer_lives(
     coordinator: Coordinator, redis_server: RedisServer
 ) -> None:
-    """Cannot be read: parked."""
+    """Cannot be read: a dead letter."""
     job = coordinator.submit(group("only"))
     coordinator.read()
-    (hint,) = coordinator.hints()
+    (offer,) = coordinator.offers()
     with redis.Redis(port=redis_server.port) as raw:
         raw.xadd(
             coordinator.keys.reports, {b"v": b"1", b"id": b"e", b"token": b"\xff\xfe", b"kind": b"failed", b"at": b"1"}
         )
-    coordinator.work(hint)
+    coordinator.work(offer)
     died: list[BaseException] = []
 
     def consume() -> None:
@@ -346,7 +346,7 @@ def test_a_store_that_refuses_writes_for_a_while_is_waited_for(coordinator: Coor
 
 
 def test_a_group_cannot_ask_for_the_coordinators_own_queue(coordinator: Coordinator) -> None:
-    """Its hints go to coordinators, which know no ``tasks.runner.attempt`` and drop them: QUEUED for ever."""
+    """Its wake-ups would go to coordinators, which run no attempts: QUEUED for ever."""
 
     with pytest.raises(SpecError):
         coordinator.submit(group("x", queue="control"))
@@ -375,8 +375,8 @@ def test_a_dead_worker_is_noticed_although_every_sweep_is_slow(make_coordinator:
         coordinator.submit(*(group(f"g{n}", queue="nobody") for n in range(20)), name="waits", params={"n": number})
     job = coordinator.submit(group("only"), name="victim")
     coordinator.read()
-    (hint,) = coordinator.hints(job)
-    coordinator.claim(hint)
+    (offer,) = coordinator.offers(job)
+    coordinator.claim(offer)
     coordinator.read()
 
     def again() -> bool:

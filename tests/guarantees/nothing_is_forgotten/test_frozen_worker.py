@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import redis
@@ -12,6 +13,7 @@ from tests.support import fleet
 from tests.support.coordinator import Coordinator
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.status import Status
+from unstuck.tasks.transport.celery_app import app
 
 QUEUE = "frozen"
 UNHURRIED = {"UNSTUCK_LEASE_TTL": "15s"}  # what counts here is the silence, not the lease
@@ -22,6 +24,13 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
 ) -> None:
     terms = {"lease_ttl": 15.0, "lease_renew": 0.3, "sweep_every": 0.1, "dispatch_timeout": 0.5}
     coordinator = Coordinator(redis_server.url, tmp_path / "warehouse", **terms)
+
+    def ring(wake_ups: Mapping[str, int]) -> None:
+        with app.connection_for_write(redis_server.url) as connection:
+            for queue in Counter(wake_ups).elements():
+                app.send_task("unstuck.run", queue=queue, connection=connection)
+
+    coordinator.reconciler._ring = ring
 
     def submit(step: str, **params: object) -> str:
         return coordinator.submit(
@@ -39,8 +48,6 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
         def look() -> bool:
             coordinator.sweep.run()
             coordinator.read()
-            for hint in coordinator.hints():
-                fleet.send_hint(client, hint, QUEUE)
             return condition()
 
         return look
@@ -59,15 +66,15 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
         held = submit("until", path=str(tmp_path / "gate"))
         wait_until(decided(lambda: coordinator.status(held) is Status.RUNNING), 20, "one of its runners to work")
         with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=UNHURRIED) as other:
-            # Given: one runner at work in the worker that freezes and one idle, for which it asked Redis for a hint.
+            # Given: one runner at work in the worker that freezes and one idle, for which it asked Redis for a wake-up.
             mine, others = {one.pid for one in frozen.runners}, {one.pid for one in other.runners}
             wait_until(lambda: listening() == mine | others, 10, "all runners to be shown")
             frozen.process.send_signal(signal.SIGSTOP)
 
-            # When: there is more to do. Redis mostly gives the first hint to the frozen one.
+            # When: there is more to do. Redis mostly gives the first wake-up to the frozen one.
             more = [submit("my_pid") for _ in range(5)]
 
-            # Then: it is sent again and taken by the other worker; and who is idle below the frozen one is not counted,
+            # Then: the other worker is woken and takes it; and who is idle below the frozen one is not counted,
             wait_until(finished(*more), 20, "the jobs to end that were submitted after the freeze")
             busy = {one.pid for one in coordinator.client.fleet().runners if one.job == held}
             assert busy < mine

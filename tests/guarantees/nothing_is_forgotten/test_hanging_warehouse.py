@@ -43,9 +43,9 @@ def done(coordinator: Coordinator, name: str) -> str:
     """A job that is to be published, with an output."""
     job = coordinator.submit(group("make"), name=name)
     coordinator.read()
-    (hint,) = coordinator.hints(job)
-    coordinator.claim(hint)
-    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, name))
+    (offer,) = coordinator.offers(job)
+    coordinator.claim(offer)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, name))
     coordinator.read()
     return job
 

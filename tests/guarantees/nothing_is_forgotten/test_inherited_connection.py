@@ -30,15 +30,15 @@ def test_a_worker_goes_on_when_its_pub_sub_connection_goes_dead_and_a_runner_has
         (first,) = worker.runners
         first.kill()
         wait_until(lambda: [one for one in worker.runners if one != first], 30, "another runner")
-        hint = fleet.offer(client, tmp_path / "w", "before", GROUP)
-        assert fleet.outcome(client, hint, 60).kind is OutcomeKind.SUCCEEDED
+        offer = fleet.make_offer(client, tmp_path / "w", "before", GROUP)
+        assert fleet.outcome(client, offer, 60).kind is OutcomeKind.SUCCEEDED
         # When: the connection for `celery inspect` and `control` is dead without a word, and the worker drops it.
         before = _control_connections(client)
         assert proxy.mute(b"PSUBSCRIBE") == 1
         wait_until(lambda: (now := _control_connections(client)) and not now & before, 60, "another such connection")
         # Then: it takes what comes, and has not begun to spin.
-        hint = fleet.offer(client, tmp_path / "w", "after", GROUP)
-        assert fleet.outcome(client, hint, 60).kind is OutcomeKind.SUCCEEDED, worker.story()
+        offer = fleet.make_offer(client, tmp_path / "w", "after", GROUP)
+        assert fleet.outcome(client, offer, 60).kind is OutcomeKind.SUCCEEDED, worker.story()
         main = psutil.Process(worker.process.pid)
         began, used = time.monotonic(), _cpu(main)
         wait_until(lambda: time.monotonic() - began >= WATCHED, 30)

@@ -51,10 +51,10 @@ def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(
     job = coordinator.client.submit(tmp_path / "s.yaml").id
     assert bytes_of(coordinator, job) < 2 * len(SQL)
     coordinator.reconciler.reconcile(job, due=True)
-    hints = coordinator.hints(job)
-    assert len(hints) > 10
-    for hint in hints[:3]:
-        order = coordinator.claim(hint).order
+    offers = coordinator.offers(job)
+    assert len(offers) > 10
+    for offer in offers[:3]:
+        order = coordinator.claim(offer).order
         assert order is not None
         assert order.group.steps[0].sql == SQL
     assert coordinator.client.show(job).job.written()["groups"][5]["steps"][0]["sql"] == SQL
@@ -75,8 +75,8 @@ def test_a_text_that_looks_like_a_reference_is_the_users_own(coordinator: Coordi
     params = {"a": secret, "b": reference, "c": f'x"{reference}', "d": "\0", "e": {"\0k": [reference]}}
     job = coordinator.submit(group("a", params=params))
     coordinator.reconciler.reconcile(job, due=True)
-    (hint,) = coordinator.hints(job)
-    order = coordinator.claim(hint).order
+    (offer,) = coordinator.offers(job)
+    order = coordinator.claim(offer).order
     assert order is not None
     assert order.params == params
     assert coordinator.show(job).job.written()["groups"][0]["params"] == params
@@ -88,9 +88,9 @@ def test_an_order_whose_text_is_gone_is_unreadable_and_no_other(coordinator: Coo
     record = coordinator.keys.of(job).job
     (text,) = (name for name in coordinator.redis.hkeys(record) if name.startswith("text:"))
     coordinator.redis.hdel(record, text)
-    (hint,) = coordinator.hints(job)
+    (offer,) = coordinator.offers(job)
     with pytest.raises(OrderUnreadable):
-        _ = coordinator.claim(hint).order
+        _ = coordinator.claim(offer).order
 
 
 def big(n: int, size: int) -> str:
@@ -148,8 +148,8 @@ def test_alter_holds_the_bound_and_gives_runners_the_new_text(coordinator: Coord
     assert coordinator.show(job).job == before
     coordinator.client.resume(job)
     coordinator.reconciler.reconcile(job, due=True)
-    (hint,) = coordinator.hints(job)
-    order = coordinator.claim(hint).order
+    (offer,) = coordinator.offers(job)
+    order = coordinator.claim(offer).order
     assert order is not None
     assert order.params["a"] == "new" * 1000
 
@@ -175,9 +175,9 @@ def feeding(*names: str) -> list[dict[str, Any]]:
 
 def fed(coordinator: Coordinator, job: str, values: dict[str, list[Any]]) -> None:
     coordinator.reconciler.reconcile(job, due=True)
-    (hint,) = coordinator.hints(job)
+    (offer,) = coordinator.offers(job)
     keys = {f"a.{name}": every for name, every in values.items()}
-    assert coordinator.work(hint, Outcome(OutcomeKind.SUCCEEDED, staging=SUCCEEDED.staging, forks=keys)) == "APPLIED"
+    assert coordinator.work(offer, Outcome(OutcomeKind.SUCCEEDED, staging=SUCCEEDED.staging, forks=keys)) == "APPLIED"
     for _ in range(3):
         coordinator.reconciler.reconcile(job, due=True)
 

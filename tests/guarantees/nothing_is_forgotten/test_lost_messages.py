@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import redis
@@ -17,29 +19,92 @@ from unstuck.tasks.protocol.report import NEWEST_SCHEMA
 from unstuck.tasks.transport.redis_client import connect
 
 
-def test_a_hint_popped_by_a_worker_that_dies_is_sent_again_and_the_group_runs_once(
-    make_coordinator: Callable[..., Coordinator],
+@pytest.mark.parametrize("lost", ["the entry", "the ready set", "every ready set and its index"])
+def test_an_offer_that_the_ready_set_lost_is_put_back_and_the_group_runs_once(
+    make_coordinator: Callable[..., Coordinator], lost: str
 ) -> None:
     coordinator = make_coordinator(dispatch_timeout=0.3)
     job = coordinator.submit(group("only"))
     coordinator.read()
-    (lost,) = coordinator.hints()  # popped by a worker that was SIGKILLed before it could claim
+    (offer,) = coordinator.sent
+    ready = coordinator.keys.ready("light")
+    if lost == "the entry":
+        assert coordinator.redis.zrem(ready, str(offer)) == 1
+    else:
+        assert coordinator.redis.delete(ready) == 1
+    if lost == "every ready set and its index":
+        coordinator.redis.delete(coordinator.keys.ready_queues, coordinator.keys.turn, coordinator.keys.of(job).turns)
 
-    wait_until(lambda: coordinator.sweep.run() and bool(coordinator.sent), 20, "the hint to be sent again")
+    wait_until(lambda: coordinator.sweep.run() and bool(coordinator.sent), 20, "the offer to stand ready again")
 
-    (again,) = coordinator.hints()
-    assert again == lost, "the same hint, so that a copy that still lies about is the same attempt"
+    (again,) = coordinator.offers()
+    assert again == offer, "the same offer, so that a copy of it that stands elsewhere is the same attempt"
     coordinator.work(again)
     coordinator.read()
     assert coordinator.status(job) is Status.FINISHED
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
+def test_an_offer_that_was_only_not_taken_yet_keeps_its_turn(make_coordinator: Callable[..., Coordinator]) -> None:
+    """It is made again after the dispatch timeout, since nobody knows that it stands; that must not cost its place."""
+    coordinator = make_coordinator(dispatch_timeout=0.2)
+    coordinator.submit(*(group(f"g{n}") for n in range(3)), name="first")
+    coordinator.submit(*(group(f"g{n}") for n in range(3)), name="second")
+    coordinator.read()
+    ready = coordinator.keys.ready("light")
+    before = coordinator.redis.zrange(ready, 0, -1, withscores=True)
+    assert len(before) == 6
+    made: list[int] = []
+    settle = coordinator.store.settle
+
+    def noted(job: str, due: object, due_seen: object, acks: object, offers: Any = MappingProxyType({})) -> None:
+        made.append(len(offers))
+        settle(job, due, due_seen, acks, offers)  # type: ignore[arg-type]
+
+    coordinator.store.settle = noted  # type: ignore[method-assign, assignment]
+    wait_until(lambda: coordinator.sweep.run() >= 0 and made.count(3) >= 2, 20, "all six to be made again")
+    assert coordinator.redis.zrange(ready, 0, -1, withscores=True) == before
+
+
+def test_a_lost_wake_up_is_rung_again_by_the_next_sweep(coordinator: Coordinator) -> None:
+    """The worker that had received it was killed: the offer stands, and nobody comes for it."""
+    coordinator.submit(group("only"))
+    coordinator.read()
+    assert coordinator.rung == {"light": 1}
+
+    coordinator.rung.clear()  # lost
+    coordinator.sweep.run()
+    assert coordinator.rung == {"light": 1}
+
+    coordinator.offers()
+    coordinator.rung.clear()
+    coordinator.sweep.run()
+    assert not coordinator.rung, "nothing stands ready"
+
+
+def test_a_wake_up_that_could_not_be_sent_is_sent_by_the_next_sweep_and_harms_no_decision(
+    coordinator: Coordinator,
+) -> None:
+    def refuse(wake_ups: object) -> None:
+        raise ConnectionError("the broker refuses writes")
+
+    coordinator.reconciler._ring = refuse
+    job = coordinator.submit(group("only"))
+    coordinator.read()
+    assert coordinator.events(job, "only") == ["QUEUED"]
+    assert [offer.group for offer in coordinator.sent] == ["only"]
+    coordinator.sweep.run()
+
+    coordinator.reconciler._ring = coordinator.rung.update
+    coordinator.sweep.run()
+    assert coordinator.rung == {"light": 1}
+
+
 def test_a_report_deleted_from_the_stream_is_found_on_the_record_by_the_sweep(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("first"), group("second", "first"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.work(hint)
+    (offer,) = coordinator.offers()
+    coordinator.work(offer)
     coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0, approximate=False)
 
     coordinator.sweep.run()
@@ -55,7 +120,7 @@ def test_the_last_branch_of_a_join_that_meets_a_busy_lock_starts_the_successor_w
     coordinator = make_coordinator(sweep_every=3600)
     job = coordinator.submit(group("left"), group("right"), join("both", "left", "right"), group("after", "both"))
     coordinator.read()
-    left, right = sorted(coordinator.hints(), key=lambda hint: hint.group)
+    left, right = sorted(coordinator.offers(), key=lambda offer: offer.group)
     coordinator.work(left)
     coordinator.read()
     coordinator.store.tick(3600, 15)
@@ -78,7 +143,7 @@ def test_the_last_branch_of_a_join_that_meets_a_busy_lock_starts_the_successor_w
             coordinator.consumer.stopping.set()
             consumer.join()
 
-    assert [hint.group for hint in coordinator.sent] == ["after"]
+    assert [offer.group for offer in coordinator.sent] == ["after"]
     assert in_time, f"queued not by the lock, but by a sweep or an idle report: {limit}"
 
 
@@ -133,9 +198,11 @@ def test_without_any_beat_the_consumer_sweeps_by_itself(make_coordinator: Callab
     consumer.start()
     try:
         wait_until(lambda: bool(coordinator.sent), 5, "the group to be queued without beat")
-        coordinator.hints()  # and the hint is lost
-        wait_until(lambda: bool(coordinator.sent), 5, "the hint to be sent again without beat")
-        coordinator.work(coordinator.hints()[0])
+        coordinator.offers()  # and the offer is lost
+        coordinator.rung.clear()
+        wait_until(lambda: bool(coordinator.sent), 5, "the offer to be put back without beat")
+        wait_until(lambda: coordinator.rung["light"] > 0, 5, "a wake-up without beat")
+        coordinator.work(coordinator.offers()[0])
         coordinator.wait_for(job, Status.FINISHED)
     finally:
         coordinator.consumer.stopping.set()
@@ -152,18 +219,19 @@ def test_two_sweeps_at_once_decide_every_job_once(make_coordinator: Callable[...
     for thread in threads:
         thread.join()
 
-    sent = one.sent + two.sent
-    assert sorted(hint.job for hint in sent) == sorted(jobs)
+    assert sorted(offer.job for offer in one.sent) == sorted(jobs)
     assert all(one.events(job, "only") == ["QUEUED"] for job in jobs)
 
 
-def test_a_report_of_an_unknown_job_is_parked_and_those_behind_it_are_applied(coordinator: Coordinator) -> None:
+def test_a_report_of_an_unknown_job_is_made_a_dead_letter_and_those_behind_it_are_applied(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("only"))
     coordinator.read()
-    (hint,) = coordinator.hints()
+    (offer,) = coordinator.offers()
     ghost = "20130101T000000-ghost/only/1/n/c"
     coordinator.redis.xadd(coordinator.keys.reports, {"v": 1, "id": "e", "token": ghost, "kind": "succeeded", "at": 1})
-    coordinator.work(hint)
+    coordinator.work(offer)
 
     coordinator.read()
 
@@ -172,7 +240,7 @@ def test_a_report_of_an_unknown_job_is_parked_and_those_behind_it_are_applied(co
     assert dead.reason.startswith("UNKNOWN_JOB")
     assert dead.fields["token"] == ghost
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0, (
-        "parked is acked: no loop"
+        "a dead letter is acked: no loop"
     )
     coordinator.read()
     assert len(coordinator.stream.dead_letters()) == 1
@@ -182,23 +250,23 @@ def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(coord
     """The SeaTunnel case: "not found" is no success. The worker is told, and people can see it."""
     job = coordinator.submit(group("only"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
     coordinator.read()
     coordinator.redis.delete(coordinator.keys.of(job).job)
 
-    assert coordinator.finish(hint.held_by("runner1")) == "UNKNOWN_JOB"
+    assert coordinator.finish(offer.held_by("runner1")) == "UNKNOWN_JOB"
     coordinator.read()
     assert [dead.reason.split(":")[0] for dead in coordinator.stream.dead_letters()] == ["UNKNOWN_JOB"]
 
 
-def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_coordinator(
+def test_reports_that_cannot_be_read_are_made_dead_letters_and_newer_ones_left_for_a_newer_coordinator(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("only"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    token = str(hint.held_by("runner1"))
+    (offer,) = coordinator.offers()
+    token = str(offer.held_by("runner1"))
     for fields in (
         {"v": 1, "id": "e", "kind": "succeeded", "at": 1},  # no token
         {"v": 1, "id": "e", "token": "rubbish", "kind": "succeeded", "at": 1},
@@ -210,7 +278,7 @@ def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_
     ):
         coordinator.redis.xadd(coordinator.keys.reports, fields)  # type: ignore[arg-type]
     coordinator.redis.xadd(coordinator.keys.reports, {"v": 7, "what": "only a newer coordinator knows"})
-    coordinator.work(hint)
+    coordinator.work(offer)
 
     coordinator.read()
 
@@ -228,7 +296,7 @@ def test_reports_that_cannot_be_read_are_parked_and_newer_ones_left_for_a_newer_
     )
 
 
-def test_a_report_that_calls_itself_a_version_that_no_release_has_is_parked_and_makes_no_stream(
+def test_a_report_that_calls_itself_a_version_that_no_release_has_is_made_a_dead_letter_and_makes_no_stream(
     coordinator: Coordinator,
 ) -> None:
     strange = (
@@ -273,13 +341,13 @@ def test_a_coordinator_that_has_never_seen_the_job_applies_its_final_report(
     first = make_coordinator()
     job = first.submit(group("only"))
     first.read()
-    (hint,) = first.hints()
-    first.claim(hint)
+    (offer,) = first.offers()
+    first.claim(offer)
     first.read()
     del first.reconciler
 
     stranger = make_coordinator()
-    stranger.finish(hint.held_by("runner1"))
+    stranger.finish(offer.held_by("runner1"))
     stranger.read()
 
     assert stranger.status(job) is Status.FINISHED
@@ -292,8 +360,8 @@ def test_reports_that_a_dead_coordinator_had_read_are_applied_by_another(
     dies, other = make_coordinator(), make_coordinator(report_idle=0.2)
     job = dies.submit(group("only"))
     dies.read()
-    (hint,) = dies.hints()
-    dies.work(hint)
+    (offer,) = dies.offers()
+    dies.work(offer)
     assert dies.stream.read(500, 0.1), "read, and never acked"
 
     def pending() -> int:
@@ -307,8 +375,8 @@ def test_reports_that_a_dead_coordinator_had_read_are_applied_by_another(
 def test_the_stream_is_trimmed_by_the_oldest_pending_report_never_by_length(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a"), group("b"))
     coordinator.read()
-    for hint in coordinator.hints():
-        coordinator.work(hint)
+    for offer in coordinator.offers():
+        coordinator.work(offer)
     pending = coordinator.stream.read(2, 0.1)  # read and not yet acked
     kept = pending[0].id
 
@@ -326,7 +394,7 @@ def test_a_wake_up_between_load_and_commit_is_never_swallowed(coordinator: Coord
     """Rule 5: due moves later only if it still is what this pass has set."""
     job = coordinator.submit(group("a"), group("b"))
     coordinator.read()
-    a, b = coordinator.hints()
+    a, b = coordinator.offers()
     coordinator.claim(a)
     coordinator.claim(b)
     coordinator.read()
@@ -359,7 +427,7 @@ def test_a_store_that_comes_back_empty_gets_its_consumer_group_again(
         client.delete(coordinator.keys.reports)
         job = coordinator.submit(group("only"))
         wait_until(lambda: bool(coordinator.sent), 5, "the consumer to find its group gone and make it again")
-        coordinator.work(coordinator.hints()[0])
+        coordinator.work(coordinator.offers()[0])
         coordinator.wait_for(job, Status.FINISHED)
     finally:
         coordinator.consumer.stopping.set()

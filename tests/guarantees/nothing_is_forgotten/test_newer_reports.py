@@ -56,8 +56,8 @@ def test_an_upgraded_coordinator_applies_what_an_older_one_had_left(
     job = older.submit(group("only"))
     older.read()
     monkeypatch.setattr("unstuck.tasks.protocol.lease.SCHEMA_VERSION", 2)  # the workers are upgraded first
-    (hint,) = older.hints()
-    older.work(hint)
+    (offer,) = older.offers()
+    older.work(offer)
     older.read()
     assert older.status(job) is not Status.FINISHED, "nobody could read that it was done"
     assert older.redis.xlen(left(older)) == 2
@@ -128,7 +128,7 @@ def test_one_that_dies_in_the_middle_is_followed_by_one_that_brings_the_rest(
     assert sorted(came_back(coordinator)) == sorted(f"event{n}" for n in range(COUNT))
 
 
-def test_what_is_no_report_is_parked_and_keeps_no_coordinator_from_opening(
+def test_what_is_no_report_is_made_a_dead_letter_and_keeps_no_coordinator_from_opening(
     coordinator: Coordinator, upgraded: Callable[[], None]
 ) -> None:
     for text in ("{}", "not JSON", "[1, 2]", "7", '{"hello": "world"}'):

@@ -6,9 +6,7 @@ at once, each to its own death, and each is looked at by a test of its own.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -30,9 +28,8 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.protocol.lease import ClaimAnswer, Lease
+from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse, published_files
@@ -255,16 +252,18 @@ def thawed(place: Place) -> dict[Point, Case]:
         for case in cases.values():
             pids += reached_by(case.orders[0])
             case.seen.add(str(place.client.show(case.job).job))
+        seconds, micros = place.store.time()
+        thawed_at = seconds + micros / 1e6
         thaw(pids)
 
     def let_go() -> bool:
-        """Each has ended itself, or has come to the end of the attempt, as Celery's log says."""
-        log = place.worker.text()
-        return all(
-            all(map(fleet.gone, reached_by(case.orders[0])))
-            or re.search(rf"Task unstuck\.run\[{case.job}/make/1/\w+\] succeeded", log)
-            for case in cases.values()
-        )
+        """Each has ended itself, or has asked for other work since: a runner does one thing at a time."""
+        ids = {one.pid: one.id for one in fleet.listed(place.store)}
+
+        def asked_at(pid: int) -> float:
+            return abs(float(place.store.hget(fleet.KEYS.awake, ids.get(pid, "")) or 0))
+
+        return all(fleet.gone(pid) or asked_at(pid) > thawed_at for pid in pids)
 
     place.until("the thawed runners to let go", let_go)
     return cases
@@ -385,12 +384,12 @@ def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_
     keys = fleet.KEYS.of(job)
     place.until("all members to be queued", lambda: place.store.hlen(keys.attempts) == members)
     place.coordinators.kill()
-    lease = Lease(place.store, fleet.KEYS, 600)
-    for group, text in place.store.hgetall(keys.attempts).items():
-        record = json.loads(text)
-        hint = Hint(job, group, record["epoch"], record["nonce"])
-        assert lease.claim(hint, "me", "host:1", f"{hint}-claim").answer is ClaimAnswer.CLAIMED
-        lease.finish(hint.held_by("me"), Outcome(OutcomeKind.SUCCEEDED), f"{hint}-finish")
+    lease = Lease(place.store, fleet.KEYS, 600, "by hand")
+    for number in range(members):
+        claim = lease.take(["by-hand"], f"me{number}", "host:1", f"{number}-claim")
+        assert claim is not None
+        lease.finish(claim.token, Outcome(OutcomeKind.SUCCEEDED), f"{number}-finish")
+    assert lease.take(["by-hand"], "me", "host:1", "nothing") is None
     death = order(place.arms, Point.AFTER_READ, Strike.KILL, job)
     place.coordinators.tend(awake=1)
     wait_until(lambda: reached_by(death), 30, "the death")

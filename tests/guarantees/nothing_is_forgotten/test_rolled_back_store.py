@@ -32,14 +32,14 @@ def snapshot(coordinator: Coordinator) -> Callable[[], None]:
 def running(coordinator: Coordinator) -> str:
     job = coordinator.submit(group("a", retry=ONCE))
     coordinator.read()
-    coordinator.claim(coordinator.hints()[0])
+    coordinator.claim(coordinator.offers()[0])
     coordinator.read()
     return job
 
 
 def fails(coordinator: Coordinator, job: str) -> None:
-    hint = coordinator.show(job).groups[0].members[0].record.hint(job, "a")
-    coordinator.finish(hint.held_by("runner1"), failed())
+    offer = coordinator.show(job).groups[0].members[0].record.offer(job, "a")
+    coordinator.finish(offer.held_by("runner1"), failed())
     coordinator.read()
     assert coordinator.status(job) is Status.FAILED
 
@@ -85,8 +85,8 @@ def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(coordina
     """
     job = coordinator.submit(group("a"), group("b", "a", retry=ONCE), group("c"))
     coordinator.read()
-    for hint in coordinator.hints():
-        coordinator.work(hint)
+    for offer in coordinator.offers():
+        coordinator.work(offer)
     coordinator.read()
     coordinator.client.pause(job)
     coordinator.read()
@@ -96,8 +96,8 @@ def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(coordina
         back = snapshot(coordinator)
         coordinator.client.resume(job)
         coordinator.read()
-        (hint,) = [hint for hint in coordinator.hints(job) if hint.group == "a"]
-        order = coordinator.claim(hint).order
+        (offer,) = [offer for offer in coordinator.offers(job) if offer.group == "a"]
+        order = coordinator.claim(offer).order
         assert order is not None
         back()
         return order.fingerprint

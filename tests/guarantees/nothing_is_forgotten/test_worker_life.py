@@ -29,13 +29,13 @@ def test_an_answer_about_the_last_attempt_never_ends_the_next_one(
     """A renewal that crosses the finish is answered STALE, and is heard when the runner holds another attempt."""
     with fleet.worker(redis_server.url, tmp_path, queues="busy", environ={"UNSTUCK_LEASE_RENEW": "1ms"}) as busy:
         steps = [{"python": "fleet_steps:my_pid"}]
-        hints = [
-            fleet.offer(
+        offers = [
+            fleet.make_offer(
                 store, tmp_path / "w", f"busy{n}", {"name": "g", "spark": False, "queue": "busy", "steps": steps}
             )
             for n in range(60)
         ]
-        outcomes = [fleet.outcome(store, hint) for hint in hints]
+        outcomes = [fleet.outcome(store, offer) for offer in offers]
         assert {o.kind for o in outcomes} == {OutcomeKind.SUCCEEDED}, busy.text()[-2000:]
 
 
@@ -48,8 +48,8 @@ def test_an_outcome_waits_for_a_store_that_is_away_and_nothing_is_lost(tmp_path:
             fleet.worker(server.url, tmp_path, environ={"UNSTUCK_LEASE_TTL": "60s"}) as lonely,
         ):
             steps = [{"python": "fleet_steps:until", "params": {"path": str(tmp_path / "go")}}]
-            hint = fleet.offer(store, tmp_path / "w", "away", {"name": "g", "spark": False, "steps": steps})
-            fleet.claimed(store, hint)
+            offer = fleet.make_offer(store, tmp_path / "w", "away", {"name": "g", "spark": False, "steps": steps})
+            fleet.claimed(store, offer)
             assert server.process is not None
             server.process.send_signal(signal.SIGSTOP)
             (tmp_path / "go").touch()
@@ -57,7 +57,7 @@ def test_an_outcome_waits_for_a_store_that_is_away_and_nothing_is_lost(tmp_path:
             wait_until(lambda: list(marker.glob("*/_marker.json")), 10, "the marker, while the store is away")
             wait_until(lambda: "before_sleep" in lonely.text() or "Retrying" in lonely.text(), 30, "a try to finish")
             server.process.send_signal(signal.SIGCONT)
-            outcome = fleet.outcome(store, hint, 30)
+            outcome = fleet.outcome(store, offer, 30)
             assert outcome.kind is OutcomeKind.SUCCEEDED
             assert [r["kind"] for r in fleet.reports(store)] == ["claimed", "succeeded"]
     finally:
@@ -69,12 +69,12 @@ def test_a_worker_told_to_stop_at_once_hands_its_attempt_back(
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues="fourth") as fourth:
         steps = [{"python": "fleet_steps:wait_for_cancel"}]
-        hint = fleet.offer(
+        offer = fleet.make_offer(
             store, tmp_path / "w", "cold", {"name": "g", "spark": False, "queue": "fourth", "steps": steps}
         )
-        fleet.renewed(store, hint)
+        fleet.renewed(store, offer)
         fourth.process.send_signal(signal.SIGQUIT)
-        assert fleet.outcome(store, hint, 10).kind is OutcomeKind.RELEASED
+        assert fleet.outcome(store, offer, 10).kind is OutcomeKind.RELEASED
 
 
 def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_lost(
@@ -82,15 +82,15 @@ def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_l
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues="other") as other:
         steps = [{"python": "fleet_steps:sleep_on"}]
-        hint = fleet.offer(
+        offer = fleet.make_offer(
             store, tmp_path / "w", "orphan", {"name": "g", "spark": False, "queue": "other", "steps": steps}
         )
-        runner = fleet.runner_of(store, hint)
+        runner = fleet.runner_of(store, offer)
         (watchdog,) = other.watchdogs
-        fleet.renewed(store, hint)
+        fleet.renewed(store, offer)
         os.kill(other.process.pid, signal.SIGKILL)
         # There is no coordinator here: whatever stands on the record was reported, however busy the machine.
-        assert fleet.outcome(store, hint, 10.0).kind is OutcomeKind.LOST
+        assert fleet.outcome(store, offer, 10.0).kind is OutcomeKind.LOST
         wait_until(lambda: fleet.gone(runner.pid) and fleet.gone(watchdog.pid), 10, "runner and watchdog to be gone")
 
 

@@ -24,7 +24,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.jobs import CommitAnswer
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.protocol.lease import Lease
+from unstuck.tasks.protocol.lease import Claim, Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.transport.redis_client import connect
 
@@ -63,52 +63,64 @@ def lossy(redis_server: RedisServer) -> redis.Redis:
 def queued(coordinator: Coordinator, **more: object) -> tuple[str, object]:
     job = coordinator.submit(group("only", **more))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    return job, hint
+    (offer,) = coordinator.offers()
+    return job, offer
 
 
-def test_one_hint_delivered_to_many_workers_at_once_is_claimed_once(
-    coordinator: Coordinator, redis_server: RedisServer
+@pytest.mark.parametrize("stands", ["once", "on eight queues"])
+def test_one_offer_that_many_runners_take_at_once_is_claimed_once(
+    coordinator: Coordinator, redis_server: RedisServer, stands: str
 ) -> None:
-    _, hint = queued(coordinator)
-    answers: list[str] = []
+    _, offer = queued(coordinator)
+    queues = ["q0"] if stands == "once" else [f"q{number}" for number in range(8)]
+    for queue in queues:
+        coordinator.redis.zadd(coordinator.keys.ready(queue), {str(offer): 1})
+    claims: list[Claim | None] = []
     start = threading.Barrier(8)
 
-    def worker(number: int) -> None:
+    def runner(number: int) -> None:
         with connect(redis_server.url) as client:
-            lease = Lease(client, coordinator.keys, 15)
+            lease = Lease(client, coordinator.keys, 15, f"runner{number}")
             client.ping()
             start.wait()
-            answers.append(lease.claim(hint, f"runner{number}", "host", f"e{number}").answer)  # type: ignore[arg-type]
+            claims.append(lease.take([queues[number % len(queues)]], f"runner{number}", "host", f"e{number}"))
 
-    threads = [threading.Thread(target=worker, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=runner, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(answers) == ["CLAIMED"] + 7 * ["STALE"]
+    assert len(claims) == 8
+    (claim,) = [claim for claim in claims if claim is not None]
+    assert claim.token.offer == offer
+    assert not any(coordinator.redis.exists(coordinator.keys.ready(queue)) for queue in queues), "it stands no more"
 
 
-def test_a_claim_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_nobody(
+def test_a_take_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_nobody(
     coordinator: Coordinator, lossy: redis.Redis
 ) -> None:
-    job, hint = queued(coordinator)
-    lease = Lease(lossy, coordinator.keys, 15)
-    lossy.ping()
+    job = coordinator.submit(group("only"), group("other"))
+    coordinator.read()
+    offer, other = coordinator.sent
+    lease = Lease(lossy, coordinator.keys, 15, "runner1")
+    assert lease.take(["nothing stands here"], "before", "host", "event0") is None  # the script is loaded
     LosesReplies.armed = 1
-    claim = lease.claim(hint, "runner1", "host", "event1")  # type: ignore[arg-type]
+    claim = lease.take(["light"], "claimant1", "host", "event1")
     assert LosesReplies.lost == 1
-    assert claim.answer == "CLAIMED"
-    assert claim.order is not None
+    assert claim is not None
+    assert claim.token == offer.held_by("claimant1")
+    assert claim.order.plan.group.name == "only"
 
-    assert coordinator.claim(hint, "runner2").answer == "STALE"  # type: ignore[arg-type]
+    assert coordinator.sent == [other], "the repeat took no second offer"
+    assert coordinator.claim(offer, "runner2").answer == "REFUSED"
     coordinator.read()
     record = coordinator.show(job).groups[0].members[0].record
     assert (record.state, record.epoch, record.failures, record.losses) == (GroupState.RUNNING, 1, 0, 0)
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"]
+    assert coordinator.events(job, "other") == ["QUEUED"]
 
 
-def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_hints_are_sent(
+def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_wake_ups_are_sent(
     make_coordinator: Callable[..., Coordinator], lossy: redis.Redis
 ) -> None:
     coordinator = make_coordinator(client=lossy)
@@ -123,12 +135,14 @@ def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_hints_are_sent(
         return answers[-1]
 
     coordinator.store.commit = lose_the_reply  # type: ignore[method-assign, assignment]
-    coordinator.work(coordinator.hints()[0])
+    coordinator.work(coordinator.offers()[0])
+    coordinator.rung.clear()
     coordinator.read()
 
     assert LosesReplies.lost >= 1
     assert answers[0] is CommitAnswer.APPLIED
-    assert [hint.group for hint in coordinator.sent] == ["second"]
+    assert [offer.group for offer in coordinator.sent] == ["second"]
+    assert coordinator.rung == {"light": 1}
     assert coordinator.events(job) == ["SUBMITTED", "QUEUED", "RUNNING", "SUCCEEDED", "QUEUED"]
 
 
@@ -152,12 +166,12 @@ def test_a_submit_whose_reply_was_lost_makes_one_job(
 
 
 def test_a_finish_whose_reply_was_lost_counts_once(coordinator: Coordinator, lossy: redis.Redis) -> None:
-    job, hint = queued(coordinator)
-    coordinator.claim(hint)  # type: ignore[arg-type]
-    lease = Lease(lossy, coordinator.keys, 15)
+    job, offer = queued(coordinator)
+    coordinator.claim(offer)  # type: ignore[arg-type]
+    lease = Lease(lossy, coordinator.keys, 15, "runner1")
     lossy.ping()
     LosesReplies.armed = 1
-    assert lease.finish(hint.held_by("runner1"), SUCCEEDED, "event") == "DUPLICATE"  # type: ignore[attr-defined]
+    assert lease.finish(offer.held_by("runner1"), SUCCEEDED, "event") == "DUPLICATE"  # type: ignore[attr-defined]
     coordinator.read()
     assert coordinator.status(job) is Status.FINISHED
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
@@ -165,14 +179,14 @@ def test_a_finish_whose_reply_was_lost_counts_once(coordinator: Coordinator, los
 
 def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(coordinator: Coordinator) -> None:
     """The watchdog says it again until it is answered, with the same event: the first time was heard already."""
-    job, hint = queued(coordinator, worker_losses=1)
-    coordinator.claim(hint)  # type: ignore[arg-type]
+    job, offer = queued(coordinator, worker_losses=1)
+    coordinator.claim(offer)  # type: ignore[arg-type]
 
     def lose_the_reply() -> None:
         raise redis.ConnectionError("the reply was lost")
 
     with armed(loss := Once(lose_the_reply, [Point.AFTER_FINISH])):
-        watchdog._report(Lease(coordinator.redis, coordinator.keys, 15), hint.held_by("runner1"), LOST)  # type: ignore[attr-defined]
+        watchdog._report(Lease(coordinator.redis, coordinator.keys, 15, "watchdog1"), offer.held_by("runner1"), LOST)  # type: ignore[attr-defined]
     assert loss.at is Point.AFTER_FINISH
     coordinator.read()
     assert coordinator.status(job) is Status.FAILED
@@ -190,25 +204,25 @@ def lapse(coordinator: Coordinator, job: str, group_id: str = "only") -> None:
 
 
 def test_a_lapsed_lease_is_taken_over_with_a_new_epoch(coordinator: Coordinator) -> None:
-    job, hint = queued(coordinator)
-    coordinator.claim(hint)  # type: ignore[arg-type]
+    job, offer = queued(coordinator)
+    coordinator.claim(offer)  # type: ignore[arg-type]
     coordinator.read()
     lapse(coordinator, job)
 
     coordinator.reconciler.reconcile(job)
 
-    (again,) = coordinator.hints()
-    assert (again.epoch, again.nonce != hint.nonce) == (2, True)  # type: ignore[attr-defined]
+    (again,) = coordinator.offers()
+    assert (again.epoch, again.nonce != offer.nonce) == (2, True)  # type: ignore[attr-defined]
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
-    assert coordinator.finish(hint.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
+    assert coordinator.finish(offer.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
     record = coordinator.show(job).groups[0].members[0].record
     assert (record.losses, record.failures) == (1, 0), "a lost worker never eats a user's retry"
 
 
 def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(coordinator: Coordinator) -> None:
     """What was concluded from absence is checked again inside the commit."""
-    job, hint = queued(coordinator)
-    coordinator.claim(hint)  # type: ignore[arg-type]
+    job, offer = queued(coordinator)
+    coordinator.claim(offer)  # type: ignore[arg-type]
     coordinator.read()
     lapse(coordinator, job)
     commit = coordinator.store.commit
@@ -216,7 +230,7 @@ def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(coordi
 
     def finish_first(*args: object) -> CommitAnswer:
         if not answers:
-            assert coordinator.finish(hint.held_by("runner1")) == "APPLIED"  # type: ignore[attr-defined]
+            assert coordinator.finish(offer.held_by("runner1")) == "APPLIED"  # type: ignore[attr-defined]
         answers.append(commit(*args))  # type: ignore[arg-type]
         return answers[-1]
 
@@ -230,14 +244,14 @@ def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(coordi
 
 
 def test_a_renewal_between_load_and_commit_refuses_the_takeover(coordinator: Coordinator) -> None:
-    job, hint = queued(coordinator)
-    coordinator.claim(hint)  # type: ignore[arg-type]
+    job, offer = queued(coordinator)
+    coordinator.claim(offer)  # type: ignore[arg-type]
     coordinator.read()
     lapse(coordinator, job)
     commit = coordinator.store.commit
 
     def renew_first(*args: object) -> CommitAnswer:
-        assert coordinator.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+        assert coordinator.lease.renew(offer.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
         return commit(*args)  # type: ignore[arg-type]
 
     coordinator.store.commit = renew_first  # type: ignore[method-assign, assignment]
@@ -254,8 +268,8 @@ def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
     coordinator: Coordinator, field: str, seconds: float
 ) -> None:
     """Rule 2: a pass that saw the sweep alive, and stood still before its commit, must not use what it saw then."""
-    job, hint = queued(coordinator)
-    coordinator.claim(hint)  # type: ignore[arg-type]
+    job, offer = queued(coordinator)
+    coordinator.claim(offer)  # type: ignore[arg-type]
     coordinator.read()
     lapse(coordinator, job)
     commit = coordinator.store.commit
@@ -271,14 +285,14 @@ def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
 
     assert answers == [CommitAnswer.GUARDED]
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"], "nothing was taken over"
-    assert coordinator.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+    assert coordinator.lease.renew(offer.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
 
 
 def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_coordinator: Callable[..., Coordinator]) -> None:
     """Rule 7: a gap in the ticks gives every lease one more term, in the script that stamps the tick."""
     coordinator = make_coordinator(lease_ttl=0.6, sweep_every=0.1)
-    job, hint = queued(coordinator)
-    coordinator.claim(hint)  # type: ignore[arg-type]
+    job, offer = queued(coordinator)
+    coordinator.claim(offer)  # type: ignore[arg-type]
     coordinator.read()
     lapse(coordinator, job)
     coordinator.redis.hset(coordinator.keys.alive, "at", "1")  # nobody has swept for a long time
@@ -322,29 +336,29 @@ def test_a_clock_that_was_set_back_begins_a_grace(coordinator: Coordinator) -> N
 
 def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_again(coordinator: Coordinator) -> None:
     """Protocol rule 3: the store was rolled back to before the claim."""
-    job, hint = queued(coordinator)
+    job, offer = queued(coordinator)
     keys = coordinator.keys.of(job)
     before = coordinator.redis.hgetall(keys.attempts)
-    coordinator.claim(hint)  # type: ignore[arg-type]
+    coordinator.claim(offer)  # type: ignore[arg-type]
     coordinator.redis.hset(keys.attempts, mapping=before)  # type: ignore[arg-type]
 
-    assert coordinator.lease.renew(hint.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
-    assert coordinator.claim(hint, "runner2").answer == "STALE"  # type: ignore[arg-type]
-    assert coordinator.lease.renew(hint.held_by("runner2"), "host") == "STALE"  # type: ignore[attr-defined]
+    assert coordinator.lease.renew(offer.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+    assert coordinator.claim(offer, "runner2").answer == "REFUSED"  # type: ignore[arg-type]
+    assert coordinator.lease.renew(offer.held_by("runner2"), "host") == "STALE"  # type: ignore[attr-defined]
 
 
 def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: Coordinator) -> None:
-    job, hint = queued(coordinator, retry={"max": 3, "backoff": 0})
-    coordinator.work(hint, failed())  # type: ignore[arg-type]
+    job, offer = queued(coordinator, retry={"max": 3, "backoff": 0})
+    coordinator.work(offer, failed())  # type: ignore[arg-type]
     coordinator.read()
-    (second,) = coordinator.hints()
+    (second,) = coordinator.offers()
     coordinator.claim(second, "runner2")
     coordinator.read()
     commit = coordinator.show(job).job.commit
-    assert coordinator.finish(hint.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
+    assert coordinator.finish(offer.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
     coordinator.redis.xadd(
         coordinator.keys.reports,
-        {"v": 1, "id": "late", "token": str(hint.held_by("runner1")), "kind": "succeeded", "at": 1},  # type: ignore[attr-defined]
+        {"v": 1, "id": "late", "token": str(offer.held_by("runner1")), "kind": "succeeded", "at": 1},  # type: ignore[attr-defined]
     )
     stale = coordinator.client.queries.counters().get("STALE", 0)
     coordinator.read()
@@ -381,9 +395,9 @@ def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Co
 
         def work() -> bool:
             for coordinator in coordinators:
-                for hint in coordinator.hints():
-                    if coordinator.claim(hint).answer == "CLAIMED":
-                        coordinator.finish(hint.held_by("runner1"))
+                for offer in coordinator.offers():
+                    if coordinator.claim(offer).answer == "CLAIMED":
+                        coordinator.finish(offer.held_by("runner1"))
             return coordinators[0].status(job).terminal
 
         wait_until(work, 30, "the job to end without a lock")
@@ -420,8 +434,8 @@ def test_two_commits_race_and_the_loser_writes_nothing(make_coordinator: Callabl
 
 
 def test_a_terminal_job_never_changes_whatever_arrives(coordinator: Coordinator) -> None:
-    job, hint = queued(coordinator)
-    coordinator.work(hint)  # type: ignore[arg-type]
+    job, offer = queued(coordinator)
+    coordinator.work(offer)  # type: ignore[arg-type]
     coordinator.read()
     assert coordinator.status(job) is Status.FINISHED
     coordinator.redis.expire(coordinator.keys.of(job).events, 1000)
@@ -436,10 +450,10 @@ def test_a_terminal_job_never_changes_whatever_arrives(coordinator: Coordinator)
 
     before, log = record(), coordinator.events(job)
 
-    assert coordinator.claim(hint, "late").answer == "STALE"  # type: ignore[arg-type]
-    assert coordinator.lease.renew(hint.held_by("runner1"), "host") == "STALE"  # type: ignore[attr-defined]
-    assert coordinator.finish(hint.held_by("runner1"), failed()) == "STALE"  # type: ignore[attr-defined]
-    token = str(hint.held_by("runner1"))  # type: ignore[attr-defined]
+    assert coordinator.claim(offer, "late").answer == "REFUSED"  # type: ignore[arg-type]
+    assert coordinator.lease.renew(offer.held_by("runner1"), "host") == "STALE"  # type: ignore[attr-defined]
+    assert coordinator.finish(offer.held_by("runner1"), failed()) == "STALE"  # type: ignore[attr-defined]
+    token = str(offer.held_by("runner1"))  # type: ignore[attr-defined]
     for kind in ("claimed", "failed", "lost", "succeeded"):
         coordinator.redis.xadd(coordinator.keys.reports, {"v": 1, "id": kind, "token": token, "kind": kind, "at": 1})
     coordinator.read()
@@ -469,7 +483,7 @@ def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reaso
     assert json.loads(fields["halted"])["code"] == "UNDECIDABLE"
     assert "WRONGTYPE" in json.loads(fields["halted"])["text"]
     assert [listed.status for listed in coordinator.client.jobs(name="broken")] == [Status.PAUSED], "as the list says"
-    assert [hint.job for hint in coordinator.sent] == [fine]
+    assert [offer.job for offer in coordinator.sent] == [fine]
     assert coordinator.redis.zscore(coordinator.keys.due, broken) is not None, (
         "it stays due: a person may mend and resume it"
     )
@@ -477,42 +491,48 @@ def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reaso
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
 
 
-def test_a_claim_is_held_while_the_user_wants_something_else_than_running(coordinator: Coordinator) -> None:
+def test_an_offer_is_passed_over_while_the_user_wants_something_else_than_running(coordinator: Coordinator) -> None:
     """Rule 4."""
-    job, hint = queued(coordinator)
+    job, offer = queued(coordinator)
     coordinator.redis.hset(coordinator.keys.of(job).job, "intent", "pause")
-    assert coordinator.claim(hint).answer == "HELD"  # type: ignore[arg-type]
+    assert coordinator.claim(offer).answer == "REFUSED"  # type: ignore[arg-type]
     coordinator.redis.hset(coordinator.keys.of(job).job, "intent", "run")
-    assert coordinator.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
+    assert coordinator.claim(offer, "runner2").answer == "CLAIMED"  # type: ignore[arg-type]
 
 
-def test_a_hint_of_a_halted_job_can_be_claimed_after_the_resume_and_not_before(coordinator: Coordinator) -> None:
+def test_an_offer_of_a_halted_job_stands_again_after_the_resume_and_not_before(coordinator: Coordinator) -> None:
     """Rule 4: a job that could not be decided is shown as PAUSED, so nothing of it starts."""
-    job, hint = queued(coordinator)
+    job, offer = queued(coordinator)
     coordinator.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", coordinator.show(job).at)
     assert coordinator.status(job) is Status.PAUSED
-    assert coordinator.claim(hint).answer == "HELD"  # type: ignore[arg-type]
+    assert coordinator.claim(offer).answer == "REFUSED"  # type: ignore[arg-type]
+    coordinator.redis.zadd(coordinator.keys.due, {job: 0})
+    coordinator.sweep.run()
+    coordinator.read()
+    assert not coordinator.sent
     assert coordinator.events(job, "only") == ["QUEUED"]
 
     coordinator.client.command(job, Command.RESUME)
-    assert coordinator.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
+    coordinator.read()
+    assert coordinator.sent == [offer], "at once, not after the dispatch timeout"
+    assert coordinator.claim(offer, "runner2").answer == "CLAIMED"  # type: ignore[arg-type]
 
 
 def test_frozen_inputs_are_what_every_later_attempt_reads(coordinator: Coordinator) -> None:
     """Rule 12."""
     job = coordinator.submit(group("first"), group("second", "first", retry={"max": 3, "backoff": 0}))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    staging = hint.held_by("runner1").staging
-    coordinator.work(hint, replace(SUCCEEDED, staging=staging))
+    (offer,) = coordinator.offers()
+    staging = offer.held_by("runner1").staging
+    coordinator.work(offer, replace(SUCCEEDED, staging=staging))
     coordinator.read()
-    (second,) = coordinator.hints()
+    (second,) = coordinator.offers()
     claim = coordinator.claim(second)
     assert claim.order is not None
     assert claim.order.frozen.inputs == {"first": (staging,)}
     coordinator.finish(second.held_by("runner1"), failed())
     coordinator.read()
-    (third,) = coordinator.hints()
+    (third,) = coordinator.offers()
     again = coordinator.claim(third)
     assert again.order is not None
     assert again.order.frozen == claim.order.frozen

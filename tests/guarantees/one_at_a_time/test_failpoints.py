@@ -35,12 +35,12 @@ class Job:
     ran: list[str] = field(default_factory=list)
 
     def work(self, coordinator: Coordinator) -> None:
-        """The workers' part: every hint that was sent is claimed, run and finished by a runner of its own."""
-        for hint in coordinator.hints(self.id):
+        """The workers' part: every offer that stands ready is claimed, run and finished by a runner of its own."""
+        for offer in coordinator.offers(self.id):
             claimant = f"runner{len(self.ran) + 1}"
-            if coordinator.claim(hint, claimant).answer == "CLAIMED":
-                self.ran.append(hint.group)
-                coordinator.finish(hint.held_by(claimant), staged(coordinator, hint, hint.group))
+            if coordinator.claim(offer, claimant).answer == "CLAIMED":
+                self.ran.append(offer.group)
+                coordinator.finish(offer.held_by(claimant), staged(coordinator, offer, offer.group))
 
     def go_on(self, coordinator: Coordinator) -> bool:
         """One round of a coordinator and its workers. True once the job has ended and no report is left."""
@@ -104,7 +104,7 @@ def test_a_coordinator_that_dies_at_any_point_is_followed_by_another_and_nothing
         with armed(death := Death(OF_A_COORDINATOR, nth)), pytest.raises(Died):
             wait_until(lambda job=job, dies=dies: job.go_on(dies), 10, "the death")
         assert death.at is point
-        job.work(dies)  # hints that it sent
+        job.work(dies)  # offers that stand ready
         wait_until(lambda job=job: job.inherit(heir), 10, f"the heir of {nth} {point} to end the job")
         check(heir, job, (nth, point))
 
@@ -166,13 +166,13 @@ def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_
         coordinator = make_coordinator()
         job = submitted(coordinator)
         coordinator.read()
-        (hint,) = coordinator.hints()
+        (offer,) = coordinator.offers()
         job.ran += ["g0"]
         with armed(once := Once(lost, [point])):
             for act in (
-                lambda coordinator=coordinator, hint=hint: coordinator.claim(hint).answer,
-                lambda coordinator=coordinator, hint=hint: coordinator.finish(
-                    hint.held_by("runner1"), staged(coordinator, hint, hint.group), "event"
+                lambda coordinator=coordinator, offer=offer: coordinator.claim(offer).answer,
+                lambda coordinator=coordinator, offer=offer: coordinator.finish(
+                    offer.held_by("runner1"), staged(coordinator, offer, offer.group), f"event-{offer}"
                 ),
             ):
                 try:

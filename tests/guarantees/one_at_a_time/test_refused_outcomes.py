@@ -32,10 +32,10 @@ def record(coordinator: Coordinator, job: str) -> dict[str, Any]:
 
 def held(coordinator: Coordinator, **more: Any) -> tuple[str, Token]:
     """A job whose one group is held by runner1."""
-    job, hint = queued(coordinator, **more)
-    assert coordinator.claim(hint).answer == "CLAIMED"  # type: ignore[arg-type]
+    job, offer = queued(coordinator, **more)
+    assert coordinator.claim(offer).answer == "CLAIMED"  # type: ignore[arg-type]
     coordinator.read()
-    return job, hint.held_by("runner1")  # type: ignore[attr-defined]
+    return job, offer.held_by("runner1")  # type: ignore[attr-defined]
 
 
 def taken_over(coordinator: Coordinator) -> tuple[str, Token]:
@@ -43,7 +43,7 @@ def taken_over(coordinator: Coordinator) -> tuple[str, Token]:
     job, zombie = held(coordinator)
     lapse(coordinator, job)
     coordinator.reconciler.reconcile(job)
-    (second,) = coordinator.hints()
+    (second,) = coordinator.offers()
     coordinator.claim(second, "runner2")
     coordinator.read()
     return job, zombie
@@ -89,13 +89,13 @@ def test_a_report_of_attempt_1_while_attempt_2_runs_is_counted_and_one_event_and
 
 
 def test_an_attempt_that_was_given_up_and_not_replaced_yet_is_refused_visibly_too(coordinator: Coordinator) -> None:
-    job, hint = queued(coordinator, retry={"max": 3, "backoff": 60})
-    coordinator.work(hint, failed())  # type: ignore[arg-type]
+    job, offer = queued(coordinator, retry={"max": 3, "backoff": 60})
+    coordinator.work(offer, failed())  # type: ignore[arg-type]
     coordinator.read()
     assert coordinator.status(job) is Status.RETRYING
 
     late = Outcome(OutcomeKind.LOST)
-    assert coordinator.finish(hint.held_by("runner1"), late) == "STALE"  # type: ignore[attr-defined]
+    assert coordinator.finish(offer.held_by("runner1"), late) == "STALE"  # type: ignore[attr-defined]
     coordinator.read()
 
     (event,) = refused(coordinator, job)
@@ -105,7 +105,7 @@ def test_an_attempt_that_was_given_up_and_not_replaced_yet_is_refused_visibly_to
 
 def test_a_refused_finish_whose_reply_was_lost_is_one_event(coordinator: Coordinator, lossy: redis.Redis) -> None:  # noqa: F811
     job, zombie = taken_over(coordinator)
-    lease = Lease(lossy, coordinator.keys, 15)
+    lease = Lease(lossy, coordinator.keys, 15, "runner1")
     lossy.ping()
     LosesReplies.armed = 2
     assert lease.finish(zombie, SUCCEEDED, "its-event") == "STALE"
@@ -132,7 +132,7 @@ def test_an_answer_is_remembered_for_longer_than_anybody_repeats_and_not_for_eve
     assert max(run.FINISH_FOR, watchdog.REPORT_FOR) + 60 < ANSWER_KEPT
     _, token = held(coordinator)
     coordinator.finish(token, event="its-event")
-    assert 0 < coordinator.redis.ttl(coordinator.keys.finish(str(token), "its-event")) <= ANSWER_KEPT
+    assert 0 < coordinator.redis.ttl(coordinator.keys.answer("runner1")) <= ANSWER_KEPT
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["job ended", "attempt 2 runs"])
@@ -179,7 +179,7 @@ def test_a_stale_claim_report_is_no_event(coordinator: Coordinator) -> None:
         coordinator.keys.reports,
         {"v": 1, "id": "late", "token": str(zombie), "kind": "claimed", "at": 1, "refused": ""},
     )
-    assert coordinator.claim(zombie.hint, "runner1").answer == "STALE"
+    assert coordinator.claim(zombie.offer, "runner1").answer == "REFUSED"
     coordinator.read()
     assert refused(coordinator, job) == []
 
@@ -208,14 +208,14 @@ def test_a_refusal_reads_well_in_the_log(coordinator: Coordinator) -> None:
 
 def _live(coordinator: Coordinator, job: str) -> Token:
     record = coordinator.show(job).groups[0].members[0].record
-    return record.hint(job, "only").held_by("runner2")
+    return record.offer(job, "only").held_by("runner2")
 
 
 def test_a_repeated_finish_counts_as_a_repeat_although_its_answer_was_forgotten(coordinator: Coordinator) -> None:
     """An eviction, or a clock of Redis that jumps ahead, may take the answer away before its time."""
     job, token = held(coordinator)
     assert coordinator.finish(token, event="its-event") == "APPLIED"
-    coordinator.redis.delete(coordinator.keys.finish(str(token), "its-event"))
+    coordinator.redis.delete(coordinator.keys.answer("runner1"))
     assert coordinator.finish(token, event="its-event") == "DUPLICATE"
     coordinator.read()
     assert refused(coordinator, job) == []

@@ -19,7 +19,7 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.warehouse.probe import ANSWERS_WITHIN
 
 LEASE_TTL = 3.0
@@ -42,11 +42,11 @@ def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
         yield client
 
 
-Offer = Callable[..., Hint]
+MakeOffer = Callable[..., Offer]
 
 
 @pytest.fixture
-def offer(store: redis.Redis, tmp_path: Path) -> Offer:
+def make_offer(store: redis.Redis, tmp_path: Path) -> MakeOffer:
     job = f"job-{os.urandom(4).hex()}"
 
     def make(
@@ -57,56 +57,56 @@ def offer(store: redis.Redis, tmp_path: Path) -> Offer:
         step_params: dict[str, object] | None = None,
         output: str | None = None,
         **rest: object,
-    ) -> Hint:
+    ) -> Offer:
         one = {"python": f"fleet_steps:{step}", "params": step_params or {}, "output": output}
         spec = {"name": group, "spark": False, "steps": [one], "timeout": timeout}
-        return fleet.offer(store, tmp_path / "warehouse", rest.pop("job", job), spec, **rest)  # type: ignore[arg-type]
+        return fleet.make_offer(store, tmp_path / "warehouse", rest.pop("job", job), spec, **rest)  # type: ignore[arg-type]
 
     return make
 
 
-def ready_again(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
+def ready_again(worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer) -> None:
     """The worker takes new work."""
-    hint = offer("my_pid", job=f"after-{os.urandom(3).hex()}")
-    assert fleet.outcome(store, hint).kind is OutcomeKind.SUCCEEDED
+    offer = make_offer("my_pid", job=f"after-{os.urandom(3).hex()}")
+    assert fleet.outcome(store, offer).kind is OutcomeKind.SUCCEEDED
 
 
 def test_a_group_runs_and_its_outcome_and_reports_stand(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    hint = offer("table", output="numbers", step_params={"rows": 5})
-    outcome = fleet.outcome(store, hint)
+    offer = make_offer("table", output="numbers", step_params={"rows": 5})
+    outcome = fleet.outcome(store, offer)
     assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
     assert (outcome.rows, outcome.results) == ({"numbers": 5}, {"rows": 5})
     assert (tmp_path / "warehouse" / outcome.staging / "_marker.json").exists()
     log = (tmp_path / "warehouse" / f"{outcome.staging}.log").read_text()
     assert "making 5 rows" in log
     assert "printed by the step" in log
-    kinds = [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))]
+    kinds = [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))]
     assert kinds == ["claimed", "succeeded"]
 
 
 def test_a_standing_marker_is_adopted_and_nothing_runs_again(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    first = fleet.outcome(store, offer("table", output="numbers"))
-    again = fleet.outcome(store, offer("table", output="numbers", epoch=2, nonce="n2"))
+    first = fleet.outcome(store, make_offer("table", output="numbers"))
+    again = fleet.outcome(store, make_offer("table", output="numbers", epoch=2, nonce="n2"))
     assert (again.kind, again.adopted, again.staging) == (OutcomeKind.SUCCEEDED, True, first.staging)
     assert (again.rows, again.results) == (first.rows, first.results)
 
 
-def test_a_changed_parameter_runs_again(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
-    fleet.outcome(store, offer("table", output="numbers", params={"rows": 1}))
-    again = fleet.outcome(store, offer("table", output="numbers", params={"rows": 2}, epoch=2, nonce="n2"))
+def test_a_changed_parameter_runs_again(worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer) -> None:
+    fleet.outcome(store, make_offer("table", output="numbers", params={"rows": 1}))
+    again = fleet.outcome(store, make_offer("table", output="numbers", params={"rows": 2}, epoch=2, nonce="n2"))
     assert (again.adopted, again.rows) == (False, {"numbers": 2})
 
 
 def test_the_next_group_reads_what_the_first_staged(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    made = fleet.outcome(store, offer("table", output="numbers", step_params={"rows": 4}))
-    hint = offer("total", group="sum", output="total", inputs={"g": [made.staging]})
-    assert fleet.outcome(store, hint).rows == {"total": 1}
+    made = fleet.outcome(store, make_offer("table", output="numbers", step_params={"rows": 4}))
+    offer = make_offer("total", group="sum", output="total", inputs={"g": [made.staging]})
+    assert fleet.outcome(store, offer).rows == {"total": 1}
 
 
 @pytest.mark.parametrize(
@@ -121,179 +121,189 @@ def test_the_next_group_reads_what_the_first_staged(
     ],
 )
 def test_whatever_a_step_raises_ends_its_attempt_and_never_the_runner(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, step: str, code: str, recoverable: bool, says: str
+    worker: fleet.FleetWorker,
+    store: redis.Redis,
+    make_offer: MakeOffer,
+    step: str,
+    code: str,
+    recoverable: bool,
+    says: str,
 ) -> None:
     before = [r.pid for r in worker.runners]
-    outcome = fleet.outcome(store, offer(step))
+    outcome = fleet.outcome(store, make_offer(step))
     assert outcome.kind is OutcomeKind.FAILED
     assert outcome.failure is not None
     assert (outcome.failure.code, outcome.failure.recoverable) == (code, recoverable)
     assert says in outcome.failure.text
-    ready_again(worker, store, offer)
+    ready_again(worker, store, make_offer)
     assert [r.pid for r in worker.runners] == before
 
 
 def test_the_traceback_begins_with_the_users_own_code_in_the_failure_and_in_the_log(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    hint = offer("boom")
-    failure = fleet.outcome(store, hint).failure
+    offer = make_offer("boom")
+    failure = fleet.outcome(store, offer).failure
     assert failure is not None
     assert "fleet_steps.py" in failure.traceback
     assert "tasks/runner/attempt.py" not in failure.traceback
-    (log,) = (tmp_path / "warehouse" / "_staging" / hint.job / "g").glob("*.log")
+    (log,) = (tmp_path / "warehouse" / "_staging" / offer.job / "g").glob("*.log")
     assert 'fleet_steps.py", line' in log.read_text()
     assert "tasks/runner/attempt.py" not in log.read_text()
 
 
 def test_a_secret_reaches_the_step_and_nothing_else(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    hint = offer("with_secret", step_params={"password": "${env:FLEET_PASSWORD}"})
-    failure = fleet.outcome(store, hint).failure
+    offer = make_offer("with_secret", step_params={"password": "${env:FLEET_PASSWORD}"})
+    failure = fleet.outcome(store, offer).failure
     assert failure is not None
     assert failure.text == "RuntimeError: login with ${env:FLEET_PASSWORD} failed"
     for file in (tmp_path / "warehouse").rglob("*"):
         assert file.is_dir() or b"hunter2" not in file.read_bytes(), file
     assert "hunter2" not in worker.text()
-    assert "hunter2" not in str(fleet.attempt(store, hint))
+    assert "hunter2" not in str(fleet.attempt(store, offer))
 
 
 def test_a_secret_that_is_not_there_is_named_and_not_retried(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    failure = fleet.outcome(store, offer("with_secret", step_params={"password": "${env:NOT_SET}"})).failure
+    failure = fleet.outcome(store, make_offer("with_secret", step_params={"password": "${env:NOT_SET}"})).failure
     assert failure is not None
     assert not failure.recoverable
     assert "NOT_SET" in failure.text
 
 
 def test_a_runner_killed_in_the_middle_of_a_step_is_reported_lost_with_its_tree_gone(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
-    hint = offer("sleep_on", step_params={"started": str(started)})
-    runner = fleet.runner_of(store, hint)
+    offer = make_offer("sleep_on", step_params={"started": str(started)})
+    runner = fleet.runner_of(store, offer)
     wait_until(lambda: started.exists() and started.read_text(), 10, "the step to run")
     child = int(started.read_text())
     # When: the watchdog has seen the child (one renewal), the runner alone is killed.
-    wait_until(lambda: fleet.attempt(store, hint).get("progress"), 10, "a renewal")
-    progress = fleet.attempt(store, hint)["lease"]
-    wait_until(lambda: fleet.attempt(store, hint)["lease"] > progress, 10, "another renewal")
+    wait_until(lambda: fleet.attempt(store, offer).get("progress"), 10, "a renewal")
+    progress = fleet.attempt(store, offer)["lease"]
+    wait_until(lambda: fleet.attempt(store, offer)["lease"] > progress, 10, "another renewal")
     runner.kill()
     # Then: the record says so.
-    outcome = fleet.outcome(store, hint, 15)  # nobody is here who would wait for the lease
+    outcome = fleet.outcome(store, offer, 15)  # nobody is here who would wait for the lease
     assert outcome.kind is OutcomeKind.LOST
     assert outcome.failure is not None
     assert outcome.failure.code == "WORKER_LOST"
     wait_until(lambda: fleet.gone(child), 15, "the step's own child to be gone")
-    ready_again(worker, store, offer)
+    ready_again(worker, store, make_offer)
 
 
-def test_a_cancel_reaches_a_polite_step_at_once(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
-    hint = offer("wait_for_cancel")
-    runner = fleet.runner_of(store, hint)
-    fleet.order(store, hint, "CANCEL")
-    assert fleet.outcome(store, hint, 15).kind is OutcomeKind.CANCELED
-    ready_again(worker, store, offer)
+def test_a_cancel_reaches_a_polite_step_at_once(
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
+) -> None:
+    offer = make_offer("wait_for_cancel")
+    runner = fleet.runner_of(store, offer)
+    fleet.order(store, offer, "CANCEL")
+    assert fleet.outcome(store, offer, 15).kind is OutcomeKind.CANCELED
+    ready_again(worker, store, make_offer)
     assert runner.is_running()
 
 
-def test_a_drained_attempt_is_handed_back(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
-    hint = offer("wait_for_cancel")
-    fleet.claimed(store, hint)
-    fleet.order(store, hint, "DRAIN")
-    assert fleet.outcome(store, hint, 15).kind is OutcomeKind.RELEASED
+def test_a_drained_attempt_is_handed_back(worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer) -> None:
+    offer = make_offer("wait_for_cancel")
+    fleet.claimed(store, offer)
+    fleet.order(store, offer, "DRAIN")
+    assert fleet.outcome(store, offer, 15).kind is OutcomeKind.RELEASED
 
 
 def test_a_step_that_ignores_a_cancel_is_killed_after_the_grace_and_was_canceled(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    hint = offer("sleep_on")
-    runner = fleet.runner_of(store, hint)
-    fleet.order(store, hint, "CANCEL")
-    assert fleet.outcome(store, hint, 20).kind is OutcomeKind.CANCELED
+    offer = make_offer("sleep_on")
+    runner = fleet.runner_of(store, offer)
+    fleet.order(store, offer, "CANCEL")
+    assert fleet.outcome(store, offer, 20).kind is OutcomeKind.CANCELED
     wait_until(lambda: fleet.gone(runner.pid), 15, "the runner to be gone")
-    ready_again(worker, store, offer)
+    ready_again(worker, store, make_offer)
 
 
 def test_a_cancel_ends_a_step_inside_one_long_c_call(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
-    hint = offer("one_c_call", step_params={"started": str(started)})
+    offer = make_offer("one_c_call", step_params={"started": str(started)})
     wait_until(started.exists, 30, "the call to begin")
-    fleet.order(store, hint, "CANCEL")
-    assert fleet.outcome(store, hint, 15).kind is OutcomeKind.CANCELED
-    ready_again(worker, store, offer)
+    fleet.order(store, offer, "CANCEL")
+    assert fleet.outcome(store, offer, 15).kind is OutcomeKind.CANCELED
+    ready_again(worker, store, make_offer)
 
 
 def test_a_timeout_ends_a_step_that_hangs(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer, tmp_path: Path
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    hint = offer("sleep_on", timeout="500ms")
-    outcome = fleet.outcome(store, hint, 20)
+    offer = make_offer("sleep_on", timeout="500ms")
+    outcome = fleet.outcome(store, offer, 20)
     assert outcome.kind is OutcomeKind.FAILED
     assert outcome.failure is not None
     assert (outcome.failure.code, outcome.failure.recoverable) == ("TIMEOUT", True)
-    (log,) = (tmp_path / "warehouse" / "_staging" / hint.job / "g").glob("*.log")
+    (log,) = (tmp_path / "warehouse" / "_staging" / offer.job / "g").glob("*.log")
     assert "was killed" in log.read_text()
-    ready_again(worker, store, offer)
+    ready_again(worker, store, make_offer)
 
 
 def test_a_timeout_of_a_polite_step_costs_no_runner(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    hint = offer("wait_for_cancel", timeout="500ms")
-    runner = fleet.runner_of(store, hint)
-    failure = fleet.outcome(store, hint, 15).failure
+    offer = make_offer("wait_for_cancel", timeout="500ms")
+    runner = fleet.runner_of(store, offer)
+    failure = fleet.outcome(store, offer, 15).failure
     assert failure is not None
     assert failure.code == "TIMEOUT"
     assert "0.5s" in failure.text
-    ready_again(worker, store, offer)
+    ready_again(worker, store, make_offer)
     assert runner.is_running()
 
 
-def test_an_attempt_taken_over_writes_no_outcome(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
-    hint = offer("wait_for_cancel")
-    fleet.claimed(store, hint)
+def test_an_attempt_taken_over_writes_no_outcome(
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
+) -> None:
+    offer = make_offer("wait_for_cancel")
+    fleet.claimed(store, offer)
     # When: the coordinator mints another epoch.
-    fresh = offer("wait_for_cancel", epoch=2, nonce="n2", send=False)
-    ready_again(worker, store, offer)
+    fresh = make_offer("wait_for_cancel", epoch=2, nonce="n2", send=False)
+    ready_again(worker, store, make_offer)
     # Then: the old runner has left and said nothing.
     assert "outcome" not in fleet.attempt(store, fresh)
-    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))] == ["claimed"]
+    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))] == ["claimed"]
 
 
 def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_late(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    hint = offer("sleep_on")
-    runner = fleet.runner_of(store, hint)
+    offer = make_offer("sleep_on")
+    runner = fleet.runner_of(store, offer)
     runner.send_signal(signal.SIGSTOP)
     wait_until(lambda: runner.status() == psutil.STATUS_STOPPED, 5, "the runner to be stopped")
 
     def lapsed() -> bool:
         seconds, micros = store.time()
-        return fleet.attempt(store, hint)["lease"] < seconds + micros / 1e6
+        return fleet.attempt(store, offer)["lease"] < seconds + micros / 1e6
 
     wait_until(lapsed, LEASE_TTL + 20, "the lease to lapse")
-    offer("sleep_on", epoch=2, nonce="n2", send=False)
+    make_offer("sleep_on", epoch=2, nonce="n2", send=False)
     runner.send_signal(signal.SIGCONT)
     wait_until(lambda: fleet.gone(runner.pid), 20, "the thawed runner to be gone")
-    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))] == ["claimed"]
-    ready_again(worker, store, offer)
+    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))] == ["claimed"]
+    ready_again(worker, store, make_offer)
 
 
 def test_a_c_call_that_holds_the_gil_does_not_cost_the_lease(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    hint = offer("hold_the_gil", step_params={"seconds": round(2 * LEASE_TTL)})
+    offer = make_offer("hold_the_gil", step_params={"seconds": round(2 * LEASE_TTL)})
     lowest = LEASE_TTL
 
     def ended() -> bool:
         nonlocal lowest
-        raw, (seconds, micros) = store.pipeline().hget(fleet.KEYS.of(hint.job).attempts, hint.group).time().execute()
+        raw, (seconds, micros) = store.pipeline().hget(fleet.KEYS.of(offer.job).attempts, offer.group).time().execute()
         record = json.loads(raw)
         if "outcome" in record:
             return True
@@ -302,46 +312,46 @@ def test_a_c_call_that_holds_the_gil_does_not_cost_the_lease(
         return False
 
     wait_until(ended, 60, "the step to end", every=0.05)
-    outcome = fleet.outcome(store, hint)
+    outcome = fleet.outcome(store, offer)
     assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
     assert outcome.results["silent_for"] > LEASE_TTL, "the runner could have renewed its lease itself: proves nothing"
     assert lowest > 0, "a lease that lapsed meanwhile could have been taken over"
 
 
 def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    hint = offer("wait_for_cancel")
-    runner = fleet.runner_of(store, hint)
+    offer = make_offer("wait_for_cancel")
+    runner = fleet.runner_of(store, offer)
     (watchdog,) = worker.watchdogs
     watchdog.kill()
     wait_until(lambda: [w for w in worker.watchdogs if w.pid != watchdog.pid], 10, "another watchdog")
-    lease = fleet.attempt(store, hint)["lease"]
-    wait_until(lambda: fleet.attempt(store, hint)["lease"] > lease, 10, "a renewal by the new watchdog")
-    fleet.order(store, hint, "CANCEL")
-    assert fleet.outcome(store, hint, 15).kind is OutcomeKind.CANCELED
+    lease = fleet.attempt(store, offer)["lease"]
+    wait_until(lambda: fleet.attempt(store, offer)["lease"] > lease, 10, "a renewal by the new watchdog")
+    fleet.order(store, offer, "CANCEL")
+    assert fleet.outcome(store, offer, 15).kind is OutcomeKind.CANCELED
     assert runner.is_running()
 
 
 def test_a_watchdog_that_is_frozen_for_good_is_replaced_and_a_step_that_hangs_meets_its_timeout_all_the_same(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     """SIGSTOP: it lives, its pipe is open, and it renews nothing, hears nothing and counts no time any more."""
-    hint = offer("sleep_on", timeout="3s")
-    runner = fleet.runner_of(store, hint)
+    offer = make_offer("sleep_on", timeout="3s")
+    runner = fleet.runner_of(store, offer)
     (frozen,) = worker.watchdogs
     frozen.suspend()
     try:
         wait_until(lambda: [w for w in worker.watchdogs if w.pid != frozen.pid], 10, "another watchdog")
         assert fleet.gone(frozen.pid), "it could thaw, and act beside the one that took over"
         assert not fleet.gone(runner.pid), "and the attempt goes on"
-        failure = fleet.outcome(store, hint).failure
+        failure = fleet.outcome(store, offer).failure
         assert failure is not None
         assert failure.code == "TIMEOUT"
     finally:
         if frozen.is_running():
             frozen.resume()
-    ready_again(worker, store, offer)
+    ready_again(worker, store, make_offer)
 
 
 def test_a_runner_that_waits_for_its_frozen_watchdog_to_read_goes_on_when_it_is_replaced(
@@ -350,15 +360,15 @@ def test_a_runner_that_waits_for_its_frozen_watchdog_to_read_goes_on_when_it_is_
     """Each step begins and ends a clock, of which the watchdog is told; the pipe to it holds 64 KiB."""
     first = {"python": "fleet_steps:until", "params": {"path": str(tmp_path / "gate")}, "timeout": "60s"}
     steps = [first, *[{"python": "fleet_steps:my_pid", "timeout": "60s"}] * 600]
-    hint = fleet.offer(
+    offer = fleet.make_offer(
         store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", {"name": "g", "spark": False, "steps": steps}
     )
-    runner = fleet.runner_of(store, hint)
+    runner = fleet.runner_of(store, offer)
     (frozen,) = worker.watchdogs
     frozen.suspend()
     try:
         (tmp_path / "gate").touch()
-        outcome = fleet.outcome(store, hint)
+        outcome = fleet.outcome(store, offer)
         assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
         assert outcome.results["pid"] == runner.pid
         assert fleet.gone(frozen.pid), "the pipe was never full: proves nothing"
@@ -368,55 +378,65 @@ def test_a_runner_that_waits_for_its_frozen_watchdog_to_read_goes_on_when_it_is_
 
 
 def test_a_runner_with_foreign_threads_is_replaced_without_any_task_being_lost(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     before = len(worker.text())
-    outcome = fleet.outcome(store, offer("leave_a_thread"))
+    outcome = fleet.outcome(store, make_offer("leave_a_thread"))
     assert outcome.kind is OutcomeKind.SUCCEEDED
-    after = fleet.outcome(store, offer("my_pid", job=f"next-{os.urandom(3).hex()}"))
+    after = fleet.outcome(store, make_offer("my_pid", job=f"next-{os.urandom(3).hex()}"))
     assert after.results["pid"] != outcome.results["pid"]
     wait_until(lambda: fleet.gone(outcome.results["pid"]), 10, "the old runner to be gone")
     assert "WorkerLostError" not in worker.text()[before:]
 
 
 def test_a_step_that_leaves_no_descriptor_costs_itself_alone(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     """In its runner nothing could be begun any more: each group that came there would be lost, and count as POISON."""
-    hint = offer("hoard")
-    runner = fleet.runner_of(store, hint)
-    failure = fleet.outcome(store, hint).failure
+    offer = make_offer("hoard")
+    runner = fleet.runner_of(store, offer)
+    failure = fleet.outcome(store, offer).failure
     assert failure is not None
     assert "Too many open files" in failure.text
-    ready_again(worker, store, offer)
+    ready_again(worker, store, make_offer)
     wait_until(lambda: fleet.gone(runner.pid), 10, "the runner to be replaced")
 
 
-def test_a_hint_twice_is_one_run(worker: fleet.FleetWorker, store: redis.Redis, offer: Offer) -> None:
-    hint = offer("my_pid")
-    fleet.send_hint(store, hint, "light")
-    fleet.outcome(store, hint)
-    ready_again(worker, store, offer)
-    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(hint))] == ["claimed", "succeeded"]
+@pytest.mark.parametrize("while_it", ["waits", "runs", "has ended"])
+def test_an_offer_that_stands_again_and_a_second_wake_up_are_one_run(
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, while_it: str
+) -> None:
+    offer = make_offer("until", step_params={"path": str(tmp_path / "gate")})
+    if while_it != "waits":
+        fleet.claimed(store, offer)
+    if while_it == "has ended":
+        (tmp_path / "gate").touch()
+        fleet.outcome(store, offer)
+    fleet.ring(store, offer, "light")
+    (tmp_path / "gate").touch()
+    fleet.outcome(store, offer)
+    ready_again(worker, store, make_offer)
+    assert store.zscore(fleet.KEYS.ready("light"), str(offer)) is None, "it was dropped"
+    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))] == ["claimed", "succeeded"]
 
 
 def test_the_fleet_list_shows_the_runner_and_what_it_runs(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     began = store.time()[0]
-    hint = offer("wait_for_cancel")
-    runner = fleet.runner_of(store, hint)
+    offer = make_offer("wait_for_cancel")
+    runner = fleet.runner_of(store, offer)
 
     def shown() -> RunnerStatus | None:
-        return next((one for one in fleet.listed(store) if one.pid == runner.pid and one.job == hint.job), None)
+        return next((one for one in fleet.listed(store) if one.pid == runner.pid and one.job == offer.job), None)
 
     one = wait_until(shown, 5, "the runner to be shown")
     assert (one.queues, one.group, one.attempt, one.idle_since) == (("light",), "g", 1, None)
     assert one.runs_on == RunsOn(version("unstuck"), platform.python_version())
     assert began <= (one.claimed_at or 0.0) <= store.time()[0] + 1
     assert began <= one.seen <= store.time()[0] + 1
-    fleet.order(store, hint, "CANCEL")
-    fleet.outcome(store, hint)
+    fleet.order(store, offer, "CANCEL")
+    fleet.outcome(store, offer)
 
 
 def described(store: redis.Redis, worker: fleet.FleetWorker) -> RunnerStatus | None:
@@ -425,26 +445,28 @@ def described(store: redis.Redis, worker: fleet.FleetWorker) -> RunnerStatus | N
     return next((one for one in fleet.listed(store) if one.pid in pids), None)
 
 
-def test_a_hint_that_came_to_nothing_is_seen_as_taken(
-    worker: fleet.FleetWorker, store: redis.Redis, offer: Offer
+def test_a_wake_up_that_came_to_nothing_is_seen_as_taken(
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     """A worker that is offered nothing but what others have claimed has not stalled, and does not look so."""
-    ready_again(worker, store, offer)
+    ready_again(worker, store, make_offer)
     wait_until(lambda: described(store, worker), 10, "the runner to be shown")
-    stale = offer("my_pid", send=False)
+    stale = make_offer("my_pid", send=False)
 
     def taken() -> RunnerStatus | None:
         now = described(store, worker)
-        return now if now and (now.taken_at or 0) > (now.claimed_at or 0) + 0.5 else None
+        return now if now and (now.taken_at or 0) >= sent else None
 
-    def claimed_long_ago() -> bool:
+    def idle_for_long() -> bool:
         now = described(store, worker)  # may be a second or two old itself
-        return now is not None and store.time()[0] > (now.claimed_at or store.time()[0]) + 4
+        last = max(now.claimed_at or 0.0, now.taken_at or 0.0) if now else 0.0
+        return last > 0 and store.time()[0] > last + 4
 
-    wait_until(claimed_long_ago, 15, "the last claim to be long ago")
+    wait_until(idle_for_long, 15, "the last claim, and the last surplus wake-up, to be long ago")
     sent = store.time()[0]
-    fleet.send_hint(store, Hint(stale.job, stale.group, stale.epoch, "another"), "light")
-    one = wait_until(taken, 10, "the hint to be seen")
+    fleet.ring(store, Offer(stale.job, stale.group, stale.epoch, "another"), "light")
+    one = wait_until(taken, 10, "the wake-up to be seen")
+    assert (one.taken_at or 0.0) > (one.claimed_at or 0.0) + 0.5
     assert not fleet.attempt(store, stale).get("claimant"), "and it claimed nothing"
     assert sent <= (one.taken_at or 0.0) <= store.time()[0] + 1
 
@@ -477,8 +499,8 @@ def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
         wait_until(told, ANSWERS_WITHIN + 20, "the look to be given up")
         step = {"python": "fleet_steps:my_pid", "params": {}}
         spec = {"name": "g", "spark": False, "queue": "hung", "steps": [step]}
-        hint = fleet.offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec)
-        assert fleet.outcome(store, hint).kind is OutcomeKind.SUCCEEDED
+        offer = fleet.make_offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec)
+        assert fleet.outcome(store, offer).kind is OutcomeKind.SUCCEEDED
         assert told(), "it goes on telling"
         watchdogs = hung.watchdogs
         assert fleet.stop_gently(hung) == 0

@@ -21,7 +21,7 @@ from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.store.jobs import Submission
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint, Token
+from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse, published_files
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
@@ -41,10 +41,10 @@ def stage(coordinator: Coordinator, token: Token, *outputs: str) -> Outcome:
     return Outcome(OutcomeKind.SUCCEEDED, staging=token.staging, rows=dict.fromkeys(made, 1))
 
 
-def work(coordinator: Coordinator, hint: Hint, outcome: Outcome | None = None, claimant: str = "runner1") -> Token:
+def work(coordinator: Coordinator, offer: Offer, outcome: Outcome | None = None, claimant: str = "runner1") -> Token:
     """Claim, stage and finish one attempt."""
-    token = hint.held_by(claimant)
-    assert coordinator.claim(hint, claimant).answer == "CLAIMED"
+    token = offer.held_by(claimant)
+    assert coordinator.claim(offer, claimant).answer == "CLAIMED"
     staged = stage(coordinator, token)
     assert coordinator.finish(token, outcome or staged) == "APPLIED"
     coordinator.read()
@@ -56,8 +56,8 @@ def finished(coordinator: Coordinator, *groups: dict[str, Any], **spec: Any) -> 
     job = coordinator.submit(*(groups or (group("out"),)), **spec)
     coordinator.read()
     tokens = {}
-    while hints := coordinator.hints(job):
-        tokens |= {hint.group: work(coordinator, hint) for hint in hints}
+    while offers := coordinator.offers(job):
+        tokens |= {offer.group: work(coordinator, offer) for offer in offers}
     assert coordinator.status(job) is Status.FINISHED
     return job, tokens
 
@@ -128,10 +128,10 @@ def test_a_job_is_looked_at_when_no_worker_can_hold_a_lease_any_more(
 def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("good"), group("bad", "good"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    good = work(coordinator, hint)
-    (hint,) = coordinator.hints()
-    bad = work(coordinator, hint, failed(recoverable=False))
+    (offer,) = coordinator.offers()
+    good = work(coordinator, offer)
+    (offer,) = coordinator.offers()
+    bad = work(coordinator, offer, failed(recoverable=False))
     assert coordinator.status(job) is Status.FAILED
 
     look(coordinator, job)
@@ -237,9 +237,9 @@ def test_what_a_retry_adopted_stays_with_it_and_for_ever_once_it_is_published(co
     groups = group("out"), group("more", "out"), group("last", "more")
     job = coordinator.submit(*groups, publish=["out"])
     coordinator.read()
-    out = work(coordinator, coordinator.hints()[0])
-    more = work(coordinator, coordinator.hints()[0])
-    work(coordinator, coordinator.hints()[0], failed(recoverable=False))
+    out = work(coordinator, coordinator.offers()[0])
+    more = work(coordinator, coordinator.offers()[0])
+    work(coordinator, coordinator.offers()[0], failed(recoverable=False))
     again = retry(coordinator, job, group("out"), group("more", "out"))
     forget(coordinator, job)
 
@@ -248,9 +248,9 @@ def test_what_a_retry_adopted_stays_with_it_and_for_ever_once_it_is_published(co
     assert stands(coordinator, more.staging)
 
     for adopted in (out, more):
-        (hint,) = coordinator.hints(again)
+        (offer,) = coordinator.offers(again)
         taken_over = replace(stage(coordinator, adopted), adopted=True)
-        coordinator.work(hint, taken_over)
+        coordinator.work(offer, taken_over)
         coordinator.read()
     assert coordinator.status(again) is Status.FINISHED
     assert readable(coordinator, "more") == [str(more)]
@@ -368,8 +368,8 @@ def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
     try:
         other = coordinator.submit(group("quick"))
         coordinator.sweep.run()
-        (hint,) = coordinator.hints(other)
-        coordinator.work(hint)
+        (offer,) = coordinator.offers(other)
+        coordinator.work(offer)
         coordinator.read()
         coordinator.wait_for(other, Status.FINISHED)
         look(coordinator, job)  # it is being swept: nobody queues up behind it

@@ -14,7 +14,7 @@ import redis
 from tests.support import fleet
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +36,14 @@ class Gated:
 
     store: redis.Redis
     folder: Path
-    hint: Hint
+    offer: Offer
 
     @property
     def warehouse(self) -> Path:
         return self.folder / "warehouse"
 
     def take_away(self) -> None:
-        fleet.begun(self.store, self.hint, self.folder / "started")
+        fleet.begun(self.store, self.offer, self.folder / "started")
         self.warehouse.rename(self.folder / "gone")
 
     def bring_back(self) -> None:
@@ -54,7 +54,7 @@ class Gated:
         (self.folder / "gate").touch()
 
     def outcome(self) -> Outcome:
-        return fleet.outcome(self.store, self.hint)
+        return fleet.outcome(self.store, self.offer)
 
 
 @pytest.fixture
@@ -63,7 +63,9 @@ def gated(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) -> Call
         given = {"started": str(tmp_path / "started"), "gate": str(tmp_path / "gate")}
         one = {"python": f"fleet_steps:{step}", "params": given, "output": output}
         spec = {"name": "g", "spark": False, "queue": "away", "steps": [one]}
-        return Gated(store, tmp_path, fleet.offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec))
+        return Gated(
+            store, tmp_path, fleet.make_offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec)
+        )
 
     return make
 

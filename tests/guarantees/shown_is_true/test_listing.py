@@ -54,7 +54,7 @@ class Lister:
 def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(coordinator: Coordinator) -> None:
     jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(JOBS)]
     coordinator.read()
-    held = {hint.job for hint in coordinator.hints()[:CLAIMED] if coordinator.claim(hint).answer == "CLAIMED"}
+    held = {offer.job for offer in coordinator.offers()[:CLAIMED] if coordinator.claim(offer).answer == "CLAIMED"}
     coordinator.read()
     assert len(held) == CLAIMED
     lister = Lister(coordinator, set(jobs))

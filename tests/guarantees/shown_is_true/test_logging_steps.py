@@ -16,21 +16,21 @@ SAID = ("said by the step", "said by a library", "printed by the step")
 
 def ran(store: redis.Redis, server: RedisServer, folder: Path, *steps: str) -> list[tuple[Outcome, str]]:
     """Outcome and log of the first attempt of each, one after the other on one runner. ``a b``: two steps of one."""
-    hints = [
-        fleet.offer(
+    offers = [
+        fleet.make_offer(
             *(store, folder / "warehouse", f"job{n}"),
             {"name": "g", "spark": False, "steps": [{"python": f"log_steps:{step}"} for step in one.split()]},
             send=False,
         )
         for n, one in enumerate(steps)
     ]
-    with single_runner(server.url, folder, *hints) as runner:
+    with single_runner(server.url, folder, *offers) as runner:
         said = runner.said()
-    assert len([one for one in said if one.endswith(" APPLIED")]) == len(hints), said
+    assert len([one for one in said if one.endswith(" APPLIED")]) == len(offers), said
     ended = []
-    for hint in hints:
-        (log,) = (folder / "warehouse" / "_staging" / hint.job).rglob("*.log")
-        ended.append((fleet.outcome(store, hint, 0), log.read_text()))
+    for offer in offers:
+        (log,) = (folder / "warehouse" / "_staging" / offer.job).rglob("*.log")
+        ended.append((fleet.outcome(store, offer, 0), log.read_text()))
     return ended
 
 

@@ -46,9 +46,9 @@ class Ran:
 
 @pytest.fixture
 def run(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Any:
-    def run(*steps: dict[str, Any], group: dict[str, Any] | None = None, **offered: Any) -> Ran:
-        hints = [
-            fleet.offer(
+    def run(*steps: dict[str, Any], group: dict[str, Any] | None = None, prepared: str = "", **offered: Any) -> Ran:
+        offers = [
+            fleet.make_offer(
                 *(client, tmp_path / "w", f"job{n}"),
                 {
                     "name": "g",
@@ -61,11 +61,11 @@ def run(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Any:
             )
             for n, step in enumerate(steps)
         ]
-        with single_runner(redis_server.url, tmp_path, *hints, environ=ENVIRON) as runner:
+        with single_runner(redis_server.url, tmp_path, *offers, prepared=prepared, environ=ENVIRON) as runner:
             runner.said()
             own = (tmp_path / runner.log.with_suffix(".out").name).read_text() + runner.log.read_text()
-        logs = [next((tmp_path / "w" / "_staging" / hint.job).rglob("*.log")).read_text() for hint in hints]
-        return Ran([fleet.outcome(client, hint, 0) for hint in hints], logs, own, tmp_path / "w")
+        logs = [next((tmp_path / "w" / "_staging" / offer.job).rglob("*.log")).read_text() for offer in offers]
+        return Ran([fleet.outcome(client, offer, 0) for offer in offers], logs, own, tmp_path / "w")
 
     return run
 
@@ -97,7 +97,8 @@ def test_what_children_and_libraries_write_to_the_descriptors_of_a_runner_is_cle
 
 
 def test_a_child_that_lives_on_with_the_streams_of_an_attempt_with_secrets_holds_up_nobody(run: Any) -> None:
-    ran = run({"python": "left_child", "params": PARAMS}, {"python": "plain"})
+    stays = "runner.replace = lambda: None"  # so that the next attempt runs in the same process
+    ran = run({"python": "left_child", "params": PARAMS}, {"python": "plain"}, prepared=stays)
     assert [outcome.kind for outcome in ran.outcomes] == [OutcomeKind.SUCCEEDED] * 2
     assert not psutil.pid_exists(ran.outcomes[0].results["pid"])
 

@@ -25,16 +25,16 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import SpecError
 from unstuck.coordinator.store.jobs import CommitAnswer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
 
 
-def staged(coordinator: Coordinator, hint: Hint, output: str, rows: int = 3) -> Outcome:
+def staged(coordinator: Coordinator, offer: Offer, output: str, rows: int = 3) -> Outcome:
     """What a runner leaves behind before it finishes: a data file and the marker that vouches for it."""
-    token = hint.held_by("runner1")
+    token = offer.held_by("runner1")
     files = Files(coordinator.settings.warehouse)
     path = f"{token.staging}/{output}/part-0.parquet"
     local = files.local_path(path)
@@ -110,16 +110,16 @@ def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_ar
             job = coordinator.submit(group("make", retry={"max": 0}), name=f"job{number}")
             jobs.put(job)
             coordinator.read()
-            (hint,) = coordinator.hints()
-            coordinator.claim(hint)
-            outcome = staged(coordinator, hint, f"data{number}")
+            (offer,) = coordinator.offers()
+            coordinator.claim(offer)
+            outcome = staged(coordinator, offer, f"data{number}")
             if end is Status.FAILED:
                 outcome = failed()
             elif end is not Status.FINISHED:
                 (coordinator.client.cancel if end is Status.CANCELED else coordinator.client.stop)(job)
                 coordinator.read()
                 outcome = Outcome(OutcomeKind.CANCELED)
-            coordinator.finish(hint.held_by("runner1"), outcome)
+            coordinator.finish(offer.held_by("runner1"), outcome)
             coordinator.read()
             assert coordinator.status(job) is end
         jobs.put(None)
@@ -147,9 +147,9 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
     coordinator = make_coordinator(lock_ttl=0.2)
     job = coordinator.submit(group("make"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
-    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, "data"))
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
     coordinator.warehouses.before_publish = die
     with pytest.raises(Killed):
         coordinator.read()
@@ -174,9 +174,9 @@ def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
     coordinator = make_coordinator()
     job = coordinator.submit(group("make"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
-    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, "data"))
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
     warehouse = Path(coordinator.settings.warehouse)
     away = tmp_path / "away"
     warehouse.rename(away)
@@ -212,8 +212,8 @@ def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
         if rng.random() < 0.5:
             coordinator.redis.zadd(coordinator.keys.due, {job: 0})
             coordinator.sweep.run()
-        for hint in coordinator.hints():
-            coordinator.work(hint)
+        for offer in coordinator.offers():
+            coordinator.work(offer)
     assert coordinator.status(job) is Status.FINISHED
     for name in ("start", *(f"wide[{n}]" for n in range(6)), "end"):
         assert coordinator.events(job, name) == ["QUEUED", "RUNNING", "SUCCEEDED"]
@@ -265,10 +265,10 @@ def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(
         "the indexes to forget it",
         every=0.05,
     )
-    left = [key for key in coordinator.redis.keys("*") if job in key]
-    assert all(key.startswith("unstuck:finish:") and coordinator.redis.ttl(key) > 0 for key in left), (
-        "those expire by themselves"
-    )
+    assert not [key for key in coordinator.redis.keys("*") if job in key]
+    answers = coordinator.redis.keys(coordinator.keys.answer("*"))
+    assert answers
+    assert all(coordinator.redis.ttl(key) > 0 for key in answers), "those expire by themselves"
     assert coordinator.client.submit(spec, key="k").new
 
 
@@ -279,9 +279,9 @@ def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_
     coordinator = make_coordinator()
     job = coordinator.submit(group("make"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
-    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, "data"))
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
     lock = coordinator.keys.of(job).lock
 
     def somebody_takes_the_lock() -> None:
@@ -301,9 +301,9 @@ def test_a_published_job_whose_commit_is_refused_and_that_then_meets_a_busy_lock
     coordinator = make_coordinator()
     job = coordinator.submit(group("make"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
-    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, "data"))
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
     commit, published, answers = coordinator.store.commit, [], []
 
     def meddled(decision: Decision, *rest: Any) -> CommitAnswer:

@@ -16,15 +16,15 @@ from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import SpecError
 from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint
+from unstuck.tasks.protocol.token import Offer
 
 RETRY = {"max": 3, "backoff": "1h", "jitter": 0}
 KEY = {"params": {"password": "wrong"}}
 
 
-def order(coordinator: Coordinator, hint: Hint, claimant: str = "runner1") -> WorkOrder:
-    """What a runner that claims ``hint`` is to do."""
-    claim = coordinator.claim(hint, claimant)
+def order(coordinator: Coordinator, offer: Offer, claimant: str = "runner1") -> WorkOrder:
+    """What a runner that claims ``offer`` is to do."""
+    claim = coordinator.claim(offer, claimant)
     assert claim.answer == "CLAIMED"
     assert claim.order is not None
     return claim.order
@@ -39,16 +39,16 @@ def states(coordinator: Coordinator, job: str) -> dict[str, str]:
     } | {fork.name: "SKIPPED" for fork in coordinator.show(job).groups if fork.census.get("SKIPPED")}
 
 
-def retrying(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, Hint]]:
+def retrying(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, Offer]]:
     """``bad`` has failed once and waits an hour; ``good`` runs its first attempt."""
     job = coordinator.submit(group("good"), group("bad", retry=RETRY), group("end", "good", "bad"), **{**KEY, **spec})
     coordinator.read()
-    hints = {hint.group: hint for hint in coordinator.hints()}
-    coordinator.work(hints["bad"], failed())
-    coordinator.claim(hints["good"])
+    offers = {offer.group: offer for offer in coordinator.offers()}
+    coordinator.work(offers["bad"], failed())
+    coordinator.claim(offers["good"])
     coordinator.read()
     assert coordinator.status(job) is Status.RETRYING
-    return job, hints
+    return job, offers
 
 
 # ---- alter ---------------------------------------------------------------------------------------------------------
@@ -57,18 +57,18 @@ def retrying(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, Hint
 def test_fixed_credentials_are_used_by_the_next_attempt_and_healthy_siblings_are_left_alone(
     coordinator: Coordinator,
 ) -> None:
-    job, hints = retrying(coordinator)
+    job, offers = retrying(coordinator)
     answer = coordinator.client.alter(job, {"params.password": "right"}, reason="rotated")
     assert answer.answer == "DONE", answer.text
     act(coordinator, job)
-    assert coordinator.lease.renew(hints["good"].held_by("runner1"), "w") == "CONTINUE", "good runs on"
-    assert coordinator.finish(hints["good"].held_by("runner1")) == "APPLIED"
+    assert coordinator.lease.renew(offers["good"].held_by("runner1"), "w") == "CONTINUE", "good runs on"
+    assert coordinator.finish(offers["good"].held_by("runner1")) == "APPLIED"
 
     coordinator.client.pause(job)
     act(coordinator, job)
     coordinator.client.resume(job)  # nobody waits out an hour
     act(coordinator, job)
-    (again,) = coordinator.hints()
+    (again,) = coordinator.offers()
     assert (again.group, again.epoch) == ("bad", 2)
     assert order(coordinator, again).params["password"] == "right"
     view = coordinator.show(job)
@@ -78,7 +78,7 @@ def test_fixed_credentials_are_used_by_the_next_attempt_and_healthy_siblings_are
 
 
 def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_values(coordinator: Coordinator) -> None:
-    job, hints = retrying(coordinator)
+    job, offers = retrying(coordinator)
     coordinator.client.pause(job)
     coordinator.client.resume(job)
     # Its failure is kept: it is in recovery, and its time has come.
@@ -86,7 +86,7 @@ def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_valu
     record = json.loads(coordinator.redis.hget(coordinator.keys.of(job).groups, "bad"))
     coordinator.redis.hset(coordinator.keys.of(job).groups, "bad", json.dumps({**record, "next_at": 1}))
     act(coordinator, job)
-    (second,) = coordinator.hints()
+    (second,) = coordinator.offers()
     order(coordinator, second)
     coordinator.read()
     assert coordinator.status(job) is Status.RETRYING
@@ -95,10 +95,10 @@ def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_valu
     act(coordinator, job)
     assert coordinator.lease.renew(second.held_by("runner1"), "w") == "STALE", "its watchdog ends it"
     assert coordinator.finish(second.held_by("runner1"), failed()) == "STALE"
-    (third,) = coordinator.hints()
+    (third,) = coordinator.offers()
     assert (third.group, third.epoch) == ("bad", 3)
     assert order(coordinator, third, "runner2").params["password"] == "right"
-    assert coordinator.lease.renew(hints["good"].held_by("runner1"), "w") == "CONTINUE"
+    assert coordinator.lease.renew(offers["good"].held_by("runner1"), "w") == "CONTINUE"
     record = coordinator.show(job).groups[1].members[0].record
     assert record.failures == 1, "being altered is charged to nobody"
 
@@ -167,7 +167,7 @@ def test_a_number_that_becomes_a_truth_value_is_a_change(coordinator: Coordinato
 def test_in_running_only_policy_can_be_altered(coordinator: Coordinator, values: dict[str, Any], answer: str) -> None:
     job = coordinator.submit(group("a"), group("b", "a"), **KEY)
     coordinator.read()
-    coordinator.claim(coordinator.hints()[0])
+    coordinator.claim(coordinator.offers()[0])
     coordinator.read()
     said = coordinator.client.alter(job, values)
     assert said.answer == answer, said.text
@@ -178,10 +178,10 @@ def test_in_running_only_policy_can_be_altered(coordinator: Coordinator, values:
     assert coordinator.client.alter(job, values).answer == ("ALREADY" if answer == "DONE" else "REFUSED")
 
 
-def test_a_paused_group_moves_to_another_queue_and_its_new_hint_goes_there(coordinator: Coordinator) -> None:
+def test_a_paused_group_moves_to_another_queue_and_its_new_offer_stands_there(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", queue="nobody"))
     coordinator.read()
-    coordinator.hints()
+    coordinator.offers()
     coordinator.client.pause(job)
     act(coordinator, job)
     assert coordinator.client.alter(job, {"groups.a.queue": "light"}).answer == "DONE"
@@ -189,6 +189,9 @@ def test_a_paused_group_moves_to_another_queue_and_its_new_hint_goes_there(coord
     act(coordinator, job)
     events = [e for _, e in coordinator.client.queries.events(job) if e["kind"] == "QUEUED"]
     assert [e["queue"] for e in events] == ["nobody", "light"]
+    (offer,) = coordinator.redis.zrange(coordinator.keys.ready("light"), 0, -1)
+    assert Offer.parse(offer).group == "a"
+    assert not coordinator.redis.exists(coordinator.keys.ready("nobody"))
     assert coordinator.drive(job) is Status.FINISHED
 
 
@@ -214,12 +217,12 @@ def test_a_skipped_group_never_runs_and_what_comes_after_goes_by_its_rule(coordi
         on_failure="finish_others",
     )
     coordinator.read()
-    hints = {hint.group: hint for hint in coordinator.hints()}
-    coordinator.work(hints["bad"], failed())
+    offers = {offer.group: offer for offer in coordinator.offers()}
+    coordinator.work(offers["bad"], failed())
     coordinator.read()
     assert coordinator.client.skip(job, "bad", reason="not today").answer == "DONE"
     assert coordinator.client.skip(job, "bad").answer == "ALREADY"
-    coordinator.work(hints["good"])
+    coordinator.work(offers["good"])
     assert coordinator.drive(job) is Status.FINISHED
     view = {fork.name: fork.census for fork in coordinator.show(job).groups}
     assert view["bad"] == {"SKIPPED": 1}
@@ -229,12 +232,12 @@ def test_a_skipped_group_never_runs_and_what_comes_after_goes_by_its_rule(coordi
 
 
 def test_a_running_attempt_that_is_skipped_is_stale_although_it_succeeds(coordinator: Coordinator) -> None:
-    job, hints = retrying(coordinator)
+    job, offers = retrying(coordinator)
     assert coordinator.client.skip(job, "good").answer == "DONE"
-    coordinator.finish(hints["good"].held_by("runner1"))  # before any coordinator has looked
+    coordinator.finish(offers["good"].held_by("runner1"))  # before any coordinator has looked
     act(coordinator, job)
     assert states(coordinator, job)["good"] == "SKIPPED"
-    assert coordinator.finish(hints["good"].held_by("runner1")) == "STALE"
+    assert coordinator.finish(offers["good"].held_by("runner1")) == "STALE"
 
 
 def test_skip_and_rerun_are_refused_where_they_make_no_sense(coordinator: Coordinator) -> None:
@@ -257,12 +260,12 @@ def test_a_rerun_runs_the_group_and_what_comes_after_it_anew_and_no_marker_of_be
 ) -> None:
     job = coordinator.submit(group("a"), group("b", "a"), group("c"), group("d", "b", "c"))
     coordinator.read()
-    first = {hint.group: hint for hint in coordinator.hints()}
+    first = {offer.group: offer for offer in coordinator.offers()}
     fingerprint = order(coordinator, first["a"]).fingerprint
     coordinator.finish(first["a"].held_by("runner1"), staged(coordinator, first["a"], "a"))
     coordinator.work(first["c"])
     coordinator.read()
-    (b,) = coordinator.hints()
+    (b,) = coordinator.offers()
     coordinator.claim(b)
     coordinator.read()
     coordinator.client.pause(job)
@@ -280,13 +283,13 @@ def test_a_rerun_runs_the_group_and_what_comes_after_it_anew_and_no_marker_of_be
     assert states(coordinator, job) == {"c": "SUCCEEDED"}
     coordinator.client.resume(job)
     act(coordinator, job)
-    (again,) = coordinator.hints()
+    (again,) = coordinator.offers()
     assert again.group == "a"
-    assert coordinator.claim(first["a"], "late").answer == "STALE"
+    assert coordinator.claim(first["a"], "late").answer == "REFUSED"
     assert order(coordinator, again).fingerprint != fingerprint
     coordinator.finish(again.held_by("runner1"), staged(coordinator, again, "a"))
     coordinator.read()
-    (b2,) = coordinator.hints()
+    (b2,) = coordinator.offers()
     assert order(coordinator, b2).frozen.inputs == {"a": (again.held_by("runner1").staging,)}, "of the new attempt"
     coordinator.finish(b2.held_by("runner1"))
     assert coordinator.drive(job) is Status.FINISHED
@@ -295,16 +298,16 @@ def test_a_rerun_runs_the_group_and_what_comes_after_it_anew_and_no_marker_of_be
 def test_one_member_of_a_fork_runs_again_alone(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("w", for_each={"n": [10, 20, 30]}), join("end", "w"), group("after", "end"))
     coordinator.read()
-    for hint in coordinator.hints():
-        coordinator.work(hint)
+    for offer in coordinator.offers():
+        coordinator.work(offer)
     coordinator.read()
-    coordinator.hints()
+    coordinator.offers()
     coordinator.client.pause(job)
     act(coordinator, job)
     assert coordinator.client.rerun(job, "w[1]").answer == "DONE"
     coordinator.client.resume(job)
     act(coordinator, job)
-    (again,) = coordinator.hints()
+    (again,) = coordinator.offers()
     assert (again.group, again.epoch) == ("w[1]", 2)
     assert order(coordinator, again).params["n"] == 20
     coordinator.finish(again.held_by("runner1"))
@@ -314,21 +317,21 @@ def test_one_member_of_a_fork_runs_again_alone(coordinator: Coordinator) -> None
 def test_a_dynamic_fork_is_expanded_anew_after_a_rerun_of_its_source(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("s"), group("f", "s", for_each={"m": {"from": "s.c"}}), join("end", "f"))
     coordinator.read()
-    (source,) = coordinator.hints()
+    (source,) = coordinator.offers()
     coordinator.work(source, replace(SUCCEEDED, forks={"s.c": [1, 2, 3]}))
     coordinator.read()
-    for hint in coordinator.hints():
-        coordinator.work(hint)
+    for offer in coordinator.offers():
+        coordinator.work(offer)
     coordinator.client.pause(job)
     act(coordinator, job)
     assert coordinator.client.rerun(job, "s").answer == "DONE"
     coordinator.client.resume(job)
     act(coordinator, job)
-    (source,) = coordinator.hints()
+    (source,) = coordinator.offers()
     assert source.group == "s"
     coordinator.work(source, replace(SUCCEEDED, forks={"s.c": [7]}))
     coordinator.read()
-    (member,) = coordinator.hints()
+    (member,) = coordinator.offers()
     assert order(coordinator, member).params["m"] == 7
     coordinator.finish(member.held_by("runner1"))
     assert coordinator.drive(job) is Status.FINISHED
@@ -338,9 +341,9 @@ def test_a_dynamic_fork_is_expanded_anew_after_a_rerun_of_its_source(coordinator
 def test_a_wide_rerun_is_cut_into_commits_and_ends_well(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a"), group("w", "a", for_each={"n": list(range(1200))}), join("end", "w"))
     coordinator.read()
-    while hints := coordinator.hints():
-        for hint in hints:
-            coordinator.work(hint)
+    while offers := coordinator.offers():
+        for offer in offers:
+            coordinator.work(offer)
         coordinator.read()
         if coordinator.show(job).groups[1].census.get(GroupState.SUCCEEDED, 0) > 1100:
             break
@@ -351,7 +354,7 @@ def test_a_wide_rerun_is_cut_into_commits_and_ends_well(coordinator: Coordinator
     act(coordinator, job)
     assert not coordinator.redis.hlen(coordinator.keys.of(job).groups)
     assert not coordinator.redis.hlen(coordinator.keys.of(job).inputs)
-    coordinator.hints()  # of before the pause: stale
+    coordinator.offers()  # of before the pause: stale
     coordinator.client.resume(job)
     assert coordinator.drive(job) is Status.FINISHED
 
@@ -364,11 +367,11 @@ def failed_job(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, st
     job = coordinator.submit(group("a"), group("b", "a", retry={"max": 0}), group("c", "b"), **spec)
     coordinator.read()
     prints = {}
-    (a,) = coordinator.hints()
+    (a,) = coordinator.offers()
     prints["a"] = order(coordinator, a).fingerprint
     coordinator.finish(a.held_by("runner1"), staged(coordinator, a, "data"))
     coordinator.read()
-    (b,) = coordinator.hints()
+    (b,) = coordinator.offers()
     prints["b"] = order(coordinator, b).fingerprint
     coordinator.finish(b.held_by("runner1"), Outcome(OutcomeKind.FAILED, failure=Failure("STEP_FAILED", "no")))
     coordinator.read()
@@ -387,7 +390,7 @@ def test_a_retry_is_a_new_job_whose_runners_find_the_markers_of_the_old(coordina
     new = coordinator.show(again.id).job
     assert (new.retry_of, new.status) == (job, Status.PENDING)
     coordinator.read()
-    (a,) = coordinator.hints(again.id)
+    (a,) = coordinator.offers(again.id)
     given = order(coordinator, a)
     assert given.plan.adopts == (job,)
     assert given.fingerprint == prints["a"]
@@ -398,7 +401,7 @@ def test_a_retry_with_another_parameter_is_another_job_and_other_work(coordinato
     same, other = coordinator.client.retry(job), coordinator.client.retry(job, params={"year": 2014})
     assert same.id != other.id
     coordinator.read()
-    (a,) = coordinator.hints(other.id)
+    (a,) = coordinator.offers(other.id)
     assert order(coordinator, a).fingerprint != prints["a"]
     with pytest.raises(SpecError, match="yaer"):
         coordinator.client.retry(job, params={"yaer": 2014})
@@ -421,5 +424,5 @@ def test_a_retry_of_a_retry_finds_the_markers_of_both(coordinator: Coordinator) 
     assert coordinator.status(second) is Status.CANCELED
     third = coordinator.client.retry(second).id
     coordinator.read()
-    (a,) = coordinator.hints(third)
+    (a,) = coordinator.offers(third)
     assert order(coordinator, a).plan.adopts == (second, job)

@@ -14,6 +14,7 @@ from tests.support.coordinator import Coordinator, failed, group, join
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.warehouse.log import Warehouse
 
 RETRY = {"max": 3, "backoff": "1h", "jitter": 0}
@@ -45,8 +46,8 @@ def queued(coordinator: Coordinator) -> str:
 
 def running(coordinator: Coordinator) -> str:
     job = queued(coordinator)
-    (hint,) = coordinator.hints(job)
-    coordinator.claim(hint)
+    (offer,) = coordinator.offers(job)
+    coordinator.claim(offer)
     coordinator.read()
     assert coordinator.status(job) is Status.RUNNING
     return job
@@ -55,7 +56,7 @@ def running(coordinator: Coordinator) -> str:
 def backoff(coordinator: Coordinator) -> str:
     job = coordinator.submit(group("a", retry=RETRY), group("b", "a"))
     coordinator.read()
-    coordinator.work(coordinator.hints(job)[0], failed())
+    coordinator.work(coordinator.offers(job)[0], failed())
     coordinator.read()
     assert coordinator.status(job) is Status.RETRYING
     return job
@@ -64,8 +65,8 @@ def backoff(coordinator: Coordinator) -> str:
 def half_a_fork(coordinator: Coordinator) -> str:
     job = coordinator.submit(group("w", for_each={"n": list(range(700))}), join("end", "w"), max_parallel=10)
     coordinator.read()
-    for hint in coordinator.hints(job)[:4]:
-        coordinator.work(hint)
+    for offer in coordinator.offers(job)[:4]:
+        coordinator.work(offer)
     coordinator.read()
     return job
 
@@ -78,14 +79,12 @@ def let_go(coordinator: Coordinator, job: str) -> None:
     for name, text in coordinator.redis.hgetall(coordinator.keys.of(job).attempts).items():
         attempt = json.loads(text)
         if attempt.get("claimant"):
-            token = next(h for h in [_hint(job, name, attempt)]).held_by(attempt["claimant"])
+            token = _offer(job, name, attempt).held_by(attempt["claimant"])
             coordinator.finish(token, Outcome(OutcomeKind.CANCELED))
 
 
-def _hint(job: str, group_id: str, attempt: dict[str, object]):  # type: ignore[no-untyped-def]
-    from unstuck.tasks.protocol.token import Hint
-
-    return Hint(job, group_id, int(str(attempt["epoch"])), str(attempt["nonce"]))
+def _offer(job: str, group_id: str, attempt: dict[str, object]) -> Offer:
+    return Offer(job, group_id, int(str(attempt["epoch"])), str(attempt["nonce"]))
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
@@ -104,8 +103,8 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
     view = coordinator.show(job)
     assert view.job.status is WANTED[given], view.job
     assert not coordinator.redis.hlen(coordinator.keys.of(job).attempts), "nothing can be claimed or renewed any more"
-    for hint in coordinator.hints():
-        assert coordinator.claim(hint, "late").answer in ("STALE", "HELD")
+    for offer in coordinator.offers():
+        assert coordinator.claim(offer, "late").answer == "REFUSED"
     if given is not Command.PAUSE:
         assert view.due is None
         assert all(GroupState(state).terminal for g in view.groups for state in g.census), "every group has ended"
@@ -141,14 +140,14 @@ def test_a_pause_that_meets_a_failure_stands_until_the_resume(
 ) -> None:
     job = coordinator.submit(group("a", retry={"max": 3, "backoff": 0}), group("b", "a"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
     coordinator.read()
     if first == "pause":
         coordinator.client.pause(job)
-        coordinator.finish(hint.held_by("runner1"), outcome)
+        coordinator.finish(offer.held_by("runner1"), outcome)
     else:
-        coordinator.finish(hint.held_by("runner1"), outcome)
+        coordinator.finish(offer.held_by("runner1"), outcome)
         coordinator.client.pause(job)
     act(coordinator, job)
 
@@ -162,29 +161,29 @@ def test_a_pause_that_meets_a_failure_stands_until_the_resume(
     if outcome.failure is not None and not outcome.failure.recoverable:
         assert coordinator.status(job) is Status.FAILED
     else:
-        assert [hint.epoch for hint in coordinator.sent] == [2], "and then it goes on, exactly once"
+        assert [offer.epoch for offer in coordinator.sent] == [2], "and then it goes on, exactly once"
         record = coordinator.show(job).groups[0].members[0].record
         assert (record.failures, record.losses) == (0, 0), "with its full budget"
 
 
-def test_paused_means_that_no_group_starts_although_hints_lie_in_the_broker(coordinator: Coordinator) -> None:
+def test_paused_means_that_no_group_starts_although_its_offer_stands_ready(coordinator: Coordinator) -> None:
     job = queued(coordinator)
-    (hint,) = coordinator.hints()
+    (offer,) = coordinator.sent
     coordinator.client.pause(job)
-    assert coordinator.claim(hint).answer == "HELD", "before any coordinator has looked"
+    assert coordinator.claim(offer).answer == "REFUSED", "before any coordinator has looked"
     act(coordinator, job)
     assert coordinator.status(job) is Status.PAUSED
-    assert coordinator.claim(hint).answer == "STALE"
+    assert coordinator.claim(offer).answer == "REFUSED"
     coordinator.client.resume(job)
     act(coordinator, job)
-    (again,) = coordinator.hints()
-    assert coordinator.claim(hint).answer == "STALE", "the hint of before the pause is worth nothing"
+    (again,) = coordinator.offers()
+    assert coordinator.claim(offer).answer == "REFUSED", "the offer of before the pause is worth nothing"
     assert coordinator.claim(again).answer == "CLAIMED"
 
 
 def test_a_claim_between_load_and_commit_is_not_taken_back_by_a_pause(coordinator: Coordinator) -> None:
     job = queued(coordinator)
-    (hint,) = coordinator.hints()
+    (offer,) = coordinator.offers()
     commit = coordinator.store.commit
     coordinator.client.pause(job)
     coordinator.redis.hset(coordinator.keys.of(job).job, "intent", "run")
@@ -192,7 +191,7 @@ def test_a_claim_between_load_and_commit_is_not_taken_back_by_a_pause(coordinato
 
     def claim_first(*args: object) -> object:
         if not claimed:
-            claimed.append(coordinator.claim(hint).answer)
+            claimed.append(coordinator.claim(offer).answer)
             coordinator.redis.hset(coordinator.keys.of(job).job, "intent", "pause")
         return commit(*args)  # type: ignore[arg-type]
 
@@ -212,11 +211,35 @@ def test_a_claim_between_load_and_commit_is_not_taken_back_by_a_pause(coordinato
     assert coordinator.status(job) is Status.PAUSING
 
 
+def test_an_offer_that_a_runner_dropped_during_a_pause_stands_again_at_once_after_the_resume(
+    coordinator: Coordinator,
+) -> None:
+    """No coordinator has looked in between, so the attempt is still the same one."""
+    job = queued(coordinator)
+    coordinator.client.pause(job)
+    assert coordinator.lease.take(["light"], "early", "host", "event") is None
+    assert not coordinator.sent, "it was dropped"
+    coordinator.client.resume(job)
+    act(coordinator, job)
+    (offer,) = coordinator.sent
+    assert offer.epoch == 1
+    assert coordinator.drive(job) is Status.FINISHED
+
+
+@pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
+def test_what_a_command_takes_back_unclaimed_is_off_the_ready_set(coordinator: Coordinator, given: Command) -> None:
+    job, other = half_a_fork(coordinator), queued(coordinator)
+    assert {offer.job for offer in coordinator.sent} == {job, other}
+    assert coordinator.client.command(job, given).answer == "DONE"
+    act(coordinator, job)
+    assert {offer.job for offer in coordinator.sent} == {other}
+
+
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
 def test_a_command_is_obeyed_although_the_records_of_attempts_are_gone(
     coordinator: Coordinator, given: Command
 ) -> None:
-    """A store restored in part. The hint is offered anew and taken back, in one decision."""
+    """A store restored in part. The offer is offered anew and taken back, in one decision."""
     job = queued(coordinator)
     coordinator.redis.delete(coordinator.keys.of(job).attempts)
     assert coordinator.client.command(job, given).answer == "DONE"
@@ -229,7 +252,7 @@ def test_pause_now_hands_running_attempts_back_and_charges_nothing(coordinator: 
     coordinator.client.pause(job, now=True)
     act(coordinator, job)
     attempt = json.loads(coordinator.redis.hget(coordinator.keys.of(job).attempts, "a") or "")
-    token = _hint(job, "a", attempt).held_by("runner1")
+    token = _offer(job, "a", attempt).held_by("runner1")
     assert coordinator.lease.renew(token, "host") == "DRAIN"
     coordinator.finish(token, Outcome(OutcomeKind.RELEASED))
     act(coordinator, job)
@@ -241,7 +264,7 @@ def test_pause_now_hands_running_attempts_back_and_charges_nothing(coordinator: 
 def test_a_canceled_runner_hears_of_it_at_its_next_renewal(coordinator: Coordinator) -> None:
     job = running(coordinator)
     attempt = json.loads(coordinator.redis.hget(coordinator.keys.of(job).attempts, "a") or "")
-    token = _hint(job, "a", attempt).held_by("runner1")
+    token = _offer(job, "a", attempt).held_by("runner1")
     coordinator.client.cancel(job)
     act(coordinator, job)
     assert coordinator.status(job) is Status.CANCELING
@@ -273,7 +296,7 @@ def test_a_cancel_whose_worker_is_dead_ends_at_the_deadline_by_itself(
 def test_a_force_stop_ends_the_job_at_once_and_late_success_changes_nothing(coordinator: Coordinator) -> None:
     job = running(coordinator)
     attempt = json.loads(coordinator.redis.hget(coordinator.keys.of(job).attempts, "a") or "")
-    token = _hint(job, "a", attempt).held_by("runner1")
+    token = _offer(job, "a", attempt).held_by("runner1")
     coordinator.client.force_stop(job)
     coordinator.read()  # one look is enough, and no worker is asked
     view = coordinator.show(job)
@@ -340,9 +363,9 @@ def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
     coordinator = make_coordinator()
     job = coordinator.submit(group("make"))
     coordinator.read()
-    (hint,) = coordinator.hints()
-    coordinator.claim(hint)
-    coordinator.finish(hint.held_by("runner1"), staged(coordinator, hint, "data"))
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
     publish = coordinator.warehouses.publish
     frozen: list[Callable[[], object]] = []
 
@@ -379,19 +402,19 @@ def test_cancel_and_success_at_the_same_instant_give_one_status_that_both_see(
         coordinator, other = make_coordinator(), make_coordinator()
         job = coordinator.submit(group("make"), name=f"race{round_}")
         coordinator.read()
-        (hint,) = coordinator.hints(job)
-        coordinator.claim(hint)
-        outcome = staged(coordinator, hint, f"data{round_}")
+        (offer,) = coordinator.offers(job)
+        coordinator.claim(offer)
+        outcome = staged(coordinator, offer, f"data{round_}")
         start = threading.Barrier(2)
 
         def succeed(
             coordinator: Coordinator = coordinator,
-            hint: object = hint,
+            offer: object = offer,
             outcome: Outcome = outcome,
             start: threading.Barrier = start,
         ) -> None:
             start.wait()
-            coordinator.finish(hint.held_by("runner1"), outcome)  # type: ignore[attr-defined]
+            coordinator.finish(offer.held_by("runner1"), outcome)  # type: ignore[attr-defined]
             coordinator.read()
 
         def cancel(other: Coordinator = other, job: str = job, start: threading.Barrier = start) -> None:
@@ -419,8 +442,8 @@ def test_300_jobs_canceled_in_one_loop_are_all_canceled_and_the_list_is_right(
 ) -> None:
     jobs = [coordinator.submit(group("only"), name=f"many{number}") for number in range(300)]
     coordinator.read()
-    for hint in coordinator.hints()[:40]:
-        coordinator.claim(hint)
+    for offer in coordinator.offers()[:40]:
+        coordinator.claim(offer)
     coordinator.read()
     for job in jobs:
         assert coordinator.client.cancel(job).answer == "DONE"

@@ -31,8 +31,8 @@ def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(
     coordinator.read()
     explained = {one.subject: one.what for one in coordinator.client.explain(job)}
     assert explained["tell"].endswith("then its condition decides: `results.clean.rows <= 1000`")
-    (hint,) = coordinator.hints()
-    coordinator.work(hint, replace(SUCCEEDED, results={"rows": 12}))
+    (offer,) = coordinator.offers()
+    coordinator.work(offer, replace(SUCCEEDED, results={"rows": 12}))
     other = make_coordinator()  # it has the job from the store alone
     other.read()
     view = other.show(job)
@@ -56,7 +56,7 @@ def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(coord
         group("clean"), group("train", "clean", when="results.clean.row > 0"), group("long", "clean")
     )
     coordinator.read()
-    coordinator.work(coordinator.hints()[0], replace(SUCCEEDED, results={"rows": 12}))
+    coordinator.work(coordinator.offers()[0], replace(SUCCEEDED, results={"rows": 12}))
     coordinator.read()
     assert coordinator.status(job) is Status.FAILED
     assert record(coordinator.show(job), "train").reason.code == "WHEN_FAILED"
@@ -77,11 +77,11 @@ def test_a_condition_that_held_is_kept_by_the_store(make_coordinator: Callable[.
         max_parallel=1,
     )
     coordinator.read()
-    coordinator.work(coordinator.hints()[0])
+    coordinator.work(coordinator.offers()[0])
     coordinator.read()
-    (hint,) = coordinator.hints()
-    assert hint.group == "b"
+    (offer,) = coordinator.offers()
+    assert offer.group == "b"
     other = make_coordinator()
-    other.work(hint, replace(SUCCEEDED, results={"n": 1}))
+    other.work(offer, replace(SUCCEEDED, results={"n": 1}))
     other.read()
-    assert [hint.group for hint in other.hints()] == ["c"]
+    assert [offer.group for offer in other.offers()] == ["c"]

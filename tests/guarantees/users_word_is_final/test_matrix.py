@@ -204,14 +204,14 @@ def canceled(world: SmallWorld) -> set[str]:
 
 def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str) -> None:
     """Let everybody go on, and see that the job comes to rest where the user wanted it, and nothing starts."""
-    hints, intent = dict(world.hints), world.job.intent
+    offers, intent = dict(world.offers), world.job.intent
     world.go_on(runners)
     status = world.job.status
     if given is Command.RESUME:
         assert status in (Status.FINISHED, Status.FAILED), f"{world}"
         return
     assert world.job.intent is intent, f"nobody but the user writes the intent: {world}"
-    assert world.hints == hints, f"an attempt was started after the {given}: {world}"
+    assert world.offers == offers, f"an attempt was started after the {given}: {world}"
     publishing = before.job.phase == "publishing"
     if given is Command.PAUSE and (before.job.halted is not None or not publishing):
         assert status is Status.PAUSED, f"{world}"
@@ -225,9 +225,9 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str
         assert canceled(world) == canceled(before), f"a pause cancels nothing: {world}"
     if status is Status.PAUSED:
         for _ in range(3):
-            assert {world.claim(hint) for hint in hints} <= {"HELD", "STALE"}, f"{world}"
+            assert {world.claim(offer) for offer in offers} <= {"REFUSED"}, f"{world}"
             world.play(WAIT, LOOK)
-            assert (world.job.status, world.hints, world.doing) == (Status.PAUSED, hints, before.doing), f"{world}"
+            assert (world.job.status, world.offers, world.doing) == (Status.PAUSED, offers, before.doing), f"{world}"
 
 
 # ---- every failure, before and after every command -------------------------------------------------------------------
@@ -252,13 +252,13 @@ def test_the_users_word_stands_against_every_failure_in_both_orders(step: Step, 
             fails = Step("lapse", name) if failure == "lapse" else Step("finish", name, failure)
         # A decision in between is another situation; the test above has it.
         world.play(*((step, LOOK, fails) if first == "command" else (fails, step)))
-        hints, intent = dict(world.hints), world.job.intent
+        offers, intent = dict(world.offers), world.job.intent
         world.go_on("obey")
         assert world.job.status is WANTED[Command(step.to)], f"{world}"
         assert world.job.intent is intent, f"{world}"
-        assert world.hints == hints, f"an attempt was started after the {step.to}: {world}"
+        assert world.offers == offers, f"an attempt was started after the {step.to}: {world}"
         if world.job.status is Status.PAUSED:
             assert canceled(world) == canceled(before), f"a pause cancels nothing: {world}"
-            assert not never_claimed or world.states()[name] == S.WAITING, f"its hint was taken back: {world}"
+            assert not never_claimed or world.states()[name] == S.WAITING, f"its offer was taken back: {world}"
             world.give(Command.RESUME)
             assert world.go_on().job.status in (Status.FINISHED, Status.FAILED), f"{world}"

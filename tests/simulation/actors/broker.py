@@ -1,4 +1,4 @@
-"""The broker: queues of hints. It may lose, double, delay and reorder them; nothing may depend on it."""
+"""The broker: queues of wake-ups. It may lose, double and delay them; nothing may depend on it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from collections.abc import Callable
 
 from tests.simulation.stage.stage import Stage
 from tests.simulation.stage.trouble import Trouble
-from unstuck.tasks.protocol.token import Hint
 
 
 class Broker:
-    """A list of hints per queue. A hint that was popped is gone, as with BRPOP."""
+    """Per queue, when each wake-up arrives. One that was popped is gone, as with BRPOP."""
 
     def __init__(self, stage: Stage, trouble: Trouble) -> None:
         self._stage = stage
         self._trouble = trouble
-        self._queues: dict[str, list[tuple[float, Hint]]] = {}
+        self._queues: dict[str, list[float]] = {}
+        self.rung_at: dict[str, float] = {}  # queue → when somebody last sent a wake-up, whatever became of it
         self.pushed: Callable[[str, float], None] = lambda queue, at: None
 
-    def push(self, queue: str, hint: Hint) -> None:
-        trouble, rng = self._trouble, self._stage.rng
+    def push(self, queue: str) -> None:
+        trouble = self._trouble
+        self.rung_at[queue] = self._stage.now
         if trouble.chance(trouble.lose):
-            self._stage.log("broker", f"loses {hint}")
+            self._stage.log("broker", f"loses a wake-up for {queue}")
             return
-        waiting = self._queues.setdefault(queue, [])
         for _ in range(2 if trouble.chance(trouble.double) else 1):
             at = trouble.late()
-            index = rng.randint(0, len(waiting)) if trouble.chance(trouble.reorder) else len(waiting)
-            waiting.insert(index, (at, hint))
+            self._queues.setdefault(queue, []).append(at)
             self.pushed(queue, at)
 
     def remember(self) -> Callable[[], None]:
@@ -36,22 +35,25 @@ class Broker:
 
         def restore() -> None:
             self._queues = queues
+            for queue, waiting in queues.items():
+                for at in waiting:
+                    self.pushed(queue, at)  # whoever blocks on it connects again
 
         return restore
 
-    def pop(self, queues: tuple[str, ...]) -> Hint | None:
-        now = self._stage.now
+    def pop(self, queues: tuple[str, ...]) -> bool:
+        """Take a wake-up that has arrived on one of these queues; whether there was one."""
         for queue in queues:
             waiting = self._queues.get(queue, [])
-            for index, (at, hint) in enumerate(waiting):
-                if at <= now:
-                    del waiting[index]
-                    return hint
-        return None
+            for at in waiting:
+                if at <= self._stage.now:
+                    waiting.remove(at)
+                    return True
+        return False
 
     def next_at(self, queues: tuple[str, ...]) -> float | None:
-        """When the next delayed hint arrives on these queues."""
-        return min((at for queue in queues for at, _ in self._queues.get(queue, [])), default=None)
+        """When the next delayed wake-up arrives on these queues."""
+        return min((at for queue in queues for at in self._queues.get(queue, [])), default=None)
 
     def length(self, queue: str) -> int:
         return len(self._queues.get(queue, []))

@@ -24,7 +24,7 @@ from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.weather import NEWER
 from tests.support.at_once import AtOnce
 from unstuck.coordinator.errors import NewerJob
-from unstuck.coordinator.model.decision import EMPTY, Acks, Decision
+from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Background, Work
@@ -34,8 +34,10 @@ from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import Begun, CommitAnswer, EndAnswer, Store
+from unstuck.coordinator.store.jobs import NO_OFFERS, Begun, CommitAnswer, EndAnswer, Store
 from unstuck.coordinator.store.reports import Entry, ReportStream
+from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 
 T = TypeVar("T")
@@ -49,11 +51,11 @@ class StoreAtHand:
         line: Line,
         core: ModelStore,
         broker: Broker,
-        slots: Callable[[], dict[str, int]],
+        listening: Callable[[], dict[str, list[RunnerStatus]]],
         knows: Callable[[int], bool] = lambda schema: True,
     ) -> None:
         """``knows``: whether what has this schema can be read by the release at hand."""
-        self._line, self._core, self._broker, self._slots = line, core, broker, slots
+        self._line, self._core, self._broker, self._listening = line, core, broker, listening
         self._knows = knows
 
     def _call(self, what: str, effect: Callable[[], T]) -> T:
@@ -120,27 +122,24 @@ class StoreAtHand:
 
         return self._call(f"command {old.id} {event['kind']}", effect)
 
-    def settle(self, job: str, due: float | None, due_seen: str, acks: Acks) -> None:
-        self._call(f"settle {job}", lambda: self._core.settle(job, due, due_seen, acks))
+    def settle(
+        self, job: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+    ) -> None:
+        self._call(f"settle {job}", lambda: self._core.settle(job, due, due_seen, acks, offers))
 
     def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
         self._call(f"halt {job} {reason.text}", lambda: self._core.halt(job, reason, commit_id, now))
 
-    def slots(self, now: float, max_age: float) -> dict[str, int]:
-        return self._call("slots", self._slots)
+    def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
+        return self._call("listening", self._listening)
 
-    def resend_allowance(self, queues: Sequence[str], slots: Mapping[str, int]) -> dict[str, int]:
-        def left(queue: str) -> int:
-            if not self._broker.length(queue):
-                return EMPTY
-            if not slots.get(queue) and self._broker.length(queue) >= 64:
-                return 0
-            return max(0, max(8, 2 * slots.get(queue, 0)) - self._core.resend_used(queue))
+    def ready_queues(self) -> set[str]:
+        return self._call("ready queues", lambda: set(self._core.ready))
 
-        return self._call("allowance", lambda: {queue: left(queue) for queue in queues})
-
-    def note_resent(self, resent: Mapping[str, int], dispatch_timeout: float) -> None:
-        self._call("note resent", lambda: self._core.note_resent(resent, dispatch_timeout))
+    def wake_ups(
+        self, queues: Sequence[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
+    ) -> dict[str, int]:
+        return self._call("wake-ups", lambda: self._core.wake_ups(sorted(queues), listening, self._broker.length))
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         return self._call("tick", lambda: self._core.tick(period, lease_ttl))
@@ -191,7 +190,7 @@ class StreamAtHand:
         return self._call("leave for newer", lambda: self._stream.leave(entries))
 
     def dead_letter(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
-        return self._call("park", lambda: self._stream.park(entries, reason))
+        return self._call("dead letter", lambda: self._stream.dead_letter(entries, reason))
 
     def ack(self, entries: Sequence[Entry]) -> None:
         if entries:
@@ -261,7 +260,7 @@ class Office:
         broker: Broker,
         depot: Depot,
         settings: Settings,
-        slots: Callable[[], dict[str, int]],
+        listening: Callable[[], dict[str, list[RunnerStatus]]],
         wrote: Callable[[LogEntry], None],
         answered: Callable[[str], None],
         name: str,
@@ -274,7 +273,7 @@ class Office:
         self._knows, self._behind = knows, behind
         self._stage, self._settings, self._beaten = stage, settings, beaten
         self._stream, self._broker, self._depot = stream, broker, depot
-        self._core, self._slots, self._trouble = core, slots, trouble
+        self._core, self._listening, self._trouble = core, listening, trouble
         self._wrote, self._answered = wrote, answered
         self.name = name
         self._lives = 0
@@ -284,11 +283,11 @@ class Office:
     def _start(self, delay: float) -> None:
         self._lives += 1
         line = Line(self._stage, self._trouble, self._die)
-        store = StoreAtHand(line, self._core, self._broker, self._slots, self._knows)
+        store = StoreAtHand(line, self._core, self._broker, self._listening, self._knows)
         dispatcher = DispatcherAtHand(line, self._broker)
         warehouses = WarehousesAtHand(line, self._depot, self._wrote, self._answered)
         reconciler = Reconciler(
-            *(cast(Store, store), dispatcher.send, cast(Warehouses, warehouses)),
+            *(cast(Store, store), dispatcher.ring, cast(Warehouses, warehouses)),
             *(self._settings, self._stage.mint),
             cast(Background, Behind(self._publish) if self._behind else AtOnce()),
             sleep=lambda seconds: Turn.current().pause(seconds),

@@ -1,8 +1,8 @@
-"""A coordinator's hands: hints into the broker, packages and aborts into the warehouse log."""
+"""A coordinator's hands: wake-ups into the broker, packages and aborts into the warehouse log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -13,21 +13,20 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
-from unstuck.tasks.protocol.token import Hint
 
 T = TypeVar("T")
 
 
 class DispatcherAtHand:
-    """Hints into the broker, call by call."""
+    """Wake-ups into the broker, call by call."""
 
     def __init__(self, line: Line, broker: Broker) -> None:
         self._line, self._broker = line, broker
 
-    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
+    def ring(self, wake_ups: Mapping[str, int]) -> None:
         try:
-            for queue, hint in hints:
-                self._line.call(f"send {hint}", partial(self._broker.push, queue, hint), lost=OSError)
+            for queue in (queue for queue, count in wake_ups.items() for _ in range(count)):
+                self._line.call(f"ring {queue}", partial(self._broker.push, queue), lost=OSError)
         except OSError:
             return  # the rest of the batch is lost with it
 

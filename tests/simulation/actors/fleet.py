@@ -9,20 +9,24 @@ not, and is killed after the grace; and some hang where no kill reaches them, wh
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, TypeVar
 
 from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.warehouse import Depot, ModelMarker
+from tests.simulation.model.claimed import Claimed
 from tests.simulation.model.store import ModelStore
 from tests.simulation.stage.jobs import SimulatedJob
 from tests.simulation.stage.stage import Actor, Killed, Life, Routine, Stage
 from tests.simulation.stage.trouble import Fault, Trouble
 from unstuck.tasks.process.tree import ProcessState
 from unstuck.tasks.protocol.group import FrozenInputs, WorkOrder
-from unstuck.tasks.protocol.lease import ClaimAnswer, RenewAnswer
+from unstuck.tasks.protocol.lease import RenewAnswer
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Hint, Token, split_member
+from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.watchdog import policy
 from unstuck.tasks.watchdog.policy import Observation, Order, WatchState
@@ -30,6 +34,7 @@ from unstuck.tasks.watchdog.policy import Observation, Order, WatchState
 T = TypeVar("T")
 Told = Generator[float, None, T]
 RENEW = 3.0
+LINGER = 0.05  # seconds, as in ``tasks.runner.take``
 # How an attempt ends that was told to, as in ``tasks.runner.attempt``; None: it is somebody else's by now.
 _AS_ORDERED = {
     Order.STALE: None,
@@ -69,6 +74,8 @@ class Host:
         self._deaf = False
         self._out_of_reach = 0.0  # until when no kill ends it
         self._idle = False
+        self._lingers = False
+        self._lives = 0
         self._runner: Actor
         self._watchdog: Actor
         self._start(0.0)
@@ -77,7 +84,10 @@ class Host:
 
     def _start(self, delay: float) -> None:
         self._hold(None)
-        self._idle = False
+        self._idle = self._lingers = False
+        self._lives += 1
+        self.id = f"{self.name}.{self._lives}"
+        self._note()
         self._runner = Routine(self._stage, self.name, self._run(), delay)
         self._watchdog = Routine(self._stage, f"{self.name}/dog", self._watch(), delay + RENEW / 2)
 
@@ -95,10 +105,28 @@ class Host:
     def listening(self) -> bool:
         return not self._runner.dead and self._runner.frozen_until <= self._stage.now
 
+    @property
+    def idle(self) -> bool:
+        """It waits for a wake-up, and would hear it."""
+        return self._idle and self.listening
+
+    def _note(self) -> None:
+        """The watchdog describes its runner in the registry."""
+        now = self._store.now
+        idle = None if self._held else now
+        self.status = RunnerStatus(
+            id=self.id, host=self.name, pid=1, worker_pid=1, queues=self.queues, seen=now, idle_since=idle
+        )
+
     def pushed(self, queue: str, at: float) -> None:
-        """A hint came in: the broker wakes who blocks on it."""
+        """A wake-up came in: the broker wakes who blocks on it."""
         if queue in self.queues and self._idle:
             self._runner.wake(at + self._stage.rng.uniform(0.0, 0.01))
+
+    def rung(self, queue: str) -> None:
+        """An offer was added, and the bell of its queue rung."""
+        if queue in self.queues and self._lingers:
+            self._runner.wake(self._stage.now)
 
     def _die(self, why: str) -> None:
         """The runner's process is gone; its watchdog says so, or is gone with it."""
@@ -139,7 +167,7 @@ class Host:
                 yield self._stage.rng.uniform(0.1, 2.0)
                 continue
             answer = effect()
-            self._stage.log(self.name, f"{what}: {getattr(answer, 'answer', answer)}")
+            self._stage.log(self.name, f"{what}: {getattr(answer, 'token', answer)}")
             if fault in (Fault.REPLY_LOST, Fault.REPEATED):
                 self._stage.log(self.name, f"{what}: reply lost, asks again")
                 yield self._stage.rng.uniform(0.1, 2.0)
@@ -155,6 +183,8 @@ class Host:
             if self._trouble.chance_of_more(self._trouble.watchdog_dies):
                 yield from self._another_watchdog()
                 continue
+            if not self._trouble.away:
+                self._note()
             if token is not None and self._trouble.of_call() is not Fault.REQUEST_LOST and not self._trouble.away:
                 ended = self._look_at_runner(token, self._store.renew(token, self.name))
                 if ended:
@@ -189,7 +219,7 @@ class Host:
     def _obituary(self, token: Token, outcome: Outcome) -> Life:
         while self._trouble.away:
             yield 1.0
-        answer = self._store.finish(token, outcome, self._stage.mint())
+        answer = self._store.finish(token, outcome, self._stage.mint(), f"{token}/dog")
         self._stage.log(f"{self.name}/dog", f"finish {token} {outcome.kind}: {answer}")
 
     # ---- the runner ----------------------------------------------------------------------------------
@@ -199,28 +229,42 @@ class Host:
             if self._trouble.away:
                 yield self._trouble.away_until - self._stage.now + self._stage.rng.uniform(0.0, 1.0)
                 continue
-            hint = self._broker.pop(self.queues)
-            if hint is None:
+            if not self._broker.pop(self.queues):
                 self._idle = True
                 at = self._broker.next_at(self.queues)
                 yield 3600.0 if at is None else max(0.0, at - self._stage.now)
                 self._idle = False
                 continue
-            yield from self._attempt(hint)
+            yield from self._run_ready()
 
-    def _attempt(self, hint: Hint) -> Life:
-        stage, claimant, event = self._stage, self._stage.mint(), self._stage.mint()
-        if self._newer:
-            self._store.newer.add(claimant)
-        claim = yield from self._call(f"claim {hint}", lambda: self._store.claim(hint, claimant, self.name, event))
-        if claim.answer is not ClaimAnswer.CLAIMED:
-            return
-        token = hint.held_by(claimant)
+    def _run_ready(self) -> Life:
+        """As ``tasks.runner.take``: what stands ready until nothing does, then a moment for what that set free."""
+        lingered, queues = False, deque(self.queues)
+        while True:
+            claimant, event = self._stage.mint(), self._stage.mint()
+            if self._newer:
+                self._store.newer.add(claimant)
+            take = partial(self._store.take, list(queues), self.id, claimant, self.name, event, leaves=lingered)
+            claim = yield from self._call("take", take)
+            queues.rotate(-1)
+            if claim is not None:
+                yield from self._attempt(claim)
+                lingered = False
+            elif lingered:
+                return
+            else:
+                self._lingers = lingered = True
+                yield LINGER
+                self._lingers = False
+
+    def _attempt(self, claim: Claimed) -> Life:
+        token = claim.token
         self._hold(token)
         outcome = yield from self._work(token, claim.order)
         if outcome is not None:
-            said = stage.mint()
-            yield from self._call(f"finish {token} {outcome.kind}", lambda: self._store.finish(token, outcome, said))
+            said = self._stage.mint()
+            finish = partial(self._store.finish, token, outcome, said, self.id)
+            yield from self._call(f"finish {token} {outcome.kind}", finish)
         self._hold(None)
 
     def _work(self, token: Token, order: WorkOrder) -> Told[Outcome | None]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.simulation.model.store import ModelStore
+from tests.simulation.model.store import ModelStore, by_turn
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Acks, Environment
@@ -20,9 +20,9 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.jobs import Begun, Store, Submission
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import ClaimAnswer, Lease
+from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome
-from unstuck.tasks.protocol.token import Hint, Token
+from unstuck.tasks.protocol.token import Offer, Token
 
 KEYS = Keys("model")
 STEP = [{"python": "model:run"}]
@@ -64,7 +64,7 @@ def submit(store: Store) -> None:
 
 def _plain(value: Any) -> Any:
     """A record without its times."""
-    timeless = {"since", "next_at", "hinted_at", "started_at", "submitted_at", "ended_at"}
+    timeless = {"since", "next_at", "started_at", "submitted_at", "ended_at"}
     timeless |= {"publish_next", "publish_heard"}
     timeless |= {"claimed_at", "lease", "outcome_at", "intent_at", "paused_at", "counted_from"}
     plain = replace(value, **{name: 0.0 for name in timeless if hasattr(value, name)})
@@ -92,7 +92,6 @@ class Both:
     def __init__(self, client: redis.Redis, lease_ttl: float) -> None:
         self.client = client
         self.real = Store(client, KEYS)
-        self.lease = Lease(client, KEYS, lease_ttl)
         self.model = ModelStore(lambda: server_time(client), _NoStream(), lock_ttl=5.0, lease_ttl=lease_ttl)
         self.begun: tuple[Begun, Begun] | None = None
         self.held: list[tuple[Any, Any]] = []
@@ -110,18 +109,39 @@ class Both:
     def end(self, owner: str) -> tuple[Any, Any]:
         return self.real.end("both", owner), self.model.end("both", owner)
 
-    def claim(self, hint: Hint, claimant: str) -> tuple[Any, Any]:
-        real, model = self.lease.claim(hint, claimant, "w", "e"), self.model.claim(hint, claimant, "w", "e")
-        if real.order is not None and model.answer is ClaimAnswer.CLAIMED:
-            assert real.order == model.order
+    def lease_of(self, caller: str) -> Lease:
+        return Lease(self.client, KEYS, self.model.lease_ttl, caller)
+
+    def claim(self, offer: Offer, claimant: str) -> tuple[Any, Any]:
+        """Take this very offer, from a queue on which nothing else stands."""
+        self.client.delete(KEYS.ready("only"))
+        self.client.zadd(KEYS.ready("only"), {str(offer): 0})
+        self.model.ready["only"] = {offer: 0.0}
+        caller = f"{claimant}/{offer}"
+        real = self.lease_of(caller).take(["only"], claimant, "w", "e")
+        model = self.model.take(["only"], caller, claimant, "w", "e")
+        if real is not None and model is not None:
+            assert (real.token, real.order) == (model.token, model.order)
             assert real.order.fingerprint == model.order.fingerprint
-        return real.answer, model.answer
+        return "REFUSED" if real is None else "CLAIMED", "REFUSED" if model is None else "CLAIMED"
+
+    def ready(self) -> tuple[list[str], list[str]]:
+        """The offers that stand on both, in order: what a store lists in its own order is offered in that order."""
+        standing: Any = self.client.zrange(KEYS.ready("spark"), 0, -1)
+        return standing, [str(one) for one, _ in sorted(self.model.ready.get("spark", {}).items(), key=by_turn)]
+
+    def take(self, caller: str, claimant: str) -> tuple[Any, Any]:
+        """Take what is next."""
+        real = self.lease_of(caller).take(["spark"], claimant, "w", "e")
+        model = self.model.take(["spark"], caller, claimant, "w", "e")
+        return real and str(real.token), model and str(model.token)
 
     def renew(self, token: Token) -> tuple[Any, Any]:
-        return self.lease.renew(token, "w"), self.model.renew(token, "w")
+        return self.lease_of("").renew(token, "w"), self.model.renew(token, "w")
 
     def finish(self, token: Token, outcome: Outcome, event: str) -> tuple[Any, Any]:
-        return self.lease.finish(token, outcome, event), self.model.finish(token, outcome, event)
+        caller = token.claimant
+        return self.lease_of(caller).finish(token, outcome, event), self.model.finish(token, outcome, event, caller)
 
     def tick(self) -> None:
         self.real.tick(1.0, 0.0)
@@ -200,6 +220,8 @@ class Both:
         keys, job = KEYS.of("both"), self.model.jobs["both"]
         assert self.client.hgetall(keys.plans) == job.plans
         assert json.loads(str(self.client.hget(keys.job, "params") or "{}")) == job.params
+        real_order, model_order = self.ready()
+        assert set(real_order) == set(model_order)
         score = self.client.zscore(KEYS.due, "both")
         assert (score is None) == ("both" not in self.model.due)
         if score is not None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, WorkOrder
-from unstuck.tasks.protocol.lease import ClaimAnswer
+from unstuck.tasks.protocol.token import Token
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    answer: ClaimAnswer
-    plan: str = ""
+    token: Token
+    plan: str
     inputs: str = "{}"
     member: str = "{}"
     params: Mapping[str, Any] = field(default_factory=dict)

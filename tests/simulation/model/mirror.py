@@ -7,25 +7,34 @@ TIME. Expiries of locks follow the same clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import redis
 
 from tests.simulation.model.claimed import Claimed
-from tests.simulation.model.store import ModelStore
+from tests.simulation.model.store import ModelStore, by_turn
 from tests.simulation.model.stream import ReportStream
 from tests.simulation.rules.broken import Broken
 from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import REPORT_GROUP, Begun, CommitAnswer, EndAnswer, NotEnded, Store, Submission
+from unstuck.coordinator.store.jobs import (
+    NO_OFFERS,
+    REPORT_GROUP,
+    Begun,
+    CommitAnswer,
+    EndAnswer,
+    NotEnded,
+    Store,
+    Submission,
+)
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import FinishAnswer, Lease, RenewAnswer
 from unstuck.tasks.protocol.report import Outcome
-from unstuck.tasks.protocol.token import Hint, Token
+from unstuck.tasks.protocol.token import Offer, Token
 
 AGREE = "The model and the real store agree"
 KEYS = Keys("mirrored")
@@ -60,7 +69,6 @@ class Mirrored(ModelStore):
         client.flushall()
         client.xgroup_create(KEYS.reports, REPORT_GROUP, id="0", mkstream=True)
         self._real = Store(client, KEYS, lock_ttl=lock_ttl, lease_ttl=lease_ttl)
-        self._lease = Lease(client, KEYS, lease_ttl)
         self._entries: dict[str, str] = {}  # ids on the model's stream → on the real one
         self._due_seen: dict[str, str] = {}
 
@@ -80,8 +88,7 @@ class Mirrored(ModelStore):
             for key, until in ((keys.lock, stored.lock[1]), (keys.dirty, stored.dirty_until)):
                 # Virtual time stands still within a call, real time does not: what is left of a lock is there or not.
                 # Less than the minute after which a lock is taken for one that never ends.
-                left = round((until - now) * 1000)
-                pipe.pexpire(key, 0 if left <= 0 else max(left, 50_000))
+                pipe.pexpire(key, 0 if until <= now else max(round((until - now) * 1000), 50_000))
         pipe.execute()
         first = self._reports.seq
         model, real = on_model(), on_real()
@@ -125,6 +132,7 @@ class Mirrored(ModelStore):
             if on_model != on_real:
                 raise Broken(AGREE, f"{what} of {job_id}: the model holds {on_model}, the real store {on_real}")
         due = self.due.get(job_id)
+        self._same_offers()
         if (score is None) != (due is None) or (due is not None and abs(score - due) > 1e-5):
             raise Broken(AGREE, f"{job_id} is due at {due} on the model, at {score} on the real store")
 
@@ -151,27 +159,56 @@ class Mirrored(ModelStore):
 
     # ---- tasks/protocol/lua -----------------------------------------------------------------------------------
 
-    def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claimed:
-        arguments = (hint, claimant, worker, event)
+    def take(
+        self, queues: Sequence[str], caller: str, claimant: str, worker: str, event: str, *, leaves: bool = False
+    ) -> Claimed | None:
+        arguments = (claimant, worker, event)
         model, real = self._both(
-            hint.job, lambda: super(Mirrored, self).claim(*arguments), lambda: self._lease.claim(*arguments)
+            "",
+            lambda: super(Mirrored, self).take(queues, caller, *arguments, leaves=leaves),
+            lambda: self._lease_of(caller).take(queues, *arguments, leaves=leaves),
         )
-        self._same("claim", hint.job, model.answer, real.answer)
-        if real.order is not None and model.order != real.order:
-            raise Broken(AGREE, f"{hint}: the model hands out {model.order}, the real store {real.order}")
+        tokens = [claim and claim.token for claim in (model, real)]
+        if tokens[0] != tokens[1]:
+            raise Broken(AGREE, f"take of {caller}: the model gives {tokens[0]}, the real store {tokens[1]}")
+        self._compared(f"take: {'EMPTY' if model is None else 'CLAIMED'}")
+        if real is not None and model.order != real.order:
+            raise Broken(AGREE, f"{real.token}: the model hands out {model.order}, the real store {real.order}")
+        self._same_offers()
         return model  # type: ignore[no-any-return]
+
+    def _same_offers(self) -> None:
+        for queue, offers in self.ready.items():
+            model = [(str(offer), turn) for offer, turn in sorted(offers.items(), key=by_turn)]
+            real = self._redis.zrange(KEYS.ready(queue), 0, -1, withscores=True)
+            if [tuple(one) for one in real] != model:  # type: ignore[union-attr]
+                raise Broken(AGREE, f"ready on {queue}: the model holds {model}, the real store {real}")
+
+    def spoil(self, queue: str, offers: Sequence[Offer]) -> None:
+        super().spoil(queue, offers)
+        if offers:
+            self._redis.zadd(KEYS.ready(queue), {str(offer): 0 for offer in offers})
+        else:
+            self._redis.delete(KEYS.ready(queue))
+
+    def _lease_of(self, caller: str) -> Lease:
+        return Lease(self._redis, KEYS, self.lease_ttl, caller)
 
     def renew(self, token: Token, worker: str) -> RenewAnswer:
         model, real = self._both(
-            token.job, lambda: super(Mirrored, self).renew(token, worker), lambda: self._lease.renew(token, worker)
+            token.job,
+            lambda: super(Mirrored, self).renew(token, worker),
+            lambda: self._lease_of("").renew(token, worker),
         )
         self._same("renew", token.job, model, real)
         return model  # type: ignore[no-any-return]
 
-    def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
+    def finish(self, token: Token, outcome: Outcome, event: str, caller: str) -> FinishAnswer:
         arguments = (token, outcome, event)
         model, real = self._both(
-            token.job, lambda: super(Mirrored, self).finish(*arguments), lambda: self._lease.finish(*arguments)
+            token.job,
+            lambda: super(Mirrored, self).finish(*arguments, caller),
+            lambda: self._lease_of(caller).finish(*arguments),
         )
         self._same("finish", token.job, model, real)
         return model  # type: ignore[no-any-return]
@@ -251,12 +288,15 @@ class Mirrored(ModelStore):
         self.compare(old.id)
         return model  # type: ignore[no-any-return]
 
-    def settle(self, job_id: str, due: float | None, due_seen: str, acks: Acks) -> None:
+    def settle(
+        self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+    ) -> None:
         self._both(
             job_id,
-            lambda: super(Mirrored, self).settle(job_id, due, due_seen, acks),
-            lambda: self._real.settle(job_id, due, self._due_seen[due_seen], self._acks(acks)),
+            lambda: super(Mirrored, self).settle(job_id, due, due_seen, acks, offers),
+            lambda: self._real.settle(job_id, due, self._due_seen[due_seen], self._acks(acks), offers),
         )
+        self._same_offers()
         if due is None:
             self.compare(job_id)
 

@@ -7,7 +7,7 @@ calls against this and against the scripts on a real Valkey, and compares every 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,21 @@ from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, R
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import HALTED_LOOK, BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
-from unstuck.tasks.protocol.lease import ClaimAnswer, FinishAnswer, RenewAnswer
+from unstuck.coordinator.store.jobs import (
+    HALTED_LOOK,
+    NO_OFFERS,
+    BeginAnswer,
+    Begun,
+    CommitAnswer,
+    EndAnswer,
+    KeyTaken,
+    NotEnded,
+    idle_runner,
+)
+from unstuck.tasks.protocol.lease import FinishAnswer, RenewAnswer
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
-from unstuck.tasks.protocol.token import Hint, Token, split_member
+from unstuck.tasks.protocol.token import Offer, Token, split_member
 
 
 class ModelStore:
@@ -38,8 +49,12 @@ class ModelStore:
         self.alive_at = 0.0
         self.grace_until = 0.0
         self.period = 1.0
-        self.resent: dict[str, tuple[int, float]] = {}
-        self.said: dict[tuple[Token, str], FinishAnswer] = {}
+        self.ready: dict[str, dict[Offer, float]] = {}  # queue → offers that stand, with their turns
+        self.turn: dict[str, float] = {}  # queue → the turn that was taken last
+        self.awake: dict[str, float] = {}
+        self.taken: dict[str, tuple[str, Offer | None]] = {}  # caller → the claimant and the offer of its last take
+        self.finished: dict[str, tuple[str, FinishAnswer]] = {}  # caller → the event and the answer of its last finish
+        self.bell: Callable[[str], None] = lambda queue: None  # wakes who waits for an offer on the queue
         self.watching: Watching | None = None
         self.skew = 0.0  # of the store's clock against that of the stage
         self.set_back = False  # it was set back once
@@ -65,56 +80,72 @@ class ModelStore:
     def remember(self) -> Callable[[], None]:
         """A snapshot of all keys; answers how to go back to it."""
         jobs = {job_id: job.copy() for job_id, job in self.jobs.items()}
-        due, keys, resent, said = dict(self.due), dict(self.keys), dict(self.resent), dict(self.said)
+        due, keys, taken, finished = dict(self.due), dict(self.keys), dict(self.taken), dict(self.finished)
+        ready, turn, awake = (
+            {queue: dict(offers) for queue, offers in self.ready.items()},
+            dict(self.turn),
+            dict(self.awake),
+        )
         alive_at, grace_until, period = self.alive_at, self.grace_until, self.period
 
         def restore() -> None:
-            self.jobs, self.due, self.keys, self.resent, self.said = jobs, due, keys, resent, said
+            self.jobs, self.due, self.keys, self.taken, self.finished = jobs, due, keys, taken, finished
+            self.ready, self.turn, self.awake = ready, turn, awake
             self.alive_at, self.grace_until, self.period = alive_at, grace_until, period
 
         return restore
 
     # ---- tasks/protocol/lua -----------------------------------------------------------------------------------
 
-    def claim(self, hint: Hint, claimant: str, worker: str, event: str) -> Claimed:
-        job = self.jobs.get(hint.job)
-        if job is None:
-            return Claimed(ClaimAnswer.UNKNOWN_JOB)
-        attempt = job.attempts.get(hint.group)
-        if job.record.terminal or attempt is None:
-            return Claimed(ClaimAnswer.STALE)
-        if (attempt.epoch, attempt.nonce) != (hint.epoch, hint.nonce) or attempt.outcome is not None:
-            return Claimed(ClaimAnswer.STALE)
+    def take(
+        self, queues: Sequence[str], caller: str, claimant: str, worker: str, event: str, *, leaves: bool = False
+    ) -> Claimed | None:
+        before, offer = self.taken.get(caller, ("", None))
+        if before == claimant:
+            return self._claim(offer, claimant, worker, event) if offer is not None else None
+        self.awake[caller] = self.now
+        for queue in queues:
+            while standing := self.ready.get(queue):
+                first, turn = min(standing.items(), key=by_turn)
+                del standing[first]
+                if claim := self._claim(first, claimant, worker, event):
+                    self.turn[queue] = turn
+                    self.taken[caller] = claimant, first
+                    return claim
+        if leaves:
+            self.awake[caller] = -self.now
+        self.taken[caller] = claimant, None
+        return None
+
+    def _claim(self, offer: Offer, claimant: str, worker: str, event: str) -> Claimed | None:
+        job = self.jobs.get(offer.job)
+        attempt = job.attempts.get(offer.group) if job else None
+        if job is None or job.record.terminal or attempt is None:
+            return None
+        if (attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce) or attempt.outcome is not None:
+            return None
         if self._anothers(attempt, claimant):
-            return Claimed(ClaimAnswer.STALE)
-        plan = job.plans.get(split_member(hint.group)[0])
-        inputs = job.frozen.get(split_member(hint.group)[0])
-        member = job.frozen.get(hint.group)
+            return None
+        if not attempt.claimant and self._held(job.record):
+            return None
+        plan = job.plans.get(split_member(offer.group)[0])
+        inputs = job.frozen.get(split_member(offer.group)[0])
+        member = job.frozen.get(offer.group)
         if plan is None or (inputs is None and member is None):
-            return Claimed(ClaimAnswer.STALE)
-        answer = Claimed(ClaimAnswer.CLAIMED, plan, inputs or "{}", member or "{}", job.params)
-        token = hint.held_by(claimant)
-        if attempt.claimant == claimant:
+            return None
+        token = offer.held_by(claimant)
+        claim = Claimed(token, plan, inputs or "{}", member or "{}", job.params)
+        if attempt.claimant != claimant:
+            now = self.now
+            claimed = replace(attempt, claimant=claimant, worker=worker, claimed_at=now)
+            job.attempts[offer.group] = replace(claimed, lease=now + self.lease_ttl, revision=job.record.revision)
+            self._report(event, token, "claimed")
+            self._due_earlier(offer.job, now)
             if self.watching:
-                self.watching.handed_out(token, answer.order)
-            return answer
-        if self._held(job.record):
-            return Claimed(ClaimAnswer.HELD)
-        now = self.now
-        job.attempts[hint.group] = replace(
-            attempt,
-            claimant=claimant,
-            worker=worker,
-            claimed_at=now,
-            lease=now + self.lease_ttl,
-            revision=job.record.revision,
-        )
-        self._report(event, token, "claimed")
-        self._due_earlier(hint.job, now)
+                self.watching.claimed(token)
         if self.watching:
-            self.watching.claimed(token)
-            self.watching.handed_out(token, answer.order)
-        return answer
+            self.watching.handed_out(token, claim.order)
+        return claim
 
     def _anothers(self, attempt: Attempt, claimant: str) -> bool:
         return bool(attempt.claimant) and attempt.claimant != claimant
@@ -137,12 +168,13 @@ class ModelStore:
         job.attempts[token.group] = replace(attempt, lease=now + self.lease_ttl)
         return RenewAnswer(attempt.order or "CONTINUE")
 
-    def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
-        said = self.said.get((token, event))
-        if said is None:
-            said = self.said[token, event] = self._finish(token, outcome, event)
-            return said
-        return FinishAnswer.DUPLICATE if said is FinishAnswer.APPLIED else said
+    def finish(self, token: Token, outcome: Outcome, event: str, caller: str) -> FinishAnswer:
+        before, said = self.finished.get(caller, ("", FinishAnswer.STALE))
+        if before == event:
+            return FinishAnswer.DUPLICATE if said is FinishAnswer.APPLIED else said
+        answer = self._finish(token, outcome, event)
+        self.finished[caller] = event, answer
+        return answer
 
     def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         job = self.jobs.get(token.job)
@@ -296,6 +328,10 @@ class ModelStore:
             ordered = job.attempts.get(group)
             if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:
                 job.attempts[group] = replace(ordered, order=order)
+        for offer, queue in decision.withdrawn.items():
+            self.ready.get(queue, {}).pop(offer, None)
+            job.turns.pop(queue, None)
+        self._add_offers(job, decision.offers)
         job.events.extend(decision.events)
         job.decided_at = float(due_seen) - self.lock_ttl
         self._acked(job, acks)
@@ -354,8 +390,23 @@ class ModelStore:
             self.watching.commanded(before, job.record, event)
         return CommitAnswer.APPLIED
 
-    def settle(self, job_id: str, due: float | None, due_seen: str, acks: Acks) -> None:
+    def _add_offers(self, job: StoredJob, offers: Mapping[Offer, str]) -> None:
+        last: dict[str, float] = {}
+        for offer, queue in offers.items():
+            standing = self.ready.setdefault(queue, {})
+            if queue not in last:
+                next_turn = min(standing.values(), default=self.turn.get(queue, 0.0))
+                last[queue] = max(next_turn, job.turns.get(queue, 0.0))
+            turn = last[queue]
+            if offer not in standing:
+                standing[offer] = last[queue] = job.turns[queue] = turn + 1
+                self.bell(queue)
+
+    def settle(
+        self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+    ) -> None:
         self._acked(self.jobs[job_id], acks)
+        self._add_offers(self.jobs[job_id], offers)
         if self.jobs[job_id].record.terminal if due is None else job_id in self.due:
             self._set_due(job_id, due, due_seen)
         if self.watching:
@@ -404,13 +455,29 @@ class ModelStore:
         found = sorted((at, job) for job, at in self.due.items() if at <= now)
         return [job for _, job in found[:limit]]
 
-    def resend_used(self, queue: str) -> int:
-        used, until = self.resent.get(queue, (0, 0.0))
-        return used if until > self.now else 0
+    def wake_ups(
+        self, queues: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], waiting: Callable[[str], int]
+    ) -> dict[str, int]:
+        """``waiting``: how many wake-ups lie in a queue of the broker."""
+        wanted = {}
+        for queue in queues:
+            there = listening.get(queue, ())
+            idle = sum(self._idle(one) for one in there) if there else 1
+            wanted[queue] = min(len(self.ready.get(queue, ())), idle) - waiting(queue)
+        return {queue: count for queue, count in wanted.items() if count > 0}
 
-    def note_resent(self, resent: Mapping[str, int], term: float) -> None:
-        for queue, count in resent.items():
-            used, until = self.resent.get(queue, (0, 0.0))
-            if until <= self.now:
-                used, until = 0, self.now + term
-            self.resent[queue] = (used + count, until)
+    def spoil(self, queue: str, offers: Sequence[Offer]) -> None:
+        """Put these offers into a ready set; none: the ready set is lost."""
+        if not offers:
+            self.ready.pop(queue, None)
+        for offer in offers:
+            self.ready.setdefault(queue, {})[offer] = 0.0
+
+    def _idle(self, runner: RunnerStatus) -> bool:
+        return idle_runner(runner, self.awake.get(runner.id, 0.0), self.now)
+
+
+def by_turn(standing: tuple[Offer, float]) -> tuple[float, str]:
+    """As Redis sorts: what has the same turn by its bytes."""
+    offer, turn = standing
+    return turn, str(offer)

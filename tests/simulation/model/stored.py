@@ -26,6 +26,7 @@ class StoredJob:
     commanded: str = ""
     frozen: dict[str, str] = field(default_factory=dict)
     plans: dict[str, str] = field(default_factory=dict)
+    turns: dict[str, float] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     lock: tuple[str, float] = ("", 0.0)
@@ -42,6 +43,7 @@ class StoredJob:
             attempts=dict(self.attempts),
             frozen=dict(self.frozen),
             plans=dict(self.plans),
+            turns=dict(self.turns),
             params=dict(self.params),
             events=list(self.events),
         )

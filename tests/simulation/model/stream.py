@@ -48,11 +48,11 @@ class ReportStream:
 
     def remember(self) -> Callable[[], None]:
         """A snapshot; answers how to go back to it. Ids are times: none comes twice."""
-        waiting, parked, counters = list(self._waiting), list(self.dead_letters), dict(self.counters)
+        waiting, dead, counters = list(self._waiting), list(self.dead_letters), dict(self.counters)
         pending = {entry: replace(item) for entry, item in self.pending.items()}
 
         def restore() -> None:
-            self._waiting, self.dead_letters, self.counters, self.pending = waiting, parked, counters, pending
+            self._waiting, self.dead_letters, self.counters, self.pending = waiting, dead, counters, pending
             self.added(self._stage.now)
 
         return restore
@@ -86,13 +86,13 @@ class ReportStream:
             if self.ack([entry.id]):
                 self.dropped(entry)
 
-    def park(self, entries: Iterable[Entry], reason: str) -> int:
-        parked = 0
+    def dead_letter(self, entries: Iterable[Entry], reason: str) -> int:
+        moved = 0
         for entry in entries:
             if self.pending.pop(entry.id, None) is not None:
                 self.dead_letters.append((entry, reason))
-                parked += 1
-        return parked
+                moved += 1
+        return moved
 
     def leave(self, entries: Iterable[Entry]) -> int:
         left = [entry for entry in entries if self.pending.pop(entry.id, None) is not None]

@@ -41,28 +41,38 @@ def _no_grace() -> Patches:
 
 MUTANTS = (
     mutant(
-        "the count of hints goes on over attempts",
-        broken.LOST_HINT,
-        14,
-        line(dispatch.mint, "hints=1", "hints=record.hints + 1"),
+        "a lost offer is not made again",
+        broken.LOST_OFFER,
+        27,
+        line(dispatch.offer_again, "at_once or offer_again_at(record, draft.env) <= draft.env.now", "at_once"),
     ),
     mutant(
-        "the first hint is sent again as late as the second",
-        broken.LOST_HINT,
-        14,
-        line(deadlines.resend_at, "record.hints - 1", "record.hints"),
+        "an offer that is lost is looked for much later",
+        broken.LOST_OFFER,
+        37,
+        line(deadlines.offer_again_at, "+ env.dispatch_timeout", "+ 3 * env.dispatch_timeout"),
     ),
     mutant(
-        "a hint that was sent again is noted as not sent",
-        broken.LOST_HINT,
+        "the sweep wakes nobody",
+        broken.LOST_WAKE_UP,
+        23,
+        line(
+            Sweep.run,
+            "self._reconciler.wake(now, self._store.ready_queues())\n    decided = 0",
+            "decided = 0",
+        ),
+    ),
+    mutant(
+        "a runner that sleeps counts as awake",
+        broken.LOST_WAKE_UP,
+        33,
+        line(ModelStore.take, "self.awake[caller] = -self.now", "pass"),
+    ),
+    mutant(
+        "wake-ups are counted without those that are at work",
+        broken.LOST_WAKE_UP,
         0,
-        line(dispatch.resend_hints, "draft.decision.hints.append", "(lambda hint: None)"),
-    ),
-    mutant(
-        "no room to send hints again but on an empty queue",
-        broken.LOST_HINT,
-        0,
-        line(Pass._environment, "hinted_at <= overdue or", "hinted_at <= 0.0 or"),
+        line(ModelStore.wake_ups, "sum(self._idle(one) for one in there) if there else 1", "1 - len(there)"),
     ),
     mutant(
         "no due for the end of a lease",
@@ -73,7 +83,7 @@ MUTANTS = (
     mutant(
         "a lease is believed for twice its term",
         broken.LOST_WORKER,
-        6,
+        14,
         line(deadlines.lapsed, "not env.now <=", "not env.now - env.lease_ttl <="),
     ),
     mutant("a takeover without the grace after an outage", ONE, 1, _no_grace),
@@ -91,33 +101,33 @@ MUTANTS = (
     mutant(
         "a lost worker makes the backoff of a failure longer",
         broken.LONG_BACKOFF,
-        72,
+        109,
         line(attempts._failed, "backoff(policy, failures,", "backoff(policy, failures + record.losses,"),
     ),
     mutant(
         "a failure does not set the count of lost workers back",
         broken.LONG_BACKOFF,
-        192,
+        184,
         line(attempts._failed, "replace(charged, losses=0)", "charged"),
     ),
     mutant(
         "a resume does not set the count of lost workers back",
         WORD,
-        0,
+        24,
         line(intent.reset_budgets, "failures=0, losses=0", "failures=0"),
         commands=True,
     ),
     mutant(
         "no due for the deadline of a cancel",
         broken.LATE_CANCEL,
-        74,
+        253,
         line(deadlines.due_at, "times.append(max(cancel_at(state.job, env), soon))", "pass"),
         commands=True,
     ),
     mutant(
         "no due for the timeout of a job",
         broken.LATE_TIMEOUT,
-        18,
+        37,
         line(deadlines.due_at, "job_timeout_at(state.job, state.plan.timeout, env) or 0.0", "0.0"),
     ),
     mutant(
@@ -130,7 +140,7 @@ MUTANTS = (
     mutant(
         "a cancel that tells no runner",
         broken.LATE_COMMAND,
-        25,
+        33,
         line(intent.cancel, 'draft.order(group_id, "CANCEL")', "pass"),
         commands=True,
     ),
@@ -144,13 +154,13 @@ MUTANTS = (
     mutant(
         "a cancel leaves what waits for a retry",
         broken.LATE_END,
-        16,
+        18,
         line(intent.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
     ),
     mutant(
         "a command does not make its job due",
         broken.LATE_COMMAND,
-        12,
+        132,
         line(ModelStore.command, "self.due[old.id] = min(now, self.due.get(old.id, now))", "pass"),
         commands=True,
     ),
@@ -158,30 +168,30 @@ MUTANTS = (
         "a claim does not make its job due",
         broken.LOST_REPORT,
         10,
-        line(ModelStore.claim, "self._due_earlier(hint.job, now)", "pass"),
+        line(ModelStore._claim, "self._due_earlier(offer.job, now)", "pass"),
     ),
     mutant(
         "an outcome does not make its job due",
         broken.LOST_REPORT,
-        10,
+        19,
         line(ModelStore._finish, "self._due_earlier(token.job, now)", "pass"),
     ),
     mutant(
         "a pass for one report forgets when all was looked at",
         FORGOTTEN,
-        25,
+        28,
         line(Pass._decide, "min(decision.due, state.looked_at + self._sweep_every)", "decision.due"),
     ),
     mutant(
         "a lock that was met busy is not noticed at its end",
         broken.MISSED_LOCK,
-        221,
+        335,
         line(ModelStore.end, "if job.dirty_until > now:", "if job.dirty_until > now and anyway:"),
     ),
     mutant(
         "reports of a lost coordinator are taken over much later",
         broken.LOST_CONSUMER,
-        6,
+        8,
         line(Consumer.step, "self._settings.report_idle / 5", "self._settings.report_idle * 5"),
     ),
     mutant(
@@ -215,7 +225,7 @@ MUTANTS = (
     mutant(
         "what is active counts twice in max_parallel",
         broken.LATE_START,
-        13,
+        14,
         line(
             dispatch.Room.__init__,
             "len(draft.state.active)",
@@ -225,7 +235,7 @@ MUTANTS = (
     mutant(
         "what came of publishing is dropped when the lock is busy",
         broken.LATE_ANSWER,
-        949,
+        183,
         line(Publisher._try, "if self._record(job, result):", "if self._record(job, result) or True:"),
         commands=True,
         within=1000,
@@ -233,7 +243,7 @@ MUTANTS = (
     mutant(
         "the first trouble of a warehouse costs a minute",
         broken.LATE_PUBLISH,
-        23,
+        33,
         line(completion.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
     ),
     mutant(
@@ -245,14 +255,14 @@ MUTANTS = (
     mutant(
         "a takeover that the commit does not look at again",
         ONE,
-        175,
+        68,
         line(attempts.read_attempt, "draft.decision.guards.append(Guard(", "(lambda guard: None)(Guard("),
         commands=True,
     ),
     mutant(
         "a backoff is over as soon as anybody looks",
         SHOWN,
-        24,
+        82,
         line(dispatch.queue_ready, "<= draft.env.now", "<= draft.env.now + 5.0"),
     ),
     mutant(
@@ -282,8 +292,8 @@ MUTANTS = (
     ),
     mutant(
         "a time that lies ahead since the clock was set back is waited for",
-        broken.LOST_HINT,
-        138,
+        broken.LATE_PUBLISH,
+        490,
         line(deadlines._come_if_beyond, "return at if at <= limit + CLOCK_SLACK else 0.0", "return at"),
         commands=True,
     ),

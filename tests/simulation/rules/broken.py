@@ -10,7 +10,8 @@ SHOWN = "5. A state that was shown is true, and a terminal one is final"
 WHOLE = "6. Outputs are whole or absent"
 
 # What each loss and each wait costs at most: the table "What a loss costs" in docs/how-it-works.md, line by line.
-LOST_HINT = f"{FORGOTTEN}: a lost hint costs the dispatch timeout and a sweep"
+LOST_OFFER = f"{FORGOTTEN}: an offer that is lost is made again after the dispatch timeout"
+LOST_WAKE_UP = f"{FORGOTTEN}: a lost wake-up costs a sweep"
 LOST_REPORT = f"{FORGOTTEN}: a lost report costs a sweep"
 LOST_WORKER = f"{FORGOTTEN}: a lost worker costs its lease and a sweep"
 LOST_CONSUMER = f"{FORGOTTEN}: the reports of a lost coordinator are taken over after the idle time"
@@ -27,7 +28,8 @@ LATE_TIMEOUT = f"{WAIT}: a timeout ends what it is about within a sweep"
 LATE_END = f"{WAIT}: a job whose groups are done, or are to be canceled, ends within a sweep"
 LATE_PUBLISH = f"{WAIT}: publishing is tried again within a minute"
 COSTS = (
-    *(LOST_HINT, LOST_REPORT, LOST_WORKER, LOST_CONSUMER, LOST_BEAT, MISSED_LOCK, MISSED_DUE, LATE_ANSWER),
+    *(LOST_OFFER, LOST_WAKE_UP, LOST_REPORT, LOST_WORKER, LOST_CONSUMER, LOST_BEAT),
+    *(MISSED_LOCK, MISSED_DUE, LATE_ANSWER),
     *(LATE_COMMAND, LATE_CANCEL, LATE_START, LATE_RETRY, LONG_BACKOFF, LATE_TIMEOUT, LATE_END, LATE_PUBLISH),
 )
 

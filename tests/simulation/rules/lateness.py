@@ -7,9 +7,10 @@ of a lock on top. Lost and late messages and lost workers are no such faults: wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tests.simulation.actors.broker import Broker
+from tests.simulation.actors.fleet import Host
 from tests.simulation.model.locks import Locks
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
@@ -21,12 +22,11 @@ from tests.simulation.rules.joins import can_never_go, rule_holds
 from tests.simulation.stage.stage import Stage
 from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator.decide.deadlines import PUBLISHING
-from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.tasks.protocol.token import Hint, split_member
+from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.settings import Settings
 
 S = GroupState
@@ -54,15 +54,15 @@ class Lateness:
         settings: Settings,
         clocks: Clocks,
         locks: Locks,
+        hosts: Sequence[Host],
     ) -> None:
         self._stage, self._trouble, self._core, self._stream = stage, trouble, core, stream
         self._broker, self._settings, self._clocks, self._locks = broker, settings, clocks, locks
+        self._hosts = hosts
         self.beaten = False  # beat fires the sweep
         self.undecidable: Callable[[JobRecord], bool] = lambda job: False  # by some coordinator (a rolling upgrade)
         self._since: dict[tuple[str, str], float] = {}
         self._next_look = 0.0
-        self._hints: dict[tuple[str, str], tuple[Hint, int, float]] = {}  # group → hint, how often sent, when last
-        self._used_up: dict[str, float] = {}  # queue → when the allowance for sending again was last seen used up
         self._busy: dict[str, float] = {}  # job → since when somebody who met its lock busy waits for a pass
         self._answers: dict[str, float] = {}  # job → since when a publisher knows what came of it
         self._startable: dict[str, tuple[str, list[str]]] = {}  # job → the commit by which it was derived
@@ -80,16 +80,6 @@ class Lateness:
 
     # ---- what is told ----------------------------------------------------------------------------------
 
-    def committed(self, after: StoredJob, decision: Decision) -> None:
-        job, now = after.record.id, self._stage.now
-        queued = {event["group"] for event in decision.events if event["kind"] == S.QUEUED}
-        for group in queued:
-            self._hints[job, group] = (after.groups[group].hint(job, group), 1, now)
-        for _, hint in decision.hints:
-            known, sent, _ = self._hints.get((job, hint.group), (None, 0, 0.0))
-            if hint.group not in queued:
-                self._hints[job, hint.group] = (hint, sent + 1 if known == hint else 1, now)
-
     def met_busy(self, job: str) -> None:
         self._busy.setdefault(job, self._stage.now)
 
@@ -99,11 +89,6 @@ class Lateness:
     def answered(self, job: str) -> None:
         """A publisher that lives knows what came of publishing."""
         self._answers[job] = self._stage.now
-
-    def set_back(self) -> None:
-        """The clock of the store was set back: what was sent counts from now."""
-        for key, (hint, sent, _) in self._hints.items():
-            self._hints[key] = (hint, sent, self._stage.now)
 
     # ---- looking ---------------------------------------------------------------------------------------
 
@@ -177,29 +162,20 @@ class Lateness:
                     bound = self.sweep + (core.lease_ttl if ahead else 0.0)
                     yield broken.LOST_WORKER, f"the lease of {where} lapsed at {lease:.3f}", bound
             elif state is S.QUEUED and record.intent is Intent.RUN and not record.timed_out:
-                yield from self._hint(job, group)
+                yield from self._offer(job, group)
 
-    def _hint(self, job: StoredJob, group: str) -> Iterator[Wait]:
-        """Nobody has claimed it. The first hint is sent again after the dispatch timeout, later ones less often.
-
-        Those are looked at once in a dispatch timeout, as are a queue on which nothing waits any more, and one whose
-        allowance was used up.
-        """
-        hint, sent, at = self._hints.get((job.record.id, group), (None, 0, 0.0))
-        if hint is None or hint != job.groups[group].hint(job.record.id, group):
-            return
-        plan, timeout, waited = plan_of(job.record.spec), self._settings.dispatch_timeout, self._stage.now - at
+    def _offer(self, job: StoredJob, group: str) -> Iterator[Wait]:
+        """Nobody has claimed it: its offer stands in the ready set of its queue, and whoever is idle is woken."""
+        offer, plan = job.groups[group].offer(job.record.id, group), plan_of(job.record.spec)
         queue = plan.groups[split_member(group)[0]].spec.queue_name
-        empty = not self._broker.length(queue)
-        if not empty and self._core.resend_used(queue) >= 8:
-            self._used_up[queue] = self._stage.now
-            return
-        text = f"{hint} was sent {sent} times and is QUEUED"
-        later = 0.0 if sent == 1 and self._used_up.get(queue, 0.0) < at else timeout
-        if waited > timeout * 2.0 ** min(sent - 1, 4):
-            yield broken.LOST_HINT, text, later + self.sweep
-        elif empty and waited > timeout:
-            yield broken.LOST_HINT, f"{text}; nothing waits on {queue}", timeout + self.sweep
+        if offer not in self._core.ready.get(queue, ()):
+            yield broken.LOST_OFFER, f"{offer} is lost", self._settings.dispatch_timeout + self.sweep
+        elif not self._broker.length(queue):
+            for host in self._hosts:
+                if host.idle and queue in host.queues:
+                    rung_at = self._broker.rung_at.get(queue, 0.0)
+                    text = f"{offer} stands ready and {host.id} is idle; last rung at {rung_at:.3f}"
+                    yield broken.LOST_WAKE_UP, text, self.sweep
 
     def _commands(self, job: StoredJob) -> Iterator[Wait]:
         record, settings = job.record, self._settings

@@ -146,7 +146,6 @@ class Promises:
 
     def set_back(self, now: float) -> None:
         self._clocks.set_back(now)
-        self.lateness.set_back()
 
     # ---- the user's writes ---------------------------------------------------------------------------
 
@@ -238,13 +237,12 @@ class Promises:
                 self.broken(FORGOTTEN, f"{job_id}/{group} has ended, but the job is due {when}: its wake-up was lost")
 
     def dropped(self, entry: Entry) -> None:
-        """A wake-up may go when it has woken; a report goes with the commit that takes it in, or is parked."""
+        """A wake-up may go when it has woken; a report goes with the commit that takes it in, or is a dead letter."""
         if entry.fields["kind"] != "due":
             self.broken(FORGOTTEN, f"the report {entry.fields} was acked, and nobody has taken it in")
 
     def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
         self.commits += 1
-        self.lateness.committed(after, decision)
         job = before.record
         if job.terminal:
             self.broken(SHOWN, f"{job.id} was {job.status}, and was changed: {[e['kind'] for e in decision.events]}")

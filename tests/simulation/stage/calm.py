@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar, cast
 
 from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.coordinators import StoreAtHand
-from tests.simulation.model.store import ModelStore
+from tests.simulation.model.store import ModelStore, by_turn
 from tests.simulation.stage.history import SETTINGS
 from tests.simulation.stage.line import Line
 from tests.simulation.stage.trouble import Trouble
@@ -24,9 +25,9 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.jobs import Store
-from unstuck.tasks.protocol.lease import ClaimAnswer
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
-from unstuck.tasks.protocol.token import Hint, Token
+from unstuck.tasks.protocol.token import Offer, Token
 
 T = TypeVar("T")
 
@@ -63,12 +64,14 @@ class CalmLine(Line):
     def note(self, what: str) -> None: ...
 
 
-class SentHints:
-    def __init__(self) -> None:
-        self.sent: list[Hint] = []
+class Rung:
+    """Counts wake-ups."""
 
-    def send(self, hints: Sequence[tuple[str, Hint]]) -> None:
-        self.sent += [hint for _, hint in hints]
+    def __init__(self) -> None:
+        self.wake_ups: Counter[str] = Counter()
+
+    def ring(self, wake_ups: Mapping[str, int]) -> None:
+        self.wake_ups.update(wake_ups)
 
 
 class EmptyWarehouses:
@@ -80,7 +83,7 @@ class EmptyWarehouses:
 
 
 class _Empty:
-    """The broker of a fleet that takes every hint at once."""
+    """The broker of a fleet that takes every wake-up at once."""
 
     def length(self, queue: str) -> int:
         return 0
@@ -94,17 +97,21 @@ class Calm:
         width: int,
         jobs: Sequence[str] = ("j",),
         *,
-        dispatcher: SentHints | None = None,
+        dispatcher: Rung | None = None,
         warehouses: EmptyWarehouses | None = None,
         **group: Any,
     ) -> None:
         self.now = 1000.0
-        self.stream, self.dispatcher = _Stream(), dispatcher or SentHints()
+        self.stream, self.dispatcher = _Stream(), dispatcher or Rung()
         self.core = ModelStore(lambda: self.now, self.stream, lock_ttl=5.0, lease_ttl=15.0)
         words = count()
-        store = cast(Store, StoreAtHand(CalmLine(), self.core, cast(Broker, _Empty()), lambda: {"spark": width}))
+        idle = [
+            RunnerStatus(id=f"r{n}", host="h", pid=n, worker_pid=1, queues=("spark",), seen=self.now, idle_since=1.0)
+            for n in range(width)
+        ]
+        store = cast(Store, StoreAtHand(CalmLine(), self.core, cast(Broker, _Empty()), lambda: {"spark": idle}))
         self.reconciler = Reconciler(
-            *(store, self.dispatcher.send, cast(Warehouses, warehouses or EmptyWarehouses()), SETTINGS),
+            *(store, self.dispatcher.ring, cast(Warehouses, warehouses or EmptyWarehouses()), SETTINGS),
             lambda: f"w{next(words)}",
             AtOnce(),
             clock=lambda: self.now,
@@ -117,13 +124,25 @@ class Calm:
         self.sweep.run()
         self.now += 1.0
 
-    def claim(self, hint: Hint) -> Token:
-        assert self.core.claim(hint, "c", "w", f"e{hint.group}").answer is ClaimAnswer.CLAIMED
-        return hint.held_by("c")
+    @property
+    def offers(self) -> list[Offer]:
+        """Offers that stand ready, in the order in which they are taken."""
+        return [offer for offer, _ in sorted(self.core.ready.get("spark", {}).items(), key=by_turn)]
+
+    def lose(self, offer: Offer) -> None:
+        del self.core.ready["spark"][offer]
+
+    def claim(self, offer: Offer) -> Token:
+        """Take this very offer."""
+        self.lose(offer)
+        self.core.ready["only"] = {offer: 0.0}
+        claim = self.core.take(["only"], f"r-{offer}", "c", "w", f"e{offer.group}")
+        assert claim is not None
+        return claim.token
 
     def finish(self, token: Token, outcome: Outcome | None = None) -> None:
         outcome = outcome or Outcome(OutcomeKind.SUCCEEDED, staging=token.staging)
-        self.core.finish(token, outcome, f"f{token.group}")
+        self.core.finish(token, outcome, f"f{token.group}", f"r-{token.offer}")
 
     def deliver(self, *more: Delivered) -> None:
         """Hand all reports over, job by job."""

@@ -26,6 +26,8 @@ from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.weather import CALM, NEWER, Sky, random_weather
 from tests.simulation.stage.wishes import random_demands, random_retries, random_wishes
 from unstuck.coordinator.model.records import JobRecord
+from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 
 SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
@@ -113,11 +115,14 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     core = store(lambda: stage.now, stream, lock_ttl=settings.lock_ttl, lease_ttl=settings.lease_ttl)
     hosts: list[Host] = []
 
+    def listening() -> dict[str, list[RunnerStatus]]:
+        return {queue: [one.status for one in hosts if one.listening and queue in one.queues] for queue in QUEUES}
+
     def slots() -> dict[str, int]:
-        return {queue: sum(host.listening and queue in host.queues for host in hosts) for queue in QUEUES}
+        return {queue: len(there) for queue, there in listening().items()}
 
     def lateness(clocks: Clocks, locks: Locks) -> Lateness:
-        return Lateness(stage, trouble, core, stream, broker, settings, clocks, locks)
+        return Lateness(stage, trouble, core, stream, broker, settings, clocks, locks, hosts)
 
     promises = Promises(stage, core, depot, settings, slots, lateness)
     core.watching = promises
@@ -138,10 +143,10 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     beat = rng.choice((0, 0, 1, 2))  # which coordinators beat reaches; 0: none, the consumers sweep by themselves
     offices = [
         Office(
-            *(stage, trouble, core, stream, broker, depot, settings, slots),
-            *(promises.wrote, promises.lateness.answered, f"head{n}"),
+            *(stage, trouble, core, stream, broker, depot, settings, listening),
+            *(promises.wrote, promises.lateness.answered, f"coordinator{n}"),
             beaten=n < beat,
-            knows=weather.knows(stage, f"head{n}"),
+            knows=weather.knows(stage, f"coordinator{n}"),
             behind=weather.behind,
         )
         for n in range(rng.randint(1, 2))
@@ -158,10 +163,17 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
         for office in offices:
             office.report_added(at)
 
+    def rung(queue: str) -> None:
+        for host in hosts:
+            host.rung(queue)
+
     broker.pushed, stream.added, stream.dropped = pushed, added, promises.dropped
+    core.bell = rung
     sky = Sky(stage, trouble, core, weather, [core.remember, stream.remember, broker.remember, promises.remember])
     if weather.blows:
         Routine(stage, "store", sky.life())
+    if not plain:
+        Routine(stage, "vandal", _spoil(trouble, core, random.Random(f"spoilt {seed}")))
     for each in jobs.values():
         Routine(stage, "client", _submit(stage, trouble, core, each, depot, sky), each.submit_at)
     dice = random.Random(seed)  # of its own: what goes wrong is the same with and without a user
@@ -188,6 +200,25 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     result.calm_for = max(0.0, stage.now - trouble.ends)
     result.statuses = {job_id: str(job.record.status) for job_id, job in core.jobs.items()}
     return result
+
+
+def _spoil(trouble: Trouble, core: ModelStore, dice: random.Random) -> Life:
+    """Ready sets are an index: now and then one is lost, or holds what no longer stands, or what somebody has."""
+    share = dice.choice((0.0, 0.1, 0.4))
+    while True:
+        yield dice.uniform(0.5, 4.0)
+        if not trouble.on or trouble.away or dice.random() >= share:
+            continue
+        queue = dice.choice(QUEUES)
+        if dice.random() < 0.3:
+            core.spoil(queue, [])
+        else:
+            known = [
+                Offer(job_id, group, attempt.epoch - dice.choice((0, 0, 1)), attempt.nonce)
+                for job_id, job in core.jobs.items()
+                for group, attempt in job.attempts.items()
+            ]
+            core.spoil(queue, dice.sample(known, min(len(known), 3)))
 
 
 def _submit(stage: Stage, trouble: Trouble, core: ModelStore, job: SimulatedJob, depot: Depot, sky: Sky) -> Life:

@@ -53,7 +53,7 @@ class Trouble:
             total += rng.choice(_RATES)
             self._table.append((total, kind))
         self._total = total
-        self.lose = rng.choice((0.0, 0.05, 0.2))  # of hints
+        self.lose = rng.choice((0.0, 0.05, 0.2))  # of offers
         self.lose_report = rng.choice((0.0, 0.0, 0.05, 0.2))
         self.double = rng.choice((0.0, 0.1, 0.3))
         self.delay = rng.choice((0.0, 0.1, 0.3))

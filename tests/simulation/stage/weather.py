@@ -44,13 +44,13 @@ class Weather:
 
     Attributes:
         upgraded_at: seconds after the beginning at which everybody is of the newer release; 0: there is one release.
-        newer_jobs, newer_heads, newer_hosts: those that are of the newer release from the start.
+        newer_jobs, newer_coordinators, newer_hosts: those that are of the newer release from the start.
     """
 
     blows: tuple[Blow, ...] = ()
     upgraded_at: float = 0.0
     newer_jobs: frozenset[str] = frozenset()
-    newer_heads: frozenset[str] = frozenset()
+    newer_coordinators: frozenset[str] = frozenset()
     newer_hosts: frozenset[str] = frozenset()
     behind: bool = False  # coordinators publish behind their other work, as the real ones do
 
@@ -60,7 +60,7 @@ class Weather:
 
     def knows(self, stage: Stage, who: str) -> Callable[[int], bool]:
         """Whether ``who`` can read what has this schema, at the time it is asked."""
-        return lambda schema: schema < NEWER or who in self.newer_heads or stage.elapsed >= self.upgraded_at
+        return lambda schema: schema < NEWER or who in self.newer_coordinators or stage.elapsed >= self.upgraded_at
 
     def undecidable(self, stage: Stage) -> Callable[[JobRecord], bool]:
         """Whether a job may wait for a newer coordinator: an older one that meets it leaves it for a moment."""
@@ -89,7 +89,7 @@ def random_weather(rng: random.Random, jobs: Iterable[str], lasts: float) -> Wea
         tuple(sorted(blows, key=lambda blow: blow.at)),
         upgraded_at=rng.uniform(5.0, lasts),
         newer_jobs=frozenset(job for job in jobs if rng.random() < 0.6),
-        newer_heads=frozenset(name for name in ("head0", "head1", "user") if rng.random() < 0.4),
+        newer_coordinators=frozenset(name for name in ("coordinator0", "coordinator1", "user") if rng.random() < 0.4),
         newer_hosts=frozenset(name for name in ("worker0", "worker1", "worker2") if rng.random() < 0.5),
         behind=behind,
     )

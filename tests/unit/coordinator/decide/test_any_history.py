@@ -22,7 +22,8 @@ from unstuck.coordinator.model.status import Status
 HISTORIES = int(os.environ.get("UNSTUCK_TEST_HISTORIES", "150"))
 # What happens more often than its share of all possible steps, so that jobs get somewhere between commands.
 WORK = ["look", "claim", "finish", "warehouse"]
-KINDS = [*WORK, *WORK, *WORK, "look", "wait", "wait", "lapse", "command", "command", "skip", "rerun", "alter", "halt"]
+RARER = ["look", "wait", "wait", "lapse", "command", "command", "skip", "rerun", "alter", "halt", "lose", "drop"]
+KINDS = [*WORK, *WORK, *WORK, *RARER]
 # A history that breaks the promise is made short before it is shown, which takes its time.
 pytestmark = pytest.mark.timeout(600)
 # A kind of step, and which of those that can happen now; of which there is none, nothing happens.

@@ -40,22 +40,22 @@ def test_a_failure_waits_its_backoff_and_the_next_attempt_is_a_new_one() -> None
         assert (record.state, record.epoch, record.next_at) == (S.BACKOFF, epoch, job.now + wait)
         assert f"retry {epoch} of 3" in job.reason("a").text
         job.now += wait - 0.1
-        assert not job.decide().hints
+        assert not job.decide().offers
         job.now += 0.1
-        assert [hint.epoch for _, hint in job.decide().hints] == [epoch + 1]
+        assert [offer.epoch for offer in job.decide().offers] == [epoch + 1]
     job.run("a", failure())
     assert job.record("a").state is S.FAILED
     assert "all 3 retries are used up" in job.reason("a").text
 
 
-def test_a_lost_hint_of_a_late_attempt_is_found_as_soon_as_one_of_the_first() -> None:
+def test_a_lost_offer_of_a_late_attempt_is_made_again_as_soon_as_one_of_the_first() -> None:
     job = Job(group("a", retry={"max": 9, "backoff": 10.0, "jitter": 0.0}))
     job.decide()
     for epoch in range(1, 6):
         job.now += Environment(0.0, "").dispatch_timeout - 0.1
-        assert not job.decide().hints
+        assert not job.decide().offers
         job.now += 0.1
-        assert [hint.epoch for _, hint in job.decide().hints] == [epoch]
+        assert [offer.epoch for offer in job.decide().offers] == [epoch]
         job.run("a", failure())
         retried(job)
 

@@ -1,4 +1,4 @@
-"""How groups go: queueing and its limits, forks and joins, frozen inputs, hints, and what a failure takes with it."""
+"""How groups go: queueing and its limits, forks and joins, frozen inputs, offers, and what a failure takes with it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.support.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
+from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, Environment
-from unstuck.coordinator.model.records import Attempt
+from unstuck.coordinator.model.records import Attempt, Reason
 from unstuck.coordinator.model.status import GroupState, IllegalMove, Status
 from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan
 
@@ -19,8 +20,8 @@ S = GroupState
 WIDE = list(range(1200))
 
 
-def hinted(decision: Decision) -> list[str]:
-    return [hint.group for _, hint in decision.hints]
+def offered(decision: Decision) -> list[str]:
+    return [offer.group for offer in decision.offers]
 
 
 def inputs(decision: Decision, name: str) -> dict[str, tuple[str, ...]]:
@@ -80,25 +81,25 @@ def test_canceling_the_others_keeps_to_500_transitions_too(rest: list[dict[str, 
     assert not job.state.attempts
 
 
-def test_the_window_bounds_unclaimed_hints_per_queue() -> None:
+def test_the_window_bounds_unclaimed_offers_per_queue() -> None:
     job = Job(group("a", for_each={"n": [1, 2, 3, 4]}), group("b", for_each={"n": [1, 2, 3]}, queue="heavy"))
-    assert hinted(job.decide(dispatch_window=2)) == ["a[0]", "a[1]", "b[0]", "b[1]"]
+    assert offered(job.decide(dispatch_window=2)) == ["a[0]", "a[1]", "b[0]", "b[1]"]
     job.claim("a[0]")
-    assert hinted(job.decide(dispatch_window=2)) == ["a[2]"], "a claimed hint makes room, on its own queue"
+    assert offered(job.decide(dispatch_window=2)) == ["a[2]"], "a claimed offer makes room, on its own queue"
 
 
 def test_the_window_grows_with_the_slots_that_listen_and_is_never_below_64() -> None:
     job = Job(group("g", for_each={"n": WIDE}))
-    assert len(job.decide().hints) == 64
-    assert len(job.decide(slots={"spark": 100}).hints) == 400 - 64
+    assert len(job.decide().offers) == 64
+    assert len(job.decide(slots={"spark": 100}).offers) == 400 - 64
 
 
 def test_max_parallel_counts_every_attempt_that_is_not_over() -> None:
     job = Job(group("g", for_each={"n": [1, 2, 3, 4]}), max_parallel=2)
-    assert len(job.decide().hints) == 2
+    assert len(job.decide().offers) == 2
     job.claim("g[0]", "g[1]")
-    assert not job.decide().hints
-    assert hinted(job.run("g[0]")) == ["g[2]"]
+    assert not job.decide().offers
+    assert offered(job.run("g[0]")) == ["g[2]"]
 
 
 def test_a_retry_goes_before_what_never_ran() -> None:
@@ -107,34 +108,65 @@ def test_a_retry_goes_before_what_never_ran() -> None:
     job.run("g[0]", failure())
     assert job.states() == {"g[0]": "BACKOFF", "g[1]": "QUEUED"}
     job.now += 10.0
-    assert hinted(job.run("g[1]")) == ["g[0]"]
+    assert offered(job.run("g[1]")) == ["g[0]"]
 
 
-# ---- hints ---------------------------------------------------------------------------------------------------
+# ---- offers ---------------------------------------------------------------------------------------------------
 
 
-def test_the_oldest_unclaimed_hints_are_sent_again_within_the_allowance() -> None:
+def test_an_offer_that_nobody_took_in_time_is_made_again_and_is_the_same_offer() -> None:
     job = Job(group("a"), group("b", "a", for_each={"n": [1, 2, 3]}), group("c"))
-    job.decide()
+    first = job.decide().offers
     job.now += 3.0
-    job.run("a")  # b[...] are hinted three seconds after c
-    job.now += 10.0
-    decision = job.decide(resend={"spark": 3})
-    assert hinted(decision) == ["c", "b[0]", "b[1]"]
-    assert decision.resent == {"spark": 3}
-    assert {job.record("c").hints, job.record("b[2]").hints} == {2, 1}
-    assert [hint.epoch for _, hint in decision.hints] == [1, 1, 1], "the same hint, not a new attempt"
-    assert job.decide(resend={"spark": 3}).hints[0][1].group == "b[2]"
+    first |= job.run("a").offers  # b[...] are queued three seconds after c
+    job.now += 7.0
+    assert offered(job.decide()) == ["c"]
+    job.now += 3.0
+    again = job.decide()
+    assert offered(again) == ["c", "b[0]", "b[1]", "b[2]"]
+    assert again.offers.items() <= first.items(), "the same offers on the same queues, not new attempts"
+    assert again.empty, "nothing of it is put on record"
+    job.claim("c", "b[1]")
+    assert offered(job.decide()) == ["b[0]", "b[2]"]
 
 
-def test_a_hint_is_not_sent_again_before_its_time_nor_without_allowance() -> None:
+def test_an_offer_is_not_made_again_before_its_time() -> None:
     job = Job(group("a"))
     job.decide()
     job.now += 9.9
-    assert not job.decide().hints
+    assert not job.decide().offers
     job.now += 0.2
-    assert not job.decide(resend={}).hints
-    assert len(job.decide().hints) == 1
+    assert len(job.decide().offers) == 1
+
+
+def test_a_resume_makes_every_unclaimed_offer_again_at_once() -> None:
+    """Runners that took them while the job was paused or halted have dropped them."""
+    for halted in (None, Reason("UNDECIDABLE", "a bug")):
+        job = Job(group("a"), group("b"))
+        job.decide()
+        job.claim("b")
+        if halted is None:
+            job.tell(Command.PAUSE)  # and nobody looks before the resume
+        else:
+            job.state.job = replace(job.state.job, halted=halted, status=Status.PAUSED)
+        job.now += 1.0
+        job.tell(Command.RESUME)
+        decision = job.decide()
+        assert offered(decision) == ["a"]
+        assert job.states() == {"a": "QUEUED", "b": "RUNNING"}
+        assert not job.decide().offers, "once"
+
+
+@pytest.mark.parametrize("given", [Command.PAUSE, Command.STOP, Command.CANCEL, Command.FORCE_STOP])
+def test_what_is_taken_back_unclaimed_is_withdrawn_from_its_queue(given: Command) -> None:
+    job = Job(group("a"), group("b", queue="heavy"), group("c"))
+    offers = job.decide().offers
+    job.claim("c")
+    job.tell(given)
+    decision = job.decide()
+    assert not decision.offers
+    assert decision.withdrawn == {offer: queue for offer, queue in offers.items() if offer.group in ("a", "b")}
+    assert set(decision.withdrawn.values()) == {"spark", "heavy"}
 
 
 def test_an_attempt_record_that_is_gone_is_mended() -> None:
@@ -167,7 +199,7 @@ def test_a_dynamic_fork_runs_one_member_per_collected_value() -> None:
     job = Job(group("a"), group("d", "a", for_each={"month": {"from": "a.month"}}))
     job.decide()
     decision = job.run("a", forks={"a.month": [3, 7]})
-    assert hinted(decision) == ["d[0]", "d[1]"]
+    assert offered(decision) == ["d[0]", "d[1]"]
     assert decision.collected == {"d": (3, 7)}
     assert [json.loads(decision.frozen[f"d[{i}]"])["value"] for i in (0, 1)] == [3, 7]
 
@@ -184,7 +216,7 @@ def test_a_group_that_feeds_more_forks_than_a_commit_has_room_for_is_taken_in_al
             break
         decision = job.decide()
     assert not decision.more
-    assert job.count(GroupState.QUEUED) == 64, "as many as are hinted at once"
+    assert job.count(GroupState.QUEUED) == 64, "as many as are offered at once"
 
 
 def test_a_fork_whose_column_nobody_made_fails_with_its_reason() -> None:
@@ -236,7 +268,7 @@ def test_inputs_are_fixed_once_and_every_later_attempt_reads_them() -> None:
     assert inputs(first, "c") == {"a": ("_staging/j/a/1",), "b": ()}
     job.run("b")
     again = job.run("c", failure())
-    assert hinted(again) == ["c"]
+    assert offered(again) == ["c"]
     assert "c" not in again.frozen, "b has succeeded since, and c must go on reading what it read"
 
 
@@ -366,7 +398,7 @@ def test_nothing_is_decided_of_a_job_that_has_ended() -> None:
 
 def test_every_wait_is_due_when_it_ends() -> None:
     job = Job(group("a", retry=NO_JITTER))
-    assert job.decide().due == job.now + 10.0, "the hint's dispatch_timeout"
+    assert job.decide().due == job.now + 10.0, "the offer's dispatch_timeout"
     job.claim("a")
     assert job.decide(dispatch_timeout=60.0).due == pytest.approx(job.now + LEASE, abs=0.05), "the lease"
     decision = job.run("a", failure())

@@ -176,7 +176,7 @@ def test_a_wide_job_is_given_up_in_commits_of_500_also_when_the_clock_is_set_bac
     while decision.more:
         decision = job.decide(dispatch_window=10_000)
         assert decision.moves <= MAX_TRANSITIONS
-        assert not decision.hints
+        assert not decision.offers
     assert (job.status(), job.count(S.CANCELED)) == (Status.FAILED, 1200)
     assert not job.state.attempts
 

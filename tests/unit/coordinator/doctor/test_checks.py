@@ -126,7 +126,7 @@ def test_a_fleet_that_waits_for_replicas_needs_one() -> None:
         ({"unread_age": 100.0, "lag": None}, ("REPORTS", Level.PROBLEM)),
         ({"pending": 4, "pending_age": 40.0}, ("REPORTS", Level.WARNING)),
         ({"pending": 4, "pending_age": 400.0}, ("REPORTS", Level.PROBLEM)),
-        ({"dead": 2}, ("REPORTS_PARKED", Level.WARNING)),
+        ({"dead": 2}, ("DEAD_LETTERS", Level.WARNING)),
         ({"newer": {2: 7}}, ("REPORTS_NEWER", Level.WARNING)),
         ({"overdue": 15.0}, ("JOBS_OVERDUE", Level.WARNING)),
         ({"overdue": 90.0}, ("JOBS_OVERDUE", Level.PROBLEM)),
@@ -151,7 +151,7 @@ def test_sweeps_are_judged_by_the_period_of_the_fleet_and_not_of_the_shell_that_
 def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named() -> None:
     text = {one.code: one.text for one in fleet_health.of_fleet(FLEET, "here", 0)}
     assert text["COORDINATORS"] == "h1:1 (last report 10s ago)"
-    assert text["WORKERS"] == "h2:2 (last hint 1m40s ago)"
+    assert text["WORKERS"] == "h2:2 (last work 1m40s ago)"
     nobody = replace(FLEET, runners=(), coordinators=(), queues=(QueueView("big", 4, 0), QueueView("control", 1, 0)))
     queues = [("QUEUES", Level.PROBLEM)] * 2
     worst = [("COORDINATORS", Level.PROBLEM), ("WORKERS", Level.PROBLEM), *queues]

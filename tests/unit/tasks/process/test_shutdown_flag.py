@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.process.shutdown_flag import ShutdownLevel as Level
-from unstuck.tasks.runner.claim import run
+from unstuck.tasks.runner.runner import Runner
+from unstuck.tasks.runner.take import run_ready
 
 
 def test_everybody_sees_the_level_and_nobody_takes_it_from_the_others() -> None:
@@ -31,7 +32,12 @@ def test_a_flag_whose_worker_has_died_is_not_raised() -> None:
     assert ShutdownFlag(reading).level is Level.WORK
 
 
-def test_a_runner_whose_worker_stops_leaves_the_hint_to_others() -> None:
-    """It has no store: any try to claim would raise."""
-    watchdog = SimpleNamespace(taken=lambda: None)
-    assert run(cast(Any, SimpleNamespace(stopping=True, watchdog=watchdog)), "job/group/1/nonce") == "STOPPING"
+def test_a_runner_whose_worker_stops_leaves_what_stands_ready_to_others() -> None:
+    """It has no store: any try to take would raise."""
+    runner = cast(Any, Runner.__new__(Runner))
+    runner.watchdog = SimpleNamespace(taken=lambda: None)
+    runner.lease = SimpleNamespace(sleep=lambda: None)
+    runner.replaced, runner.queues = False, ("light",)
+    runner.shutdown_flag = ShutdownFlag.create()
+    runner.shutdown_flag.raise_to(Level.STOP)
+    assert not run_ready(runner)

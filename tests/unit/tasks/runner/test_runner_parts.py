@@ -58,7 +58,7 @@ def test_the_watchdog_starts_without_spark_and_celery() -> None:
 
 
 def test_the_pieces_of_a_runner_import_no_spark_before_a_group_asks() -> None:
-    assert not imported_by("unstuck.tasks.runner.claim") & {"pyspark", "pyarrow", "pandas"}
+    assert not imported_by("unstuck.tasks.runner.take") & {"pyspark", "pyarrow", "pandas"}
 
 
 # -- calls -----------------------------------------------------------------------------------------------------

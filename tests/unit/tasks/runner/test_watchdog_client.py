@@ -125,7 +125,7 @@ Does = Callable[[Runner], object]
 def test_a_runner_that_can_have_no_watchdog_ends_with_all_that_it_started_and_says_why(
     runner: Runner, step: str, then: str, says: str
 ) -> None:
-    """It would go on taking hints, and every one of them would be lost in it."""
+    """It would go on taking offers, and every one of them would be lost in it."""
     child = runner.do("print(subprocess.Popen(['sleep', '600'], process_group=0).pid)")
     assert runner.do(step) == ""
     runner.do(then)

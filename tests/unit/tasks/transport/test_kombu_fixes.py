@@ -44,7 +44,7 @@ def test_who_listens_waits_for_a_broker_that_takes_writes_and_who_sends_does_not
         try:
             with pytest.raises(OperationalError, match="NOREPLICAS"):
                 listens.ensure_connection(max_retries=0)
-            assert sends.default_channel, "the hint is refused when it is sent, and sent again later"
+            assert sends.default_channel, "the wake-up is refused when it is sent, and sent again later"
         finally:
             client.config_set("min-replicas-to-write", 0)
         assert listens.ensure_connection(max_retries=0).connected

@@ -36,7 +36,7 @@ def test_one_excuse_begins_the_count_anew(should_receive: bool, received: int, w
 
 
 def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis, redis_server: RedisServer) -> None:
-    client.rpush(KEYS.queue("some"), "hint")
+    client.rpush(KEYS.queue("some"), "offer")
     with connect(redis_server.url) as here, connect(f"redis://127.0.0.1:{free_port()}/0", repeats=0) as away:
         assert _waiting(here, KEYS, ["none", "some"])
         assert not _waiting(here, KEYS, ["none"])
