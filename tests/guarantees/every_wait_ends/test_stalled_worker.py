@@ -134,14 +134,15 @@ def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_th
         wait_until(lambda: coordinator.client.fleet().runners, 10, "the runner to be shown")
         listen("cancel_consumer")
         group = {"name": "g", "spark": False, "queue": QUEUE, "steps": [{"python": "fleet_steps:my_pid"}]}
-        for name in ("a", "b", "c"):  # what it was asking for may have got the first wake-up
-            offer = fleet.make_offer(coordinator.redis, tmp_path / "w", name, group)
+        offers = [fleet.make_offer(coordinator.redis, tmp_path / "w", name, group) for name in ("a", "b", "c")]
         assert queues("1m")["level"] == "ok", "they came just now"
         found = wait_until(lambda: (now := queues("1s"))["level"] == "problem" and now, 20, "the doctor to see it")
         assert f"on queue {QUEUE}, the oldest for" in found["text"]
         assert f":{worker.process.pid}" in found["text"]
         assert "restart that worker" in found["cure"]
         listen("add_consumer")
-        fleet.outcome(coordinator.redis, offer)
-        assert queues("1s")["level"] == "ok"
+        for offer in offers:
+            fleet.outcome(coordinator.redis, offer)
+        # One wake-up was enough for all three; Celery may deliver the others a moment later.
+        wait_until(lambda: queues("1s")["level"] == "ok", 20, "the doctor to find the queue empty")
     app.close()

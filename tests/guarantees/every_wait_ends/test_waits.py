@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -103,7 +104,9 @@ def test_an_offer_that_stands_keeps_its_turn_however_often_it_is_made_again(
     old, new = (coordinator.submit(group("w", for_each={"n": list(range(30))}), name=name) for name in ("old", "new"))
     coordinator.read()
     before = coordinator.sent
-    assert [offer.job for offer in before[:4]] in ([old, new] * 2, [new, old] * 2)
+    for count in range(len(before)):
+        taken = Counter(offer.job for offer in before[:count])
+        assert abs(taken[old] - taken[new]) <= 2, "which of two offers with the same turn is first does not matter"
     begun = coordinator.show(new).at
     wait_until(lambda: coordinator.show(new).at > begun + 0.3, 10, "all offers to be made again")
     for _ in range(3):
