@@ -190,7 +190,7 @@ class Attempt:
         group, runner = self._order.group, self._runner
         if not group.spark:
             return None
-        self._progress({"label": "starting Spark"}, now=True)
+        self._progress({"label": "starting Spark"})
         conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
         entered = ExitStack()
         try:
@@ -267,7 +267,7 @@ class Attempt:
 
         def report(**more: Any) -> None:
             value = {**at, "rows": sum(output.rows for output in work.outputs.values()), **more}
-            self._progress(value, now=not more)
+            self._progress(value)
 
         report()
         return StepContext(
@@ -303,8 +303,8 @@ class Attempt:
             written_at=time.time(),
         )
 
-    def _progress(self, value: dict[str, Any], *, now: bool = False) -> None:
-        self._runner.watchdog.progress(json.dumps(self._secrets.clean_all(value)), now=now)
+    def _progress(self, value: dict[str, Any]) -> None:
+        self._runner.watchdog.progress(json.dumps(self._secrets.clean_all(value)))
 
     # -- how the attempt ends ----------------------------------------------------------------------------------
 

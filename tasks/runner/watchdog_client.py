@@ -1,7 +1,6 @@
-"""The watchdog client: the runner's end of the pipes to its watchdog.
+"""The watchdog client: starts a watchdog for this runner, tells it what the runner holds, and passes on its orders.
 
-The client tells the watchdog what the runner holds, and passes on the watchdog's orders. It replaces a watchdog that
-dies or stays stopped, and ends the runner when no watchdog can be started.
+It replaces a watchdog that dies or stays stopped, and ends the runner when no watchdog can be started.
 """
 
 # A thread that fails here ends the runner, which would go on to take attempts and lose each. The client acts first and
@@ -30,13 +29,13 @@ from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.process.tree import ProcessState, end_strays, process_state
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.watchdog.holding import Holding, SharedHolding
 from unstuck.tasks.watchdog.policy import Clock, Order
 
 log = logging.getLogger(__name__)
 
 _LOOKS = 10  # that see a watchdog stopped before it is killed
 _MAX_RESTARTS = 5  # within a minute
-_PROGRESS_EVERY = 0.5  # seconds
 _UNWATCHED = "and a runner without a watchdog keeps no lease and gets no cancel, so "
 _RESTART_AFTER = 0.05  # of a clock's time; a clock is not restarted sooner
 
@@ -61,14 +60,13 @@ class WatchdogClient:
         """
         self._flag = None if shutdown_flag is None else shutdown_flag.read_fd
         self._pid = os.getpid()
-        self._hello = {"op": "hello", "pid": self._pid, "shutdown_flag": self._flag, **hello}
+        self._hello = {"pid": self._pid, "shutdown_flag": self._flag, **hello}
         self._on_order = on_order
         self._max_stopped = max_stopped
         self._lock = threading.RLock()
-        self._hold: dict[str, Any] | None = None
-        self._clocks: dict[str, Clock] = {}
-        self._progress = ""
-        self._progress_at = 0.0
+        self._holding = Holding(idle=time.time())
+        self._shared = SharedHolding.create()
+        self._shared.write(self._holding)
         self._restarts: list[float] = []
         self._ending = False
         self._start()
@@ -81,24 +79,15 @@ class WatchdogClient:
 
     def taken(self) -> None:
         """Show people that this runner takes wake-ups, and so has not stalled."""
-        with self._lock:
-            self._hello["taken"] = time.time()
-            self._send({"op": "taken", "at": self._hello["taken"]})
+        self._tell(taken=time.time())
 
     def hold(self, token: Token) -> None:
         """Let the watchdog renew the lease of ``token``, and report the attempt if this runner dies."""
-        with self._lock:
-            self._clocks, self._progress = {}, ""
-            self._hold = {"op": "hold", "token": str(token), "log": None, "since": time.time()}
-            self._hello["claimed"] = self._hold["since"]  # for a watchdog that takes over while nothing is held
-            self._send(self._hold)
+        self._tell(token=str(token), since=time.time(), log=None, clocks={}, progress="", remark="")
 
     def log_to(self, path: str | None) -> None:
         """Tell the watchdog the log of the attempt on this machine, where it writes why it killed the runner."""
-        with self._lock:
-            if self._hold is not None:
-                self._hold["log"] = path
-            self._send({"op": "log", "path": path})
+        self._tell(log=path)
 
     @contextmanager
     def clock(self, code: str, seconds: float | None, step: str = "") -> Iterator[None]:
@@ -110,37 +99,28 @@ class WatchdogClient:
             yield
             return
         with self._lock:
-            clock = self._clocks[code] = Clock(code, seconds, time.monotonic(), step)
-            self._send_clock(clock)
+            self._tell(clocks={**self._holding.clocks, code: Clock(code, seconds, time.monotonic(), step)})
         try:
             yield
         finally:
             with self._lock:
-                self._clocks.pop(code, None)
-                self._send({"op": "clock", "code": code, "seconds": None})
+                self._tell(clocks={name: one for name, one in self._holding.clocks.items() if name != code})
 
     def restart_clock(self, code: str) -> None:
         """Start the clock ``code`` again, if it runs, because its work goes on. May be called often."""
         with self._lock:
-            clock = self._clocks.get(code)
-            now = time.monotonic()
+            clocks, now = self._holding.clocks, time.monotonic()
+            clock = clocks.get(code)
             if clock is not None and now - clock.began >= clock.seconds * _RESTART_AFTER:
-                self._clocks[code] = replace(clock, began=now)
-                self._send_clock(self._clocks[code])
+                self._tell(clocks={**clocks, code: replace(clock, began=now)})
 
-    def progress(self, text: str, *, now: bool = False) -> None:
-        """Send ``text`` (JSON) with the next renewal. Dropped if the last one is recent, unless ``now``."""
-        with self._lock:
-            moment = time.monotonic()
-            if not now and moment - self._progress_at < _PROGRESS_EVERY:
-                return
-            self._progress, self._progress_at = text, moment
-            self._send({"op": "progress", "text": text})
+    def progress(self, text: str) -> None:
+        """Let ``text`` (JSON) go with the next renewal."""
+        self._tell(progress=text)
 
     def remark(self, text: str) -> None:
         """Add ``text`` to what the watchdog reports if this process dies in this attempt."""
-        with self._lock:
-            self._send({"op": "remark", "text": text})
+        self._tell(remark=f" ({text})")
 
     def give_up(self, why: str) -> NoReturn:
         """End this runner. Its watchdog lives, and reports the attempt as lost with ``why``."""
@@ -150,59 +130,36 @@ class WatchdogClient:
 
     def release(self) -> None:
         """The attempt has ended; the watchdog renews its lease no more."""
-        with self._lock:
-            self._hold, self._clocks = None, {}
-            self._send({"op": "release"})
+        self._tell(token=None, idle=time.time(), log=None, clocks={}, progress="", remark="")
 
     def end(self) -> None:
         """This process ends: do not replace the watchdog, which outlives it to end what it leaves."""
         with self._lock:
             self._ending = True
 
+    def _tell(self, **changes: Any) -> None:
+        with self._lock:
+            if os.getpid() != self._pid:
+                return  # a child that a step has forked holds nothing
+            self._holding = replace(self._holding, **changes)
+            self._shared.write(self._holding)
+
     def _start(self) -> None:
+        shared = self._shared.descriptor
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "unstuck.tasks.watchdog"],
-            stdin=subprocess.PIPE,
+            [sys.executable, "-m", "unstuck.tasks.watchdog", json.dumps({**self._hello, "shared": shared})],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,  # a signal to the runner's group or terminal must not reach it
             bufsize=0,
-            pass_fds=() if self._flag is None else (self._flag,),
+            pass_fds=(shared,) if self._flag is None else (shared, self._flag),
         )
-        self._send(self._hello)
-        if self._hold is not None:
-            self._send(self._hold)
-            for clock in self._clocks.values():
-                self._send_clock(clock)
-            if self._progress:
-                self._send({"op": "progress", "text": self._progress})
         # Found before anybody can have waited for it: until then its pid is given to nobody else.
         watchdog = psutil.Process(self._process.pid)
         threading.Thread(target=self._follow, args=(self._process, watchdog), name="watchdog", daemon=True).start()
 
-    def _send_clock(self, clock: Clock) -> None:
-        elapsed = time.monotonic() - clock.began
-        self._send(
-            {"op": "clock", "code": clock.code, "seconds": clock.seconds, "elapsed": elapsed, "step": clock.step}
-        )
-
-    def _send(self, line: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(line).encode() + b"\n")
-        except BrokenPipeError:
-            # It has just died. The thread that reads its orders starts the next one and repeats what is held.
-            return
-        except OSError as error:
-            if os.getpid() != self._pid:
-                raise  # a child that the step forked, and that closed what it had: the runner's pipe is whole
-            # The step has closed our end (libraries that make daemons close all there is). It stays so.
-            self._give_up(f"the pipe to the watchdog {self._process.pid} is broken: {_described(error)}")
-
     def _follow(self, process: subprocess.Popen[bytes], watchdog: psutil.Process) -> None:
-        """Pass the watchdog's orders on until it dies, and replace it.
-
-        Until then this takes no lock, because the thread that holds it may wait for a stopped watchdog to read.
-        """
+        """Pass the watchdog's orders on until it dies, and replace it."""
         try:
             self._pass_on(process, watchdog)
             status = process.wait()
@@ -250,8 +207,6 @@ class WatchdogClient:
             self._restarts = [at for at in self._restarts if now - at < 60] + [now]
             if len(self._restarts) > _MAX_RESTARTS:
                 self._give_up(f"the watchdog died {len(self._restarts)} times within a minute, at last with {status}")
-            assert process.stdin is not None
-            process.stdin.close()
             try:
                 self._start()
             except (OSError, RuntimeError) as error:

@@ -10,9 +10,10 @@ import logging
 import os
 import select
 import signal
+import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,28 +34,26 @@ from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.redis_client import connect, persistently
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import CancelChannel
-from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState, decide, timeout_failure
+from unstuck.tasks.watchdog.holding import Holding, SharedHolding
+from unstuck.tasks.watchdog.policy import Observation, Order, WatchState, decide, timeout_failure
 
 log = logging.getLogger("unstuck.tasks.watchdog")
 
+LOOK_EVERY = 0.25  # seconds between looks at what the runner holds
 FLAG_EVERY = 0.2  # seconds between looks at a shutdown flag that is raised, because it may be raised higher
 RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused at once
 REPORT_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
 
 
-# Pipes tie it to its runner, one JSON object a line, each with an ``op``:
-#
-# runner → watchdog   ``hello`` runner, pid, worker, worker_pid, queues, shutdown_flag, claimed, taken (if ever) ·
-#                     ``taken`` at · ``hold`` token, log, since · ``log`` path ·
-#                     ``clock`` code, seconds, elapsed, step (seconds null: stop it) · ``progress`` text ·
-#                     ``remark`` text · ``release``
-# watchdog → runner   ``order`` token, order (cancel, stale, drain, timeout), failure (of a timeout)
+# Its one argument is a JSON object: runner, pid, worker, worker_pid, queues; shutdown_flag and shared are descriptors.
+# What the runner holds stands in memory that both share (``holding``). Orders go to the runner through a pipe, one JSON
+# object a line: token, order (cancel, stale, drain, timeout), failure (of a timeout).
 
 
 class Watchdog:
     """One runner's watchdog. It renews for no runner that is gone or stopped, and never outlives its runner.
 
-    ``hello`` is the first line that the runner sent.
+    ``hello`` is what it was started with.
     """
 
     def __init__(self, hello: dict[str, Any], settings: Settings) -> None:
@@ -74,20 +73,15 @@ class Watchdog:
         self._flag = None if hello.get("shutdown_flag") is None else ShutdownFlag(int(hello["shutdown_flag"]))
         self._level = ShutdownLevel.WORK
         self._drain_at: float | None = None  # monotonic seconds
-        self._token: Token | None = None
-        self._claimed = float(hello.get("claimed", 0.0))  # its last claim, by the clock of this host
-        self._taken = float(hello.get("taken", 0.0))  # when it last took a wake-up, whatever came of it
-        self._idle = time.time()  # since when it may have nothing to do: as far as this watchdog knows
+        self._shared = SharedHolding(int(hello["shared"]))
+        self._holding = Holding()  # as it was at the last look
+        self._token: Token | None = None  # in it
+        self._settled = False  # two looks in a row found that token
         self._probe = WarehouseProbe(settings)
         self._release = release_here()  # of its runner, too: both are started by one Python
-        self._log: str | None = None
-        self._progress = ""
-        self._remark = ""  # what the runner said of itself, for the report of its death
         self._state = WatchState()
         self._answer: RenewAnswer | None = None
         self._next_tick = 0.0
-        self._piped = True
-        self._buffer = b""
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
@@ -103,16 +97,16 @@ class Watchdog:
             self._registry.leave(self._id)
 
     def _wait(self, pidfd: int | None) -> None:
-        """Wait for a line, the runner's death, or the next moment that matters."""
+        """Wait for an order of the job, the runner's death, or the next moment that matters."""
         now = time.monotonic()
-        moments = [self._next_tick]
+        moments = [self._next_tick, now + LOOK_EVERY]
         if self._state.next_end is not None:
             moments.append(self._state.next_end)
         if self._state.order is not None:
             moments.append(self._state.ordered_at + self._settings.cancel_grace)
         if self._drain_at is not None and self._token is not None and not self._state.drains:
             moments += [self._drain_at, now + FLAG_EVERY]
-        sources: list[Any] = [0] if self._piped else []
+        sources: list[Any] = []
         if self._flag is not None and self._level is ShutdownLevel.WORK:
             sources.append(self._flag)  # a raised one can be read for ever
         if pidfd is not None:
@@ -123,60 +117,30 @@ class Watchdog:
         ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
         if self._flag in ready and self._flag is not None and self._flag.level is ShutdownLevel.WORK:
             self._flag = None  # all writers of the pipe are dead, as the check for an orphan finds, too
-        if 0 in ready:
-            self._read()
         if socket in ready and self._channel.received():
             self._next_tick = 0.0  # the renewal brings the order
 
-    def _read(self) -> None:
-        data = os.read(0, 1 << 16)
-        if not data:
-            # The pipe is closed. Whether the runner is dead is for the process table to say.
-            self._piped = False
-            return
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
-
-    def _take(self, line: dict[str, Any]) -> None:
-        op = line["op"]
-        if op == "hold":
-            self._token = Token.parse(line["token"])
-            self._log = line["log"]
-            self._claimed = float(line["since"])
-            self._progress, self._remark = "", ""
-            self._state = WatchState()
-            self._channel.follow(self._token.job)
-            self._tick_soon()
-        elif op == "taken":
-            self._taken = float(line["at"])
-        elif op == "log":
-            self._log = line["path"]
-        elif op == "clock":
-            if line["seconds"] is None:
-                self._state = self._state.without_clock(line["code"])
-            else:
-                began = time.monotonic() - float(line["elapsed"])
-                self._state = self._state.with_clock(Clock(line["code"], float(line["seconds"]), began, line["step"]))
-        elif op == "progress":
-            self._progress = line["text"]
-        elif op == "remark":
-            self._remark = f" ({line['text']})"
-        elif op == "release":
-            self._token, self._log, self._progress, self._state, self._answer = None, None, "", WatchState(), None
-            self._idle = time.time()
-            self._tick_soon()
-
-    def _tick_soon(self) -> None:
-        """Describe this runner in Redis soon; not at once, so that a short attempt costs no extra call."""
-        self._next_tick = min(self._next_tick, time.monotonic() + 0.25)
+    def _look(self) -> None:
+        """Look at what the runner holds. An attempt that two looks find is followed; a shorter one costs no call."""
+        self._holding = self._shared.read()
+        before, self._token = self._token, Token.parse(self._holding.token) if self._holding.token else None
+        if self._token != before:
+            self._state, self._answer, self._settled = WatchState(), None, False
+        elif not self._settled:
+            self._settled = True
+            if self._token is not None:
+                self._channel.follow(self._token.job)
+            self._next_tick = 0.0
+        self._state = replace(self._state, clocks=self._holding.clocks)
 
     def _step(self) -> bool:
         """Observe the runner, renew when it is time, and do what is decided. False: there is nothing left to watch."""
         self._read_flag()  # first: a worker that was told to stop may have ended the runner
         runner = process_state(self._runner)
-        # Read before the parent reaps the zombie; afterwards nobody can tell.
-        death = describe_status(exit_status(self._runner.pid)) + self._remark if runner is ProcessState.GONE else ""
+        self._look()  # after it: what a dead runner holds stays
+        death = ""
+        if runner is ProcessState.GONE:  # read before the parent reaps the zombie; afterwards nobody can tell
+            death = describe_status(exit_status(self._runner.pid)) + self._holding.remark
         if time.monotonic() >= self._next_tick:
             self._next_tick = time.monotonic() + self._settings.lease_renew
             if runner is not ProcessState.GONE:
@@ -244,7 +208,7 @@ class Watchdog:
         if self._token is None or runner is not ProcessState.ALIVE:
             return True
         try:
-            self._answer = self._lease.renew(self._token, self._worker, self._progress)
+            self._answer = self._lease.renew(self._token, self._worker, self._holding.progress)
         except redis.RedisError as error:
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
             # Nobody takes over in an outage (docs/protocol.md, rule 7). But a store that comes back may have forgotten
@@ -255,7 +219,7 @@ class Watchdog:
 
     def _status(self, now: float) -> RunnerStatus:
         """This runner, its times by the clock of Redis, which says that it is ``now``."""
-        token, here = self._token, time.time()
+        token, held, here = self._token, self._holding, time.time()
 
         def of_redis(at: float) -> float | None:
             return now - max(0.0, here - at) if at else None
@@ -269,13 +233,13 @@ class Watchdog:
             warehouse=self._probe.seen(now),
             runs_on=self._release,
             worker_pid=self._worker_pid,
-            taken_at=of_redis(self._taken),
-            claimed_at=of_redis(self._claimed),
+            taken_at=of_redis(held.taken),
+            claimed_at=of_redis(held.since),
             job=token.job if token else None,
             group=token.group if token else None,
             attempt=token.epoch if token else None,
-            step=json.loads(self._progress).get("label") if token and self._progress else None,
-            idle_since=of_redis(max(self._idle, self._taken))
+            step=json.loads(held.progress).get("label") if token and held.progress else None,
+            idle_since=of_redis(max(held.idle, held.taken))
             if not token and self._level is ShutdownLevel.WORK
             else None,
         )
@@ -291,11 +255,12 @@ class Watchdog:
     def _log_for_attempt(self, text: str) -> None:
         """Write ``text`` to the attempt's own log, with a deadline: the log hangs if the warehouse does."""
         log.warning("%s: %s", self._token, text)
-        if self._log is None:
+        path = self._holding.log
+        if path is None:
             return
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z ERROR watchdog: {text}\n"
-        if not run_with_deadline(_append, self._log, line):
-            log.warning("%s cannot be written: it hangs", self._log)
+        if not run_with_deadline(_append, path, line):
+            log.warning("%s cannot be written: it hangs", path)
 
 
 def _report(lease: Lease, token: Token, outcome: Outcome) -> None:
@@ -327,13 +292,8 @@ def _pidfd(pid: int) -> int | None:
 
 def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
     """Report a runner that died while this watchdog started. A fresh runner holds its attempt from its start."""
-    os.set_blocking(0, False)
-    try:
-        lines = os.read(0, 1 << 16).split(b"\n")[:-1]
-    except BlockingIOError:  # it said nothing, and a process that it forked has the other end of the pipe
-        return
-    said = [line for line in map(json.loads, lines) if line["op"] in ("hold", "release")]
-    if not said or said[-1]["op"] == "release":
+    token = SharedHolding(int(hello["shared"])).read().token
+    if token is None:
         return
     if not psutil.pid_exists(hello["pid"]):
         with suppress(ProcessLookupError, PermissionError):
@@ -341,7 +301,7 @@ def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
     why = f"the runner {hello['worker']} died right after it had begun; how is not known"
     client, caller = connect(settings.redis_url), f"{hello['runner']}/{os.getpid()}"
     lease = Lease(client, Keys(settings.prefix), settings.lease_ttl, caller)
-    _report(lease, Token.parse(said[-1]["token"]), Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)))
+    _report(lease, Token.parse(token), Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)))
 
 
 def main() -> None:
@@ -350,11 +310,7 @@ def main() -> None:
         level=logging.WARNING,
         format="%(asctime)s %(levelname)s watchdog: %(message)s",
     )
-    with open(0, "rb", buffering=0, closefd=False) as runner:
-        line = runner.readline()  # unbuffered: what follows is for the loop to read
-    if not line:
-        return
-    hello = json.loads(line)
+    hello: dict[str, Any] = json.loads(sys.argv[1])
     try:
         watchdog = Watchdog(hello, settings())
     except psutil.NoSuchProcess:

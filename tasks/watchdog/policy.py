@@ -27,7 +27,7 @@ class Order(StrEnum):
 _ORDER_OF = {RenewAnswer.CANCEL: Order.CANCEL, RenewAnswer.DRAIN: Order.DRAIN, RenewAnswer.STALE: Order.STALE}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Clock:
     """Time that is running out: of the session, of a look at the warehouse, of all steps or one, of an error's text."""
 
@@ -55,12 +55,6 @@ class WatchState:
     order: Order | None = None
     ordered_at: float = 0.0
     timed_out: Clock | None = None  # the first that ran out
-
-    def with_clock(self, clock: Clock) -> WatchState:
-        return replace(self, clocks={**self.clocks, clock.code: clock})
-
-    def without_clock(self, code: str) -> WatchState:
-        return replace(self, clocks={name: clock for name, clock in self.clocks.items() if name != code})
 
     @property
     def drains(self) -> bool:

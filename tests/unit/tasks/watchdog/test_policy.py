@@ -15,6 +15,10 @@ IDLE = WatchState()
 GRACE = 10.0
 
 
+def timed(*clocks: Clock) -> WatchState:
+    return WatchState(clocks={clock.code: clock for clock in clocks})
+
+
 def see(now: float, **what: object) -> Observation:
     return replace(Observation(now, ProcessState.ALIVE), **what)  # type: ignore[arg-type]
 
@@ -39,7 +43,7 @@ def test_an_order_is_told_once_then_enforced_after_the_grace(answer: RenewAnswer
 
 
 def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group() -> None:
-    state = IDLE.with_clock(Clock("TIMEOUT", 60.0, began=0.0))
+    state = timed(Clock("TIMEOUT", 60.0, began=0.0))
     assert decide(state, see(59.9), grace=GRACE).order is None
     told = decide(state, see(60.0), grace=GRACE)
     assert told.order is Order.TIMEOUT
@@ -51,7 +55,7 @@ def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group(
 
 
 def test_the_users_cancel_replaces_a_timeout_and_does_not_start_the_grace_anew() -> None:
-    told = decide(IDLE.with_clock(Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
+    told = decide(timed(Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
     canceled = decide(told.state, see(5.0, answer=RenewAnswer.CANCEL), grace=GRACE)
     assert canceled.order is Order.CANCEL
     end = decide(canceled.state, see(11.0), grace=GRACE)
@@ -90,14 +94,14 @@ def test_an_orphan_is_ended_at_once() -> None:
 
 
 def test_a_stopped_runner_is_still_timed_out_and_killed() -> None:
-    state = IDLE.with_clock(Clock("TIMEOUT", 1.0, 0.0))
+    state = timed(Clock("TIMEOUT", 1.0, 0.0))
     told = decide(state, see(1.0, runner=ProcessState.STOPPED), grace=GRACE)
     assert told.order is Order.TIMEOUT
     assert decide(told.state, see(11.0, runner=ProcessState.STOPPED), grace=GRACE).kill_reason
 
 
 def test_a_session_that_does_not_start_says_so() -> None:
-    told = decide(IDLE.with_clock(Clock("SESSION_TIMEOUT", 300.0, 0.0)), see(300.0), grace=GRACE)
+    told = decide(timed(Clock("SESSION_TIMEOUT", 300.0, 0.0)), see(300.0), grace=GRACE)
     end = decide(told.state, see(310.0), grace=GRACE)
     assert end.outcome is not None
     assert end.outcome.failure is not None
@@ -110,7 +114,7 @@ ONE_STEP = Clock("STEP_TIMEOUT", 10.0, began=20.0, step="step 2 of 3 (clean)")
 
 
 def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_told() -> None:
-    both = IDLE.with_clock(ALL_STEPS).with_clock(ONE_STEP)
+    both = timed(ALL_STEPS, ONE_STEP)
     assert both.next_end == 30.0
     assert decide(both, see(29.9), grace=GRACE).order is None
     # Even seen late, when both are over: the step's was over first.
@@ -122,14 +126,6 @@ def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_to
     assert end.outcome.failure is not None
     assert (end.outcome.failure.code, end.outcome.failure.recoverable) == ("STEP_TIMEOUT", True)
     assert end.outcome.failure.text.startswith("step 2 of 3 (clean) ran longer than its timeout of 10s")
-
-
-def test_a_step_that_has_ended_stops_its_own_clock_and_not_the_groups() -> None:
-    left = IDLE.with_clock(ALL_STEPS).with_clock(ONE_STEP).without_clock("STEP_TIMEOUT")
-    assert (dict(left.clocks), left.next_end) == ({"TIMEOUT": ALL_STEPS}, 60.0)
-    next_step = replace(ONE_STEP, began=40.0, step="step 3 of 3 (write)")
-    told = decide(left.with_clock(next_step), see(50.0), grace=GRACE)
-    assert told.state.timed_out == next_step
 
 
 def test_a_worker_that_stops_hands_back_when_the_grace_is_over_and_not_before() -> None:
@@ -163,7 +159,7 @@ def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
 
 
 def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more_is_said_of_its_attempt() -> None:
-    leaving = IDLE.with_clock(Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving the Spark session on here:1"))
+    leaving = timed(Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving the Spark session on here:1"))
     let_be = decide(leaving, see(100.0, answer=RenewAnswer.STALE), grace=GRACE)
     assert (let_be.order, let_be.state.order) == (None, None), "STALE is what is answered once the outcome stands"
     told = decide(let_be.state, see(300.0), grace=GRACE)

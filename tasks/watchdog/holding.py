@@ -1,0 +1,110 @@
+"""What a runner tells its watchdog, in memory that both share: the runner writes, and the watchdog reads.
+
+It costs no system call, so a short attempt costs the watchdog nothing. What was written stays when the runner dies.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import tempfile
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from unstuck.tasks.watchdog.policy import Clock
+
+_SLOT = 1 << 16  # bytes
+_HEAD = 8  # bytes before the text of a slot: its length and its checksum
+_MAX_TEXT = 8192  # characters of a text that comes from a step
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a runner holds and does. Times are seconds of this host since the epoch, those of clocks monotonic ones.
+
+    Attributes:
+        token: the attempt that the runner holds; None: none.
+        since: when it claimed that attempt, or the last one; 0: it has claimed none.
+        idle: since when it holds none.
+        taken: when it last took a wake-up, whatever came of it; 0: never.
+        log: the file of the attempt's log on this machine.
+        clocks: the times that run out, by code.
+        progress: the last progress (JSON).
+        remark: what is added to the report if the runner dies in this attempt.
+    """
+
+    token: str | None = None
+    since: float = 0.0
+    idle: float = 0.0
+    taken: float = 0.0
+    log: str | None = None
+    clocks: dict[str, Clock] = field(default_factory=dict)
+    progress: str = ""
+    remark: str = ""
+
+    def to_bytes(self) -> bytes:
+        """Of at most ``_SLOT`` bytes; texts of a step are cut, or left out."""
+        if len(self.progress) > _MAX_TEXT or len(self.remark) > _MAX_TEXT:
+            short = replace(self, remark=self.remark[:_MAX_TEXT])
+            return (short if len(self.progress) <= _MAX_TEXT else replace(short, progress="")).to_bytes()
+        return json.dumps({**vars(self), "clocks": [vars(clock) for clock in self.clocks.values()]}).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Holding:
+        if not data:
+            return cls()
+        fields: dict[str, Any] = json.loads(data)
+        clocks = [Clock(**clock) for clock in fields.pop("clocks")]
+        return cls(**fields, clocks={clock.code: clock for clock in clocks})
+
+
+class SharedHolding:
+    """The memory. There are two slots, so that one is whole whenever its writer dies or its reader looks.
+
+    The first byte says which slot is the last that is whole.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._memory = mmap.mmap(descriptor, 1 + 2 * _SLOT)
+        self._read: tuple[bytes, Holding] = (b"", Holding())
+
+    @classmethod
+    def create(cls) -> SharedHolding:
+        """Raises: OSError: there is no room or no descriptor for it."""
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("unstuck-holding")
+        else:  # macOS
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        os.ftruncate(descriptor, 1 + 2 * _SLOT)
+        return cls(descriptor)
+
+    def write(self, holding: Holding) -> None:
+        """For one thread of one process at a time."""
+        data = holding.to_bytes()
+        slot = 1 - self._memory[0]
+        at = 1 + slot * _SLOT
+        self._memory[at + _HEAD : at + _HEAD + len(data)] = data
+        self._memory[at : at + _HEAD] = len(data).to_bytes(4) + zlib.crc32(data).to_bytes(4)
+        self._memory[0] = slot
+
+    def read(self) -> Holding:
+        """What was written last.
+
+        Raises:
+            ValueError: neither slot holds what a runner writes: something else wrote to this memory.
+        """
+        for _ in range(1000):  # a look may meet a writer that has overtaken it, once for each time it was not let run
+            at = 1 + self._memory[0] * _SLOT
+            head = self._memory[at : at + _HEAD]
+            length = int.from_bytes(head[:4])
+            if head == self._read[0]:
+                return self._read[1]
+            data = self._memory[at + _HEAD : at + _HEAD + length]
+            if zlib.crc32(data).to_bytes(4) == head[4:]:
+                self._read = (head, Holding.parse(data))
+                return self._read[1]
+        raise ValueError("the memory that the runner shares with its watchdog holds no text of the runner's")

@@ -1,0 +1,71 @@
+"""The memory that a runner shares with its watchdog."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from contextlib import suppress
+
+import pytest
+
+from unstuck.tasks.watchdog.holding import Holding, SharedHolding
+from unstuck.tasks.watchdog.policy import Clock
+
+
+@pytest.fixture
+def shared() -> SharedHolding:
+    return SharedHolding.create()
+
+
+HELD = Holding(
+    token="job/group[1]/1/n1/c1",
+    since=1.5,
+    taken=1.0,
+    log="/warehouse/a.log",
+    clocks={"TIMEOUT": Clock("TIMEOUT", 3.0, 1.0), "STEP_TIMEOUT": Clock("STEP_TIMEOUT", 2.0, 1.5, "step 1 of 1")},
+    progress='{"label": "ü"}',
+    remark=" (it changed HOME)",
+)
+
+
+def test_the_last_holding_is_read_by_whoever_has_the_descriptor(shared: SharedHolding) -> None:
+    reader = SharedHolding(shared.descriptor)
+    assert reader.read() == Holding()
+    for holding in (HELD, Holding(idle=5.0), HELD):
+        shared.write(holding)
+        assert reader.read() == reader.read() == holding
+
+
+def test_texts_of_a_step_that_have_no_room_are_cut(shared: SharedHolding) -> None:
+    shared.write(Holding(token="job/g/1/n/c", progress="x" * 10**6, remark="é" * 10**6))
+    read = shared.read()
+    assert (read.token, read.progress) == ("job/g/1/n/c", "")
+    assert 1000 < len(read.remark) < 10**5
+
+
+def test_what_was_written_last_is_whole_wherever_its_writer_is_killed(shared: SharedHolding) -> None:
+    reader = SharedHolding(shared.descriptor)
+    written = [Holding(token=f"job/g/{epoch}/n/c", remark="x" * random.randrange(4000)) for epoch in range(200)]
+    for _ in range(20):
+        if (writer := os.fork()) == 0:
+            while True:
+                for holding in written:
+                    shared.write(holding)
+        try:
+            for _ in range(2000):
+                assert reader.read() in (*written, Holding())
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(writer, signal.SIGKILL)
+            os.waitpid(writer, 0)
+        assert reader.read() in (*written, Holding())
+
+
+def test_memory_that_somebody_else_has_written_to_is_an_error_and_no_holding(shared: SharedHolding) -> None:
+    shared.write(HELD)
+    with open(shared.descriptor, "r+b", closefd=False, buffering=0) as file:
+        file.seek(0)
+        file.write(b"\x00" + b"spoilt" * 10_000)
+    with pytest.raises(ValueError, match="holds no text of the runner's"):
+        SharedHolding(shared.descriptor).read()
