@@ -198,7 +198,7 @@ class ProcessSnapshot:
             self.spoiled |= any(read() != self._before[what] for what, (read, _) in _SETTINGS.items())
 
     def put_code_back(self) -> None:
-        """Restore between two steps what our own code uses. A step may set variables for the next step of its group."""
+        """Restore after each step what our own code uses. A step may set variables for the next step of its group."""
         try:
             found = self._code.put_back()
         except Exception as error:  # noqa: BLE001 - an object of a step may raise when it is compared
@@ -207,8 +207,7 @@ class ProcessSnapshot:
         self.spoiled |= bool(found)
 
     def put_back(self) -> None:
-        """Restore everything after the last step."""
-        self.put_code_back()
+        """Restore the rest after the last step."""
         if self._others_import:
             self._keep_additions()
         grown = len(sys.modules) > self._modules and not self._others_import
