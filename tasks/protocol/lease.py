@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import cast
 
 import redis
@@ -61,15 +62,21 @@ class Claim:
         """What to do. Raises: OrderUnreadable: the runner holds the attempt nevertheless."""
         try:
             plan_text, inputs_text, member_text, params, *texts = self.stored
-            stored = json.loads(plan_text)
-            group = unpack(stored["group"], dict(zip(texts[::2], texts[1::2], strict=True)))
-            plan = GroupPlan.model_validate({**stored, "group": group}, context=STORED)
+            plan = _plan(plan_text, *texts)
             plan = plan.model_copy(update={"params": {**json.loads(params), **plan.params}})
             inputs = FrozenInputs.model_validate_json(inputs_text, context=STORED)
             member = FrozenInputs.model_validate_json(member_text, context=STORED)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise OrderUnreadable(unreadable(error)) from error
         return WorkOrder(plan=plan, frozen=FrozenInputs(value=member.value, inputs=inputs.inputs or member.inputs))
+
+
+@lru_cache(maxsize=16)
+def _plan(text: str, *texts: str) -> GroupPlan:
+    """All members of a fork have one. Steps get copies of what stands in it."""
+    stored = json.loads(text)
+    group = unpack(stored["group"], dict(zip(texts[::2], texts[1::2], strict=True)))
+    return GroupPlan.model_validate({**stored, "group": group}, context=STORED)
 
 
 def unreadable(error: Exception) -> str:

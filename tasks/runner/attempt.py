@@ -10,13 +10,11 @@ import json
 import logging
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -49,7 +47,7 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.stdio_filter import filtered
-from unstuck.tasks.steps.context import StepContext, Work
+from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.inputs import read_inputs
 from unstuck.tasks.steps.output import collect
@@ -224,7 +222,7 @@ class Attempt:
         with self._warehouse_clock("reading what the group needs in"):
             inputs = read_inputs(self._files, order.frozen.inputs)
         work = Work(self._files, self._token, session, inputs, self._secrets)
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)))
+        scratch = stack.enter_context(Scratch())
         stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))
         with users_code():
             for name in work.inputs if session is not None else ():
@@ -234,7 +232,7 @@ class Attempt:
         self._end_if_ordered()
         return work
 
-    def _run_steps(self, work: Work, params: dict[str, Any], scratch: Path) -> None:
+    def _run_steps(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
         """Run all steps, and restore the process before our own code goes on."""
         steps, runner = self._order.group.steps, self._runner
         before = runner.snapshot()
@@ -260,7 +258,7 @@ class Attempt:
             if before.spoiled:
                 runner.replace()
 
-    def _context(self, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Path) -> StepContext:
+    def _context(self, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Scratch) -> StepContext:
         at: dict[str, Any] = {"step": index + 1, "steps": len(self._order.group.steps), "label": step.label}
         if work.session is not None:
             at |= self._runner.driver.application

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.protocol.secrets import Secrets
@@ -85,8 +86,7 @@ class AttemptLog:
                 logging.getLogger(__name__).warning("no log for this attempt: %s: %s", self._name, error)
                 yield self
                 return
-            stack.enter_context(logging_restored())
-            self._set_levels()
+            self._set_levels(stack)
             logged = stack.enter_context(_recording(self.write))
             for name, redirect in (("stdout", contextlib.redirect_stdout), ("stderr", contextlib.redirect_stderr)):
                 # None in a process that was started without the descriptor.
@@ -113,15 +113,17 @@ class AttemptLog:
         """Write a printed line. It goes past all loggers, whose handlers may print it again."""
         self.write(logging.LogRecord(name, logging.INFO, "", 0, line, None, None))
 
-    def _set_levels(self) -> None:
+    def _set_levels(self, stack: contextlib.ExitStack) -> None:
         """Log from INFO on. The worker's own console keeps its level, and shows no secret."""
         root = logging.getLogger()
         for console in root.handlers:
-            console.setLevel(max(root.level, console.level))
+            _set_level(stack, console, max(root.level, console.level))
             console.addFilter(self._clean_in_place)
-        for logger in _QUIET:
-            logger.setLevel(max(logging.WARNING, logger.level))
-        root.setLevel(min(root.level, logging.INFO) or logging.INFO)
+            stack.callback(console.removeFilter, self._clean_in_place)
+        for logger in _QUIET:  # for good: each change makes all loggers forget what they know
+            if logger.level < logging.WARNING:
+                logger.setLevel(logging.WARNING)
+        _set_level(stack, root, min(root.level, logging.INFO) or logging.INFO)
 
     def _clean_in_place(self, record: logging.LogRecord) -> bool:
         """A filter that takes the secrets out of ``record`` before a console formats it."""
@@ -136,6 +138,12 @@ class AttemptLog:
             self._files.write_durable(self._name, path.read_bytes())
         except (OSError, WarehouseMismatch) as error:
             logging.getLogger(__name__).warning("the log %s could not be stored: %s", self._name, error)
+
+
+def _set_level(stack: contextlib.ExitStack, of: logging.Logger | logging.Handler, level: int) -> None:
+    if of.level != level:
+        stack.callback(of.setLevel, of.level)
+        of.setLevel(level)
 
 
 def _plain(record: logging.LogRecord) -> logging.LogRecord:
@@ -226,9 +234,21 @@ def logging_restored() -> Iterator[None]:
     finally:
         logging.disable(disabled)
         logging.setLogRecordFactory(factory)
-        for attributes, name, value in before:
+        changed = [
+            (attributes, name, value)
+            for attributes, name, value in before
+            if not _is_same(attributes.get(name), value)  # nothing of a step is called, as == would
+        ]
+        for attributes, name, value in changed:
             attributes[name] = value
-        root.setLevel(root.level)  # makes every logger forget the levels that it had cached
+        if changed:
+            root.setLevel(root.level)  # makes every logger forget the levels that it had cached
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    if not isinstance(before, list):
+        return now is before
+    return isinstance(now, list) and list(map(id, now)) == list(map(id, before))
 
 
 def _complain(text: str) -> None:

@@ -9,6 +9,8 @@ import json
 import logging
 import math
 import operator
+import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,6 +105,29 @@ class OutputSlot:
         return self._write(self.name, frame).rows
 
 
+class Scratch:
+    """A folder of this machine, made when it is first asked for and removed at the end of the block."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._made is not None:
+                self._made.cleanup()
+
+    @property
+    def folder(self) -> Path:
+        with self._lock:
+            if self._made is None:
+                self._made = tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)
+            return Path(self._made.name)
+
+
 class StepContext:
     """``ctx`` of one step.
 
@@ -110,7 +135,6 @@ class StepContext:
         params: the job's, the group's, the fork's and the step's own parameters, with references resolved.
         token: ``job/group/epoch/nonce/claimant``; an idempotency key for what a step does elsewhere.
         log: a standard logger; its lines are in ``unstuck logs``.
-        scratch: a folder of this machine that is removed when the attempt has ended.
     """
 
     def __init__(
@@ -119,18 +143,23 @@ class StepContext:
         params: Mapping[str, Any],
         *,
         log: logging.Logger,
-        scratch: Path,
+        scratch: Scratch,
         is_cancelled: Callable[[], bool],
         report: Callable[[float, float | None], None],
     ) -> None:
         self.params = dict(params)
         self.token = str(work.token)
         self.log = log
-        self.scratch = scratch
+        self._scratch = scratch
         self._work = work
         self._is_cancelled = is_cancelled
         self._report = report
         self._warned = False
+
+    @property
+    def scratch(self) -> Path:
+        """A folder of this machine that is removed when the attempt has ended."""
+        return self._scratch.folder
 
     @property
     def cancelled(self) -> bool:

@@ -28,7 +28,7 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner import log as attempt_log
 from unstuck.tasks.runner.log import AttemptLog
 from unstuck.tasks.runner.runner import find_leaks
-from unstuck.tasks.steps.context import StepContext, Work
+from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import find, fit
 from unstuck.tasks.steps.inputs import read_inputs
 from unstuck.tasks.steps.output import collect, read_table, stage
@@ -336,7 +336,7 @@ def context(tmp_path: Path) -> tuple[Work, StepContext]:
     work = Work(Files(str(tmp_path)), Token("job", "g", 1, "n", "c"), None, {})
     log = logging.getLogger("step")
     return work, StepContext(
-        work, {}, log=log, scratch=tmp_path, is_cancelled=lambda: False, report=lambda done, total: None
+        work, {}, log=log, scratch=Scratch(), is_cancelled=lambda: False, report=lambda done, total: None
     )
 
 

@@ -19,7 +19,7 @@ from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog
-from unstuck.tasks.steps.context import MAX_DEPTH, StepContext, Work
+from unstuck.tasks.steps.context import MAX_DEPTH, Scratch, StepContext, Work
 from unstuck.tasks.steps.output import is_any_frame
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, write_marker
@@ -44,7 +44,7 @@ def ctx(work: Work, shown: Shown, tmp_path: Path) -> StepContext:
         work,
         {},
         log=logging.getLogger("step"),
-        scratch=tmp_path,
+        scratch=Scratch(),
         is_cancelled=lambda: False,
         report=lambda done, total: shown.append((done, total)),
     )
