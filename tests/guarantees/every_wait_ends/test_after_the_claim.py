@@ -83,12 +83,12 @@ def test_a_claim_whose_answer_is_no_text_is_ended_by_the_runner_that_holds_it(
     assert (failure.code, failure.recoverable) == ("ORDER_UNREADABLE", True)
 
 
-# The pipe to its watchdog is closed on this side, so it cannot be told what is held.
+# The memory that it shares with its watchdog is gone on this side, so the watchdog cannot be told what is held.
 CANNOT_BEGIN = """
 take = runner.lease.take
 def take_and_break(*arguments, **more):
     claim = take(*arguments, **more)
-    runner.watchdog._process.stdin.close()
+    runner.watchdog._shared._memory.close()
     return claim
 runner.lease.take = take_and_break
 runner.replace = lambda: print("replaced")

@@ -354,10 +354,10 @@ def test_a_watchdog_that_is_frozen_for_good_is_replaced_and_a_step_that_hangs_me
     ready_again(worker, store, make_offer)
 
 
-def test_a_runner_that_waits_for_its_frozen_watchdog_to_read_goes_on_when_it_is_replaced(
+def test_a_runner_never_waits_for_its_frozen_watchdog(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:
-    """Each step begins and ends a clock, of which the watchdog is told; the pipe to it holds 64 KiB."""
+    """Each step begins and ends a clock, of which the watchdog is told."""
     first = {"python": "fleet_steps:until", "params": {"path": str(tmp_path / "gate")}, "timeout": "60s"}
     steps = [first, *[{"python": "fleet_steps:my_pid", "timeout": "60s"}] * 600]
     offer = fleet.make_offer(
@@ -371,7 +371,6 @@ def test_a_runner_that_waits_for_its_frozen_watchdog_to_read_goes_on_when_it_is_
         outcome = fleet.outcome(store, offer)
         assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
         assert outcome.results["pid"] == runner.pid
-        assert fleet.gone(frozen.pid), "the pipe was never full: proves nothing"
     finally:
         if frozen.is_running():
             frozen.resume()
