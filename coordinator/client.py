@@ -36,8 +36,9 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
 from unstuck.coordinator.spec.checks import check_key
 from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
-from unstuck.coordinator.store.jobs import KeyTaken, NotEnded, Store, Submission
+from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.views.fleet import FleetView, fleet_of
 from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
 from unstuck.coordinator.views.queues import all_at_work, left_lying

@@ -29,13 +29,17 @@ from unstuck.tasks.transport.redis_client import unavailable
 log = logging.getLogger(__name__)
 BATCH = 500
 LINGER = 0.005  # seconds for which reports are collected while they come faster than they are read
+CLAIM_WAIT = 0.05  # seconds for which a claim waits for the outcome of a short attempt: one pass decides both
 POISON_AFTER = 5  # deliveries of a report that raises each time: it becomes a dead letter
 KILLER_AFTER = 20  # deliveries of a report whose coordinators died or hung each time
 
 
 @dataclass(slots=True)
 class _Busy:
-    """A job to be tried again soon: its lock was held, or there is more to decide. Its reports are pending."""
+    """A job to be tried soon: its lock was held, there is more to decide, or only claims came.
+
+    Its reports are pending.
+    """
 
     entries: list[Entry] = field(default_factory=list)
     tries: int = 0
@@ -62,7 +66,7 @@ class Consumer:
         self._stream, self._reconciler, self._settings, self._heartbeat = stream, reconciler, settings, heartbeat
         self._clock = clock
         self._busy: dict[str, _Busy] = {}
-        self._last_batch = 0  # reports in the last batch
+        self._last_batch = 0  # outcomes in the last batch
         self._next_claim = 0.0
         self._next_trim = self._next_look = self._next_note = 0.0
         self._read_at: float | None = None  # when a worker's report was last read
@@ -97,7 +101,7 @@ class Consumer:
             # One pass over a job costs as much for many reports as for one.
             self.stopping.wait(LINGER)
         entries = self._stream.read(BATCH, self._read_timeout())
-        self._last_batch = len(entries)
+        self._last_batch = sum(not _claims(entry) for entry in entries)
         self.apply(entries)
         now = self._clock()
         if now >= self._next_claim:
@@ -157,11 +161,11 @@ class Consumer:
         for job in by_job:
             reach(Point.AFTER_READ, job)
         for job, batch in by_job.items():
-            waiting = self._busy.get(job)
-            if waiting is not None:
-                waiting.entries.extend(batch)
-            else:
-                self._try(job, batch, 0)
+            waiting = self._busy.setdefault(job, _Busy(next_at=self._clock() + CLAIM_WAIT))
+            waiting.entries.extend(batch)
+            if not waiting.tries and not all(map(_claims, batch)):
+                del self._busy[job]
+                self._try(job, waiting.entries, 0)
 
     def _try(self, job: str, entries: list[Entry], tries: int) -> None:
         """Apply the reports of one job. An error concerns that job alone: the jobs behind it go on.
@@ -220,6 +224,10 @@ def _no_group(error: BaseException) -> bool:
 def _wakes(entry: Entry) -> bool:
     """Not a worker's report but a wake-up: "this job is due now"."""
     return entry.fields.get("kind") == "due"
+
+
+def _claims(entry: Entry) -> bool:
+    return entry.fields.get("kind") == "claimed"
 
 
 def _job_of(entry: Entry) -> str:

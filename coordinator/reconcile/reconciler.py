@@ -21,7 +21,8 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import Intent
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.publisher import Publisher, Warehouses
-from unstuck.coordinator.store.jobs import HALTED_LOOK, BeginAnswer, CommitAnswer, EndAnswer, Store
+from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
+from unstuck.coordinator.store.jobs import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.settings import Settings
@@ -196,7 +197,7 @@ class Pass:
 
     def _begin(self) -> None:
         self._began = self._reconciler.clock()
-        self._begun = self._store.begin(self.job, self._owner)
+        self._begun = self._store.begin(self.job, self._owner, self.groups or ())
 
     def _end(self, *, anyway: bool) -> EndAnswer:
         return self._store.end(self.job, self._owner, anyway=anyway)
@@ -224,7 +225,7 @@ class Pass:
         # lost offer): all groups are looked at once in a sweep's period.
         if cached is None or self._begun.now - cached.looked_at >= self._sweep_every:
             self.groups = None
-        state = self._store.load(self.job, cached, self.groups)
+        state = self._store.load(self.job, cached, self.groups, self._begun)
         if state is None:
             return CommitAnswer.MISSING
         if state is not cached:

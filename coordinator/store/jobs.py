@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
 
 import redis
+from redis.exceptions import NoScriptError
 
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.decision import Acks, Decision
@@ -21,6 +21,15 @@ from unstuck.coordinator.model.loading import bare_state, state_of
 from unstuck.coordinator.model.records import Attempt, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.store.answers import (
+    BeginAnswer,
+    Begun,
+    CommitAnswer,
+    EndAnswer,
+    KeyTaken,
+    NotEnded,
+    Submission,
+)
 from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys
@@ -32,62 +41,6 @@ from unstuck.tasks.settings import Settings
 REPORT_GROUP = "coordinators"
 NO_OFFERS: Mapping[Offer, str] = MappingProxyType({})
 HALTED_LOOK = 60.0  # seconds between looks at a job that waits for a person
-
-
-class CommitAnswer(StrEnum):
-    APPLIED = "APPLIED"
-    CONFLICT = "CONFLICT"  # another commit came after the load
-    GUARDED = "GUARDED"  # a conclusion from absence no longer holds
-    MISSING = "MISSING"
-
-
-class EndAnswer(StrEnum):
-    RELEASED = "RELEASED"
-    AGAIN = "AGAIN"  # another pass met the lock busy: decide once more
-    LOST = "LOST"  # the lock belongs to another pass by now
-
-
-class BeginAnswer(StrEnum):
-    LOCKED = "LOCKED"
-    BUSY = "BUSY"
-    MISSING = "MISSING"
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """How a pass over a job began. Times are seconds by the clock of Redis."""
-
-    answer: BeginAnswer
-    now: float
-    due_seen: str = ""
-    alive_at: float = 0.0
-    grace_until: float = 0.0
-
-    def takeover(self, sweep_every: float) -> bool:
-        """May a lapsed lease be believed? Only while the sweep is alive and no grace runs (rule 7)."""
-        return self.now > self.grace_until and 0 <= self.now - self.alive_at <= 3 * sweep_every
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A job about to be stored. ``id`` is made before the first try."""
-
-    job: JobRecord
-    plans: Mapping[str, str]
-    params: Mapping[str, Any]
-    fingerprint: str
-
-
-class KeyTaken(Exception):
-    """The key belongs to a job with another spec."""
-
-
-class NotEnded(Exception):
-    """The job that was to be retried has not ended badly."""
-
-    def __init__(self, status: Status) -> None:
-        super().__init__(status)
-        self.status = status
 
 
 class Store:
@@ -125,13 +78,29 @@ class Store:
 
     # ---- one pass over one job -----------------------------------------------------------------------
 
-    def begin(self, job: str, owner: str) -> Begun:
-        """Take the job's lock and push its due to the end of the lock's term, before anything is read."""
-        answer = self._scripts["lock_job"](job, owner=owner, lock_ms=self._lock_ms)
+    def begin(self, job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
+        """Take the job's lock and push its due to the end of the lock's term, before anything is read.
+
+        ``groups``: whose attempts `load` will want; they are read in the same round trip.
+        """
+        commit, attempts = None, None
+        if groups:
+            keys, names = self._keys.of(job), list(dict.fromkeys(groups))
+            pipe = self._redis.pipeline(transaction=False)
+            self._scripts["lock_job"].put_into(pipe, job, owner=owner, lock_ms=self._lock_ms)
+            pipe.hget(keys.job, "commit")
+            pipe.hmget(keys.attempts, names)
+            try:
+                answer, commit, texts = pipe.execute()
+            except NoScriptError:
+                return self.begin(job, owner)
+            attempts = dict(zip(names, texts, strict=True))
+        else:
+            answer = self._scripts["lock_job"](job, owner=owner, lock_ms=self._lock_ms)
         kind = BeginAnswer(answer[0])
         if kind is not BeginAnswer.LOCKED:
             return Begun(kind, float(answer[1]))
-        return Begun(kind, float(answer[1]), str(answer[2]), float(answer[3]), float(answer[4]))
+        return Begun(kind, float(answer[1]), str(answer[2]), float(answer[3]), float(answer[4]), commit, attempts)
 
     def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         """Release the lock, unless another pass met it busy meanwhile.
@@ -141,13 +110,20 @@ class Store:
         return EndAnswer(self._scripts["unlock_job"](job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)))
 
     def load(
-        self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None, *, bare: bool = False
+        self,
+        job: str,
+        cached: JobState | None = None,
+        changed: Sequence[str] | None = None,
+        begun: Begun | None = None,
+        *,
+        bare: bool = False,
     ) -> JobState | None:
         """The state of a job; None if there is no such job.
 
         Args:
             cached: an earlier state; used again if no commit came after it.
             changed: groups whose attempts are read afresh; None for all that are active.
+            begun: what was read when the pass began is not read again.
             bare: the job alone, as if no group had begun.
 
         Raises: NewerJob; Damaged, unless ``bare``.
@@ -156,9 +132,18 @@ class Store:
         if bare:
             known = cast(dict[str, str], self._redis.hgetall(keys.job))
             return bare_state(job, known) if known else None
-        if cached is not None and self._redis.hget(keys.job, "commit") == cached.job.commit:
-            self._refresh(keys.attempts, cached, cached.active if changed is None else changed)
-            return cached
+        if cached is not None:
+            if begun is None or begun.attempts is None or changed is None:
+                commit, attempts = self._glance(job, list(cached.active if changed is None else changed))
+            else:
+                commit, attempts = begun.commit, begun.attempts
+            if commit == cached.job.commit:
+                for name, text in attempts.items():
+                    if text is None:
+                        cached.attempts.pop(name, None)
+                    else:
+                        cached.attempts[name] = Attempt.from_json(text)
+                return cached
         pipe = self._redis.pipeline(transaction=True)
         pipe.hgetall(keys.job)
         pipe.hgetall(keys.groups)
@@ -173,14 +158,15 @@ class Store:
             raise Damaged(state.damage)
         return state
 
-    def _refresh(self, key: str, state: JobState, groups: Sequence[str]) -> None:
-        if not groups:
-            return
-        for name, text in zip(groups, cast(list[str | None], self._redis.hmget(key, list(groups))), strict=True):
-            if text is None:
-                state.attempts.pop(name, None)
-            else:
-                state.attempts[name] = Attempt.from_json(text)
+    def _glance(self, job: str, groups: Sequence[str]) -> tuple[str | None, dict[str, str | None]]:
+        """The job's commit, and the attempts of ``groups`` as stored."""
+        keys = self._keys.of(job)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hget(keys.job, "commit")
+        if groups:
+            pipe.hmget(keys.attempts, groups)
+        commit, *texts = pipe.execute()
+        return commit, dict(zip(groups, texts[0] if texts else (), strict=True))
 
     def commit(
         self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str | None

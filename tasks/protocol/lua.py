@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 import redis
+from redis.client import Pipeline
 
 from unstuck.tasks.protocol.keys import Keys
 
@@ -42,15 +43,23 @@ class Script:
             TypeError: a name that the script declares has no value, or the other way round.
             redis.RedisError: the store could not be asked.
         """
+        keys, args = self._arguments(job, values)
+        return self._run(keys=keys, args=args)
+
+    def put_into(self, pipe: Pipeline, job: str, **values: Any) -> None:
+        """Put a call into ``pipe``. It is answered by NoScriptError if the script is not loaded."""
+        keys, args = self._arguments(job, values)
+        pipe.evalsha(self._run.sha, len(keys), *keys, *args)
+
+    def _arguments(self, job: str, values: dict[str, Any]) -> tuple[list[Any], list[Any]]:
         if not values.keys() <= self._known:
             raise TypeError(f"the script knows nothing of {', '.join(sorted(values.keys() - self._known))}")
         keys = {**values, **vars(self._keys), **vars(self._keys.of(job))}
         args = {**values, "job": job}
         try:
-            key_list, arg_list = [keys[key] for key in self._key_names], [args[arg] for arg in self._arg_names]
+            return [keys[key] for key in self._key_names], [args[arg] for arg in self._arg_names]
         except KeyError as error:
             raise TypeError(f"the script needs a value for {error}") from error
-        return self._run(keys=key_list, args=arg_list)
 
 
 @cache

@@ -11,7 +11,7 @@ from tests.simulation.stage.calm import Calm, EmptyWarehouses, Rung
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.store.jobs import Begun
+from unstuck.coordinator.store.answers import Begun
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 
@@ -57,8 +57,8 @@ def stands_still(calm: Calm, monkeypatch: pytest.MonkeyPatch, meanwhile: Callabl
     """The next pass stands still behind its lock, for so long that the lock lapses and another coordinator goes on."""
     begin = calm.reconciler.store.begin
 
-    def late(job: str, owner: str) -> Begun:
-        begun = begin(job, owner)
+    def late(job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
+        begun = begin(job, owner, groups)
         monkeypatch.setattr(calm.reconciler.store, "begin", begin)
         calm.now += 20.0
         meanwhile()

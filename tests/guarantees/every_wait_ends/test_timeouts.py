@@ -18,7 +18,7 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.store.jobs import CommitAnswer
+from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse
 

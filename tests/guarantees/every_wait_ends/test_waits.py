@@ -12,7 +12,7 @@ from tests.support.coordinator import Coordinator, failed, group, join
 from tests.support.servers import wait_until
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.store.jobs import BeginAnswer, CommitAnswer, EndAnswer
+from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
 
 
 def listening(coordinator: Coordinator, queue: str, slots: int) -> None:

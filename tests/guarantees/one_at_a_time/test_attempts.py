@@ -22,7 +22,7 @@ from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.store.jobs import CommitAnswer
+from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.lease import Claim, Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind

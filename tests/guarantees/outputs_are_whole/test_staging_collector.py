@@ -18,7 +18,7 @@ from tests.support.thread_limit import no_new_threads
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing import staging_gc
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.store.jobs import Submission
+from unstuck.coordinator.store.answers import Submission
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token

@@ -23,7 +23,7 @@ from unstuck.coordinator.errors import KeyConflict
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import SpecError
-from unstuck.coordinator.store.jobs import CommitAnswer
+from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.transport.redis_client import connect

@@ -34,7 +34,8 @@ from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import NO_OFFERS, Begun, CommitAnswer, EndAnswer, Store
+from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer
+from unstuck.coordinator.store.jobs import NO_OFFERS, Store
 from unstuck.coordinator.store.reports import Entry, ReportStream
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.token import Offer
@@ -61,14 +62,21 @@ class StoreAtHand:
     def _call(self, what: str, effect: Callable[[], T]) -> T:
         return self._line.call(what, effect)
 
-    def begin(self, job: str, owner: str) -> Begun:
+    def begin(self, job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
+        """What the real store reads in the same round trip is read one by one here: more can come between."""
         return self._call(f"begin {job}", lambda: self._core.begin(job, owner))
 
     def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         return self._call(f"end {job}", lambda: self._core.end(job, owner, anyway=anyway))
 
     def load(
-        self, job: str, cached: JobState | None = None, changed: Sequence[str] | None = None, *, bare: bool = False
+        self,
+        job: str,
+        cached: JobState | None = None,
+        changed: Sequence[str] | None = None,
+        begun: Begun | None = None,
+        *,
+        bare: bool = False,
     ) -> JobState | None:
         if bare:
             record = self.job(job)

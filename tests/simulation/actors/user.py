@@ -33,7 +33,8 @@ from unstuck.coordinator.errors import NewerJob, NoSuchGroup, NoSuchJob, Refused
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.spec.problems import SpecError
-from unstuck.coordinator.store.jobs import Store, Submission
+from unstuck.coordinator.store.answers import Submission
+from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.views.jobs import Queries
 from unstuck.tasks.settings import Settings
 

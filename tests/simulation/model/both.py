@@ -18,7 +18,8 @@ from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import Begun, Store, Submission
+from unstuck.coordinator.store.answers import Begun, Submission
+from unstuck.coordinator.store.jobs import Store
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome

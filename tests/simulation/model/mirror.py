@@ -21,16 +21,8 @@ from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import (
-    NO_OFFERS,
-    REPORT_GROUP,
-    Begun,
-    CommitAnswer,
-    EndAnswer,
-    NotEnded,
-    Store,
-    Submission,
-)
+from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer, NotEnded, Submission
+from unstuck.coordinator.store.jobs import NO_OFFERS, REPORT_GROUP, Store
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import FinishAnswer, Lease, RenewAnswer
 from unstuck.tasks.protocol.report import Outcome

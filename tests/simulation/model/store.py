@@ -18,17 +18,8 @@ from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, R
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.jobs import (
-    HALTED_LOOK,
-    NO_OFFERS,
-    BeginAnswer,
-    Begun,
-    CommitAnswer,
-    EndAnswer,
-    KeyTaken,
-    NotEnded,
-    idle_runner,
-)
+from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
+from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS, idle_runner
 from unstuck.tasks.protocol.lease import FinishAnswer, RenewAnswer
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome

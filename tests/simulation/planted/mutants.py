@@ -18,7 +18,7 @@ from unstuck.coordinator.publishing.publisher import Publisher
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.reconciler import Pass
 from unstuck.coordinator.reconcile.sweep import Sweep
-from unstuck.coordinator.store.jobs import Begun
+from unstuck.coordinator.store.answers import Begun
 
 
 def line(function: object, old: str, new: str) -> partial[Patches]:

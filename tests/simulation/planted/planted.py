@@ -31,7 +31,7 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.reconciler import Pass
-from unstuck.coordinator.store.jobs import BeginAnswer, Begun, CommitAnswer
+from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer
 from unstuck.coordinator.store.reports import Entry
 from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.report import Outcome
