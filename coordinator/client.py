@@ -39,9 +39,10 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.pools import Pools
 from unstuck.coordinator.views.fleet import FleetView, fleet_of
 from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
-from unstuck.coordinator.views.queues import all_at_work, left_lying
+from unstuck.coordinator.views.queues import all_at_work, full_pools, left_lying
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
@@ -93,6 +94,7 @@ class Client:
         self._redis = redis_client or connect(self.settings.redis_url)
         self._store = Store.of(self.settings, self._redis)
         self.queries = Queries(self._redis, Keys(self.settings.prefix))
+        self.pools = Pools(self._redis, Keys(self.settings.prefix))
         self.dead_letters = DeadLetters(self._redis, Keys(self.settings.prefix))
         self._applier = CommandApplier(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
 
@@ -217,6 +219,7 @@ class Client:
             retry_of=retried.id if retried is not None else "",
             adopts=adopts,
             reruns=reruns,
+            priority=job_spec.priority,
         )
         plans = compiled.plan.group_plans(warehouse, warehouse_id, reruns, adopts)
         submission = Submission(job, plans, compiled.plan.params, compiled.fingerprint)
@@ -245,7 +248,7 @@ class Client:
         if not why:
             return view_of(state, now, due)
         env, idle = self._environment(now), self.queries.idle(now)
-        return view_of(state, now, due, explain(state, env, due, members, {}, idle))
+        return view_of(state, now, due, explain(state, env, due, members, {}, idle, pools=full_pools(self.pools.all())))
 
     def explain(self, job: str) -> list[Explanation]:
         """What the job, and each of its groups that is not done, waits for; the job comes first.
@@ -256,7 +259,8 @@ class Client:
         took, idle = self.queries.took(state), self.queries.idle(now)
         fleet = self.fleet(wanted=False)
         lying, busy = left_lying(fleet, self.settings.stalled_after), all_at_work(fleet)
-        return explain(state, self._environment(now), due, SHOWN, took, idle, lying, busy)
+        pools = full_pools(self.pools.all())
+        return explain(state, self._environment(now), due, SHOWN, took, idle, lying, busy, pools)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""

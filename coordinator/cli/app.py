@@ -18,6 +18,7 @@ from unstuck.coordinator.cli.ops.demo import demo
 from unstuck.coordinator.cli.ops.doctor import doctor
 from unstuck.coordinator.cli.ops.fleet import fleet
 from unstuck.coordinator.cli.ops.local import up
+from unstuck.coordinator.cli.ops.pools import pool
 from unstuck.coordinator.cli.submit import submit, validate
 from unstuck.coordinator.cli.watch import events, watch
 
@@ -88,4 +89,5 @@ def _unstuck(
 
 for panel, word, command, example in COMMANDS:
     app.command(word, rich_help_panel=panel, epilog=f"Example: {escape(example)}")(command)
+app.add_typer(pool, name="pool", rich_help_panel=OPERATE, epilog="Example: unstuck pool set jdbc 4")
 app.add_typer(dead, name="dead", rich_help_panel=OPERATE, epilog="Example: unstuck dead list")

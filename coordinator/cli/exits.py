@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     FINE = 0
     NOT_WELL = 1  # the awaited job did not finish well, or the fleet did not start
     USAGE = 2  # bad usage, spec or settings
-    NO_SUCH_JOB = 3  # or no such dead letter
+    NO_SUCH_JOB = 3  # or no such dead letter, or pool
     REFUSED = 4  # the state of the job does not allow it
     UNREACHABLE = 5  # Redis cannot be reached, or refuses us
     BUG = 70

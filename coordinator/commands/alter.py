@@ -1,7 +1,8 @@
 """The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none (pure).
 
-Policy (timeouts, retries, limits, queues) may change while a job runs; code, parameters and Spark conf only while it is
-PAUSED or RETRYING; its shape never. Groups that have succeeded, and attempts that run well, keep what they began with.
+Policy (timeouts, retries, limits, priority, queues, pools) may change while a job runs; code, parameters and Spark conf
+only while it is PAUSED or RETRYING; its shape never. Groups that have succeeded, and attempts that run well, keep what
+they began with.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from unstuck.tasks.protocol.token import split_member
 _GROUP = r"(groups\.[^.]+|defaults)\."
 _STEP = r"groups\.[^.]+\.steps"
 _POLICY = re.compile(
-    rf"max_parallel|on_failure|timeout|{_GROUP}(retry(\..+)?|timeout|queue_timeout|worker_losses|queue)|{_STEP}\.\d+\.timeout"
+    rf"max_parallel|priority|on_failure|timeout|{_STEP}\.\d+\.timeout|"
+    rf"{_GROUP}(retry(\..+)?|timeout|queue_timeout|worker_losses|queue|pool)"
 )
-_QUEUE = re.compile(rf"{_GROUP}queue")
+_QUEUE = re.compile(rf"{_GROUP}(queue|pool)")
 _CODE = re.compile(rf"params(\..+)?|{_GROUP}conf(\..+)?|groups\.[^.]+\.(params(\..+)?|when)|{_STEP}(\..+)?")
 _SHAPE = re.compile(r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark)(\..+)?")
 _DURATION = re.compile(r"(.+\.)?(timeout|queue_timeout|backoff|max_backoff)")
@@ -64,7 +66,8 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     if refused := _refusal(state, changes):
         return Commanded(Answer.REFUSED, job, f"{where}: {refused}. Nothing was changed.")
     alteration = Alteration(at, by, reason, changes)
-    altered = replace(job, revision=job.revision + 1, alterations=(*job.alterations, alteration))
+    alterations = (*job.alterations, alteration)
+    altered = replace(job, revision=job.revision + 1, alterations=alterations, priority=spec.priority)
     compiled = compile_to_store(spec, altered)
     plan, texts = compiled.plan, {**job.texts, **compiled.texts}
     altered = replace(altered, spec=compiled.spec, texts=texts)
@@ -99,7 +102,8 @@ def _refusal(state: JobState, changes: tuple[Change, ...]) -> str:
         elif state.job.status not in (Status.PAUSED, Status.RETRYING):
             return (
                 f"{change.path} (code, parameters and conf) can change only while a job is PAUSED or RETRYING; "
-                f"`unstuck pause {state.job.id}` first, or change policy only (timeouts, retries, max_parallel, queues)"
+                f"`unstuck pause {state.job.id}` first, or change policy only (timeouts, retries, max_parallel, "
+                "priority, queues, pools)"
             )
     return ""
 
@@ -109,7 +113,7 @@ def _of_the_shape(path: str) -> str:
 
 
 def _queued_on(state: JobState, path: str) -> str:
-    """A group whose queue ``path`` changes and that has an attempt on offer or running; empty if there is none."""
+    """A group whose queue or pool ``path`` changes while it has an attempt; empty if there is none."""
     _, name, *_ = f"{path}.".split(".")
     for group_id in state.active:
         group = split_member(group_id)[0]

@@ -27,10 +27,10 @@ def queue_ready(draft: Draft) -> None:
     ]
     returned = [g for g in state.by_state[S.WAITING] if split_member(g)[0] in state.frozen]
     for group_id in [group_id for _, group_id in sorted(retries)] + returned:
-        if room.for_(draft.planned(group_id).spec.queue_name) and not draft.decision.full:
+        if room.for_(draft.planned(group_id).spec.lane) and not draft.decision.full:
             room.take(mint(draft, group_id))
-    for queue, names in draft.ready.items():
-        while names and room.for_(queue) and not draft.decision.full:
+    for lane, names in draft.ready.items():
+        while names and room.for_(lane) and not draft.decision.full:
             name = next(iter(names))
             ordinal = state.census[name].total()
             if not state.ended_whole(name) and ordinal < (draft.plan.member_count(name, state.collected) or 0):
@@ -42,29 +42,29 @@ def queue_ready(draft: Draft) -> None:
 
 
 class Room:
-    """How many more attempts may be on offer: ``max_parallel`` for the job, the dispatch window for each queue."""
+    """How many more attempts may be on offer: ``max_parallel`` for the job, the dispatch window for each lane."""
 
     def __init__(self, draft: Draft) -> None:
         limit = draft.plan.max_parallel
         self._env = draft.env
         self._parallel = math.inf if limit is None else limit - len(draft.state.active)
-        self._queued = Counter(draft.planned(group_id).spec.queue_name for group_id in draft.state.by_state[S.QUEUED])
+        self._queued = Counter(draft.planned(group_id).spec.lane for group_id in draft.state.by_state[S.QUEUED])
 
     @property
     def in_parallel(self) -> bool:
         """``max_parallel`` leaves room."""
         return self._parallel > 0
 
-    def for_(self, queue: str) -> bool:
-        return self._parallel > 0 and self._queued[queue] < self._env.window(queue)
+    def for_(self, lane: str) -> bool:
+        return self._parallel > 0 and self._queued[lane] < self._env.window(lane)
 
-    def take(self, queue: str) -> None:
-        self._queued[queue] += 1
+    def take(self, lane: str) -> None:
+        self._queued[lane] += 1
         self._parallel -= 1
 
 
 def mint(draft: Draft, group_id: str) -> str:
-    """WAITING or BACKOFF → QUEUED: a new epoch, and inputs frozen the first time. Returns the queue."""
+    """WAITING or BACKOFF → QUEUED: a new epoch, and inputs frozen the first time. Returns the lane."""
     record = draft.state.record(group_id)
     name, ordinal = split_member(group_id)
     planned = draft.plan.groups[name]
@@ -80,8 +80,8 @@ def mint(draft: Draft, group_id: str) -> str:
         started_at=0.0,
     )
     draft.move(group_id, queued, queue=planned.spec.queue_name)
-    draft.offer(group_id, Attempt(epoch=epoch, nonce=draft.env.nonce))
-    return planned.spec.queue_name
+    draft.offer(group_id, Attempt(epoch=epoch, nonce=draft.env.nonce, pool=planned.spec.pool or ""))
+    return planned.spec.lane
 
 
 def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
@@ -117,5 +117,4 @@ def offer_again(draft: Draft, *, at_once: bool = False) -> None:
     for group_id in sorted(draft.unclaimed(), key=lambda group_id: (state.groups[group_id].since, group_id)):
         record = state.groups[group_id]
         if at_once or offer_again_at(record, draft.env) <= draft.env.now:
-            queue = draft.planned(group_id).spec.queue_name
-            draft.decision.offers[record.offer(draft.job.id, group_id)] = queue
+            draft.decision.offers[record.offer(draft.job.id, group_id)] = draft.planned(group_id).spec.lane

@@ -75,7 +75,7 @@ class Draft:
         self.decision.offered[group_id] = attempt
         self.decision.dropped.pop(group_id, None)
         offer = Offer(self.job.id, group_id, attempt.epoch, attempt.nonce)
-        self.decision.offers[offer] = self.planned(group_id).spec.queue_name
+        self.decision.offers[offer] = self.planned(group_id).spec.lane
 
     def end_attempt(self, group_id: str, state: GroupState, reason: Reason, **event: Any) -> None:
         """Move the group without waiting for its runner, which is stale from this commit on."""
@@ -100,7 +100,7 @@ class Draft:
         if attempt is not None and not attempt.claimant:
             offer = Offer(self.job.id, group_id, attempt.epoch, attempt.nonce)
             self.decision.offers.pop(offer, None)
-            self.decision.withdrawn[offer] = self.planned(group_id).spec.queue_name
+            self.decision.withdrawn[offer] = self.planned(group_id).spec.lane
 
     def forget(self, group_id: str) -> None:
         """Delete the record of a group, as if it had never been queued. The state keeps it until the next load."""

@@ -66,7 +66,7 @@ def judge_joins(draft: Draft) -> None:
     """Judge every group whose needs have changed, and those after it, until nothing moves."""
     while draft.touched and not draft.decision.full:
         name = draft.touched.popleft()
-        ready = draft.ready.get(draft.plan.groups[name].spec.queue_name, ())
+        ready = draft.ready.get(draft.plan.groups[name].spec.lane, ())
         if name not in ready and draft.waiting_members(name) > 0:
             judge_one(draft, name)
     draft.decision.more |= bool(draft.touched)
@@ -95,7 +95,7 @@ def judge_one(draft: Draft, name: str) -> None:
         reason = Reason("EMPTY_FORK", "the fork has no values, so there is nothing to run")
         draft.move(name, GroupRecord(state=S.SKIPPED, reason=reason))
     else:
-        draft.ready.setdefault(spec.queue_name, {})[name] = None
+        draft.ready.setdefault(spec.lane, {})[name] = None
 
 
 def condition_holds(draft: Draft, name: str) -> bool:

@@ -114,10 +114,11 @@ class JobFacts:
         took: Mapping[str, float],
         lying: Mapping[str, str],
         busy: Mapping[str, str],
+        pools: Mapping[str, str],
     ) -> None:
-        """``took``: seconds that groups took when they last succeeded. ``lying``, ``busy``: see `explain`."""
+        """``took``: seconds that groups took when they last succeeded. The last three: see `explain`."""
         self.state, self.env, self.due = state, env, due
-        self.took, self.lying, self.busy = took, lying, busy
+        self.took, self.lying, self.busy, self.pools = took, lying, busy, pools
         draft = Draft(state, env)
         self.room = Room(draft)
         job = state.job

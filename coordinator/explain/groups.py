@@ -20,6 +20,7 @@ from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.condition import quoted
 from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.lanes import pool_of, queue_of
 
 S = GroupState
 LONG = 4.0  # times what a group took when it last succeeded: from then on its line says so
@@ -85,12 +86,13 @@ def _waiting_for_needs(facts: JobFacts, name: str, planned: PlannedGroup, many: 
 
 def _waiting_for_room(facts: JobFacts, name: str, planned: PlannedGroup, many: str, since: float) -> Explanation:
     job, queue, helps = facts.state.job, planned.spec.queue_name, facts.help
+    lane = planned.spec.lane
     ends = Event(what=A_PERSON) if held(job) else facts.ends("never by itself: it goes when it has room")
     if held(job):
         text = f"it may go, but {'pause was asked for' if job.intent is Intent.PAUSE else 'the job is halted'}"
         following = Event(what="it is queued when the job is resumed")
-    elif not facts.room.for_(queue):
-        text = f"it may go; {_no_room(facts, queue)}"
+    elif not facts.room.for_(lane):
+        text = f"it may go; {_no_room(facts, lane)}"
         following = Event(what="it is queued as soon as one of them ends or is claimed", at=facts.look_at)
         if facts.room.in_parallel and not facts.env.slots.get(queue):
             helps = (_worker(queue), *helps)
@@ -102,10 +104,12 @@ def _waiting_for_room(facts: JobFacts, name: str, planned: PlannedGroup, many: s
     )
 
 
-def _no_room(facts: JobFacts, queue: str) -> str:
+def _no_room(facts: JobFacts, lane: str) -> str:
     if not facts.room.in_parallel:
         return f"max_parallel: {facts.state.plan.max_parallel} are running"
-    return f"{facts.env.window(queue)} of its groups stand ready on queue {queue} already"
+    if (pool := pool_of(lane)) in facts.pools:
+        return f"{facts.env.window(lane)} of its groups wait for {facts.pools[pool]} already"
+    return f"{facts.env.window(lane)} of its groups stand ready on queue {queue_of(lane)} already"
 
 
 def _worker(queue: str) -> str:
@@ -154,7 +158,7 @@ def _begun(facts: JobFacts, group_id: str, planned: PlannedGroup) -> Explanation
 
 def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
     """A group in BACKOFF waits for a time; but while it is held, or has no room, it waits for no time."""
-    job, attempt, queue = facts.state.job, f"attempt {record.epoch + 1}", planned.spec.queue_name
+    job, attempt, lane = facts.state.job, f"attempt {record.epoch + 1}", planned.spec.lane
     code, what = (record.reason.code, record.reason.text) if record.reason else ("", "it is to be tried again")
     timed = False
     if held(job):
@@ -166,11 +170,11 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     else:
         short = f"{code}: {what}" if code else ""
         at = retry_at(record, planned.retry, facts.env)
-        timed = at > facts.env.now or facts.room.for_(queue)
+        timed = at > facts.env.now or facts.room.for_(lane)
         following = Event(what=attempt if timed else f"{attempt}, if there is room", at=facts.ahead(at))
         if not timed:
-            short = f"its time has come; {_no_room(facts, queue)}: {short or what}"
-            what = f"{what}; its time has come; {_no_room(facts, queue)}"
+            short = f"its time has come; {_no_room(facts, lane)}: {short or what}"
+            what = f"{what}; its time has come; {_no_room(facts, lane)}"
         own = f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost in a row"
         ends = facts.ends(own)
     return Explanation(
@@ -202,7 +206,9 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
         if slots:
             listen = "runners listen" if slots > 1 else "runner listens"
             what = f"queue {queue}: {slots} {listen}, and none has taken it yet"
-            if queue in facts.lying:
+            if planned.spec.pool and planned.spec.pool in facts.pools:
+                what, helps = f"waits for {facts.pools[planned.spec.pool]}", ("unstuck pool list", *helps)
+            elif queue in facts.lying:
                 what, helps = f"{what}; messages lie on {facts.lying[queue]}", ("unstuck doctor", *helps)
             elif queue in facts.busy:
                 what, helps = f"{what}; {facts.busy[queue]}", ("unstuck fleet", *helps)

@@ -45,6 +45,7 @@ def explain(
     idle: Idle = AT_WORK,
     lying: Mapping[str, str] | None = None,
     busy: Mapping[str, str] | None = None,
+    pools: Mapping[str, str] | None = None,
 ) -> list[Explanation]:
     """The job first, then every group that is not done or that its condition skipped, in the order of the spec.
 
@@ -55,13 +56,14 @@ def explain(
         idle: for how long no coordinator has looked at any job; see `Queries.idle`.
         lying: queues on which messages lie before idle runners, with the words for it; see `left_lying`.
         busy: queues whose runners are all at work, with the words for it; see `all_at_work`.
+        pools: pools without a free slot, with the words for it; see `full_pools`.
     """
     if state.damage and not state.job.terminal:
         return [_damaged(state, env, due)]
     job = _job(state, env, due)
     if state.job.terminal:
         return [job]
-    facts = JobFacts(state, env, due, took or {}, lying or {}, busy or {})
+    facts = JobFacts(state, env, due, took or {}, lying or {}, busy or {}, pools or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(explain_group(facts, name, planned, members))

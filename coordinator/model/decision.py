@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.tasks.protocol.group import Scalar
+from unstuck.tasks.protocol.lanes import queue_of
 from unstuck.tasks.protocol.token import Offer
 
 MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
@@ -56,9 +57,9 @@ class Environment:
     cancel_deadline: float = 60.0
     published: PublishResult | None = None
 
-    def window(self, queue: str) -> int:
-        """How many offers of one job may stand on one queue."""
-        return self.dispatch_window or max(64, 4 * self.slots.get(queue, 0))
+    def window(self, lane: str) -> int:
+        """How many offers of one job may stand in one lane."""
+        return self.dispatch_window or max(64, 4 * self.slots.get(queue_of(lane), 0))
 
 
 @dataclass(slots=True)
@@ -78,8 +79,8 @@ class Decision:
     orders: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # group → epoch, nonce, CANCEL or DRAIN
     events: list[dict[str, Any]] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
-    offers: dict[Offer, str] = field(default_factory=dict)  # that stand from now on, or again → queue
-    withdrawn: dict[Offer, str] = field(default_factory=dict)  # that stand no longer → queue
+    offers: dict[Offer, str] = field(default_factory=dict)  # that stand from now on, or again → lane
+    withdrawn: dict[Offer, str] = field(default_factory=dict)  # that stand no longer → lane
     publish: bool = False
     abort: Reason | None = None  # make sure that the package is never published, and say why
     new_try: bool = False  # publish or abort is a new try, and not one that goes on

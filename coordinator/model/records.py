@@ -120,6 +120,7 @@ class Attempt:
     lease: float = 0.0
     progress: str = ""
     revision: int = 0  # how often the job had been altered when it was claimed
+    pool: str = ""  # of which it takes a slot
     order: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
     outcome: Annotated[Outcome | None, BeforeValidator(_outcome)] = None
     outcome_at: float = 0.0
@@ -148,7 +149,7 @@ class Attempt:
 
     def to_json(self) -> str:
         """An attempt as a commit creates it: offered, not claimed."""
-        return _compact({"epoch": self.epoch, "nonce": self.nonce})
+        return _compact({"epoch": self.epoch, "nonce": self.nonce, **({"pool": self.pool} if self.pool else {})})
 
 
 _ATTEMPT: TypeAdapter[Attempt] = TypeAdapter(Attempt)
@@ -262,6 +263,7 @@ class JobRecord:
     timed_out: Reason | None = None
     key: str = ""
     retry_of: str = ""
+    priority: str = "normal"  # as in ``spec``: the scripts read it here
     schema: int = JOB_SCHEMA
     texts: Mapping[str, str] = field(default_factory=dict)
 

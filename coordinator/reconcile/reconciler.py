@@ -92,10 +92,10 @@ class Reconciler:
             self._listening = (now, listening)
         return listening
 
-    def wake(self, now: float, queues: Collection[str]) -> None:
-        """Wake as many idle runners as offers stand ready on ``queues``."""
+    def wake(self, now: float, lanes: Collection[str]) -> None:
+        """Wake as many idle runners as offers stand ready in ``lanes``."""
         try:
-            if wake_ups := self.store.wake_ups(queues, self.listening(now), now):
+            if wake_ups := self.store.wake_ups(lanes, self.listening(now), now):
                 self._ring(wake_ups)
         except Exception as error:  # noqa: BLE001 - of any transport; the sweep looks again
             log.warning("no wake-up could be sent; the next sweep sends it: %s: %s", type(error).__name__, error)
@@ -124,9 +124,9 @@ class Reconciler:
         return result
 
     def _dispatch(self, one: Pass) -> None:
-        if one.offered_on:
+        if one.offered_in:
             reach(Point.BEFORE_RING, one.job)
-            self.wake(one.now, one.offered_on)
+            self.wake(one.now, one.offered_in)
             reach(Point.AFTER_RING, one.job)
 
 
@@ -136,7 +136,7 @@ class Pass:
     Attributes:
         groups: the groups to look at in the next round; None for all.
         reports, published: not decided upon yet.
-        offered_on, publish: queues with new offers, and what is to be published, after the lock is released.
+        offered_in, publish: lanes with new offers, and what is to be published, after the lock is released.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Pass:
         self._sweep_every = reconciler.settings.sweep_every
         self._owner = reconciler.ids()
         self.job, self.groups, self.reports, self.published = job, groups, reports, published
-        self.offered_on: set[str] = set()
+        self.offered_in: set[str] = set()
         self.publish: tuple[JobState, Reason | None, bool] | None = None
         self._more = False  # the last round left more to decide
         self._time_was_renewed = False
@@ -287,7 +287,7 @@ class Pass:
     def _committed(self, state: JobState, decision: Decision) -> None:
         self._reconciler.errors.pop(self.job, None)
         self._more = decision.more
-        self.offered_on.update(decision.offers.values())
+        self.offered_in.update(decision.offers.values())
         if decision.publish or decision.abort is not None:
             self.publish = state, decision.abort, decision.new_try
         elif not state.job.terminal and not decision.reload:

@@ -54,7 +54,7 @@ class Sweep:
                 "this is the first sweep on this Redis" if first else outage,
                 self._settings.lease_ttl,
             )
-        self._reconciler.wake(now, self._store.ready_queues())
+        self._wake(now)
         decided = 0
         ticked = self._clock()
         met: set[str] = set()
@@ -67,7 +67,7 @@ class Sweep:
                 if self._clock() - ticked >= self._settings.sweep_every:
                     # A long sweep is no outage: without this, each would begin with a grace, and no lease ever lapse.
                     at, _ = self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
-                    self._reconciler.wake(at, self._store.ready_queues())
+                    self._wake(at)
                     ticked = self._clock()
                 result = self._reconcile(job)
                 after_each()
@@ -80,6 +80,10 @@ class Sweep:
             self._collector.start(now)
         self.ended_at = self._clock()
         return decided
+
+    def _wake(self, now: float) -> None:
+        self._store.free_slots()
+        self._reconciler.wake(now, self._store.lanes())
 
     def _reconcile(self, job: str) -> PassResult | None:
         """Decide one job. An error concerns that job alone: the jobs that are due behind it are decided."""

@@ -28,6 +28,7 @@ from unstuck.tasks.protocol.group import (
     JoinRule,
     Listed,
     ParamName,
+    PoolName,
     QueueName,
     RetryPolicy,
     Step,
@@ -51,6 +52,7 @@ class Defaults(Strict):
         default=None, ge=1, le=1000, strict=True, description="For groups without worker_losses of their own."
     )
     queue: QueueName | None = Field(default=None, description="For groups without a queue of their own.")
+    pool: PoolName | None = Field(default=None, description="For groups without a pool of their own.")
     conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of every group.")
 
 
@@ -62,6 +64,10 @@ class JobSpec(Strict):
     defaults: Defaults = Field(default=Defaults(), description="What holds for every group that says nothing itself.")
     max_parallel: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, strict=True, description="Attempts that may run at once; left out: no bound."
+    )
+    priority: Literal["high", "normal", "low"] = Field(
+        default="normal",
+        description="Share of busy runners: high gets four turns for one of normal, normal four for one of low.",
     )
     timeout: Timeout | None = Field(
         default=None,

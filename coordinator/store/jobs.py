@@ -33,6 +33,7 @@ from unstuck.coordinator.store.answers import (
 from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lanes import members_of, pool_of, queue_of
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.token import Offer
@@ -40,6 +41,7 @@ from unstuck.tasks.settings import Settings
 
 REPORT_GROUP = "coordinators"
 NO_OFFERS: Mapping[Offer, str] = MappingProxyType({})
+SLOTS_LOOKED_AT = 500  # in one call
 HALTED_LOOK = 60.0  # seconds between looks at a job that waits for a person
 
 
@@ -63,7 +65,8 @@ class Store:
         self._lease_ttl = lease_ttl
         self._retention = retention
         self._released_after = released_after
-        names = ("lock_job", "unlock_job", "commit", "settle_unchanged", "submit", "note_sweep", "command")
+        of_passes = ("lock_job", "unlock_job", "commit", "settle_unchanged")
+        names = (*of_passes, "submit", "command", "note_sweep", "free_slots")
         self._scripts = {name: Script(client, keys, __package__, name) for name in names}
 
     @classmethod
@@ -133,12 +136,12 @@ class Store:
             known = cast(dict[str, str], self._redis.hgetall(keys.job))
             return bare_state(job, known) if known else None
         if cached is not None:
-            if begun is None or begun.attempts is None or changed is None:
-                commit, attempts = self._glance(job, list(cached.active if changed is None else changed))
+            if begun is not None and begun.attempts is not None and changed is not None:
+                commit, read = begun.commit, dict(begun.attempts)
             else:
-                commit, attempts = begun.commit, begun.attempts
+                commit, read = self._glance(job, list(cached.active if changed is None else changed))
             if commit == cached.job.commit:
-                for name, text in attempts.items():
+                for name, text in read.items():
                     if text is None:
                         cached.attempts.pop(name, None)
                     else:
@@ -190,7 +193,7 @@ class Store:
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
             "due": _stamp(decision.due),
             "due_seen": due_seen,
-            "withdrawn": [[queue, str(offer)] for offer, queue in decision.withdrawn.items()],
+            "withdrawn": [[lane, str(offer)] for offer, lane in decision.withdrawn.items()],
             **self._offers(decision.offers, [*decision.offers.values(), *decision.withdrawn.values()]),
             **acks.to_dict(),
             "summary": summary,
@@ -271,16 +274,21 @@ class Store:
     ) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next.
 
-        ``offers``, each with its queue, are added where they are lost.
+        ``offers``, each with its lane, are added where they are lost.
         """
         offered = self._offers(offers, offers.values())
         change = {"due": _stamp(due), "due_seen": due_seen, **offered, **acks.to_dict()}
         self._scripts["settle_unchanged"](job, change=json.dumps(change), consumer_group=REPORT_GROUP)
 
-    def _offers(self, offers: Mapping[Offer, str], queues: Iterable[str]) -> dict[str, Any]:
+    def _offers(self, offers: Mapping[Offer, str], lanes: Iterable[str]) -> dict[str, Any]:
         """What ``add_offers`` of the scripts wants to know."""
-        places = {queue: {"ready": self._keys.ready(queue), "bell": self._keys.bell(queue)} for queue in set(queues)}
-        return {"offers": [[queue, str(offer)] for offer, queue in offers.items()], "queues": places}
+        places = {lane: self._place(lane) for lane in set(lanes)}
+        return {"offers": [[lane, str(offer)] for offer, lane in offers.items()], "lanes": places}
+
+    def _place(self, lane: str) -> dict[str, str]:
+        queue = queue_of(lane)
+        ready, bell = self._keys.ready(lane), self._keys.bell(queue)
+        return {"queue": queue, "pool": pool_of(lane), "ready": ready, "bell": bell}
 
     # ---- the sweep -----------------------------------------------------------------------------------
 
@@ -371,32 +379,52 @@ class Store:
                 found.setdefault(queue, []).append(one)
         return found
 
-    def ready_queues(self) -> set[str]:
-        """Queues on which offers stand, or once stood."""
-        return cast(set[str], self._redis.smembers(self._keys.ready_queues))
+    def lanes(self) -> set[str]:
+        """Lanes in which offers stand, or once stood."""
+        return cast(set[str], self._redis.smembers(self._keys.lanes))
+
+    def free_slots(self) -> int:
+        """Take the slots of their pools from attempts that hold none any more. Returns how many."""
+        any_job, start, freed = self._keys.of("\0"), 0, 0
+        free = self._scripts["free_slots"]
+        while True:
+            looked, found = free(start=start, count=SLOTS_LOOKED_AT, job_key=any_job.job, attempts_key=any_job.attempts)
+            freed += found
+            start += looked - found
+            if looked < SLOTS_LOOKED_AT:
+                return int(freed)
 
     def wake_ups(
-        self, queues: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
+        self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
     ) -> dict[str, int]:
-        """How many wake-ups to send to each queue: one for each offer, but none beyond the runners that are idle.
+        """How many wake-ups to send to each queue: one for each offer that may be taken, none beyond the idle runners.
 
         Wake-ups that nobody has consumed yet count. A queue without listeners holds one, for the first listener.
         """
-        names = sorted(queues)
-        there = {queue: listening.get(queue, ()) for queue in names}
-        runners = list({one.id: None for queue in names for one in there[queue]})
+        names, keys = sorted(lanes), self._keys
+        queues, pools = sorted({*map(queue_of, names)}), sorted({*map(pool_of, names)} - {""})
+        runners = list({one.id: None for queue in queues for one in listening.get(queue, ())})
         pipe = self._redis.pipeline(transaction=False)
-        for queue in names:
-            pipe.zcard(self._keys.ready(queue))
-            pipe.llen(self._keys.queue(queue))
+        for lane in names:
+            pipe.zcard(keys.ready(lane))
+        for queue in queues:
+            pipe.llen(keys.queue(queue))
+        for pool in pools:
+            pipe.hget(keys.pools, pool)
+            pipe.zlexcount(keys.held, *members_of(pool))
         if runners:
-            pipe.hmget(self._keys.awake, runners)
-        answers = pipe.execute()
-        said = dict(zip(runners, answers[-1] if runners else (), strict=True))
+            pipe.hmget(keys.awake, runners)
+        answers = iter(pipe.execute())
+        ready = {lane: next(answers) for lane in names}
+        waiting = {queue: next(answers) for queue in queues}
+        room = {pool: int(next(answers) or 1) - next(answers) for pool in pools}
+        said = dict(zip(runners, next(answers) if runners else (), strict=True))
         wanted = {}
-        for queue, ready, waiting in zip(names, answers[0::2], answers[1::2], strict=False):
-            idle = sum(idle_runner(one, float(said[one.id] or 0), now) for one in there[queue]) if there[queue] else 1
-            wanted[queue] = min(ready, idle) - waiting
+        for queue in queues:
+            there = listening.get(queue, ())
+            idle = sum(idle_runner(one, float(said[one.id] or 0), now) for one in there) if there else 1
+            free = (min(ready[lane], room.get(pool_of(lane), ready[lane])) for lane in names if queue_of(lane) == queue)
+            wanted[queue] = min(sum(free), idle) - waiting[queue]
         return {queue: count for queue, count in wanted.items() if count > 0}
 
 

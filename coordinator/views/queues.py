@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from unstuck.coordinator.store.pools import PoolView
 from unstuck.coordinator.views.fleet import FleetView
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
@@ -56,6 +59,22 @@ def all_at_work(view: FleetView) -> dict[str, str]:
         seconds = max(0.0, view.at - (first.since or view.at))
         sentences[queue] = f"{who} for {format_duration(seconds)} on {first.group} of job {first.job}"
     return sentences
+
+
+def full_pools(pools: Iterable[PoolView]) -> dict[str, str]:
+    """Pools without a free slot: pool → what is waited for, in words."""
+    return {
+        one.name: f"a slot of pool {one.name}, {_use_of(one)}; `unstuck pool set {one.name} N` changes its size"
+        for one in pools
+        if one.used >= one.slots
+    }
+
+
+def _use_of(pool: PoolView) -> str:
+    if not pool.slots:
+        return "which has none"
+    taken = "whose one slot is in use" if pool.slots == 1 else f"whose {pool.slots:,} slots are all in use"
+    return f"{taken}, by {some(list(pool.holders))}"
 
 
 def some(names: list[str]) -> str:

@@ -24,12 +24,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from unstuck.tasks.duration import Seconds, Timeout
+from unstuck.tasks.protocol.lanes import lane_of
 
 # Names become keys, folders, views and Celery ids, so they are checked once, here.
 GroupName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
 DatasetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 ParamName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 QueueName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+PoolName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
 
 
@@ -199,6 +201,9 @@ class GroupSpec(Strict):
     queue: QueueName | None = Field(
         default=None, description="The Celery queue; left out: spark, or light with spark: false."
     )
+    pool: PoolName | None = Field(
+        default=None, description="The pool of which each attempt takes a slot, as `unstuck pool` sets; left out: none."
+    )
     spark: StrictBool = Field(default=True, description="False: the steps are plain Python and start no JVM.")
     conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of this group.")
     params: dict[ParamName, Any] = Field(
@@ -263,6 +268,11 @@ class GroupSpec(Strict):
     @property
     def queue_name(self) -> str:
         return self.queue or ("spark" if self.spark else "light")
+
+    @property
+    def lane(self) -> str:
+        """Where its offers stand: its queue, or its queue and its pool."""
+        return lane_of(self.queue_name, self.pool)
 
 
 class Collect(Strict):

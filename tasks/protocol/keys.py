@@ -49,7 +49,9 @@ class Keys:
         self.broker = f"{prefix}:celery:"
         self.turn = f"{prefix}:turn"  # hash: queue → the turn of the offer that was taken last
         self.awake = f"{prefix}:awake"  # hash: runner → when it last took offers; below 0: since when it sleeps
-        self.ready_queues = f"{prefix}:ready"  # set: queues on which offers stand, or once stood
+        self.lanes = f"{prefix}:ready"  # set: lanes (``queue`` or ``queue@pool``) in which offers stand, or once stood
+        self.pools = f"{prefix}:pools"  # hash: pool → its slots
+        self.held = f"{prefix}:held"  # zset: ``pool/offer`` of each attempt that holds a slot; all have the score 0
         self.beat = f"{prefix}:beat:"  # what RedBeat puts before every key of its own
 
     def of(self, job: str) -> JobKeys:
@@ -67,8 +69,8 @@ class Keys:
     def dead_letter(self, entry: str) -> str:
         return f"{self.prefix}:dead:{entry}"  # string: what became of a dead letter that was replayed or dropped
 
-    def ready(self, queue: str) -> str:
-        return f"{self.prefix}:ready:{queue}"  # zset: offer → its turn; the lowest is taken first
+    def ready(self, lane: str) -> str:
+        return f"{self.prefix}:ready:{lane}"  # zset: offer → its turn; the lowest is taken first
 
     def bell(self, queue: str) -> str:
         return f"{self.prefix}:bell:{queue}"  # list: one entry for each awake runner that is to look once more

@@ -119,7 +119,7 @@ class Lease:
         *,
         leaves: bool = False,
     ) -> Claim | None:
-        """Claim the offer whose turn is next, on the first of ``queues`` on which one stands; None if none does.
+        """Claim the offer whose turn is next, on the first of ``queues`` on which one may be taken; None if none may.
 
         Args:
             claimant, event: made before the first try and reused in retries.
@@ -132,7 +132,8 @@ class Lease:
         self._takes += claimant != self._claimant
         self._claimant = claimant
         taking = {
-            "queues": [{"name": queue, "ready": self._keys.ready(queue)} for queue in queues],
+            "queues": list(queues),
+            "ready": self._keys.ready(""),
             "runner": self._caller,
             "worker": worker,
             "claimant": claimant,

@@ -306,7 +306,7 @@ def test_offers_deleted_with_every_key_of_the_broker_are_put_back(
     ready = KEYS.ready("light")
     wait_until(lambda: store.zcard(ready) == len(lost), 30, "the offers to stand ready")
     offers = store.zrange(ready, 0, -1)
-    store.delete(ready, KEYS.ready_queues, *store.scan_iter(KEYS.queue("*"), count=1000))
+    store.delete(ready, KEYS.lanes, *store.scan_iter(KEYS.queue("*"), count=1000))
     assert store.llen(KEYS.queue("light")) == store.zcard(ready) == 0
     wait_until(lambda: store.zcard(ready) == len(lost), 30, "all offers to stand again")
     assert set(store.zrange(ready, 0, -1)) == set(offers)

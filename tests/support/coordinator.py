@@ -92,10 +92,8 @@ class Coordinator:
     def sent(self) -> list[Offer]:
         """All offers that stand ready, in the order in which they are taken."""
         found: list[tuple[float, str]] = []
-        for queue in self.store.ready_queues():
-            found += [
-                (turn, offer) for offer, turn in self.redis.zrange(self.keys.ready(queue), 0, -1, withscores=True)
-            ]
+        for lane in self.store.lanes():
+            found += [(turn, offer) for offer, turn in self.redis.zrange(self.keys.ready(lane), 0, -1, withscores=True)]
         return [Offer.parse(offer) for _, offer in sorted(found)]
 
     def note_runner(self, name: str, heard: float = 0.0, **fields: Any) -> None:
@@ -141,8 +139,8 @@ class Coordinator:
         return mine
 
     def _take_off(self, offer: Offer) -> None:
-        for queue in self.store.ready_queues():
-            self.redis.zrem(self.keys.ready(queue), str(offer))
+        for lane in self.store.lanes():
+            self.redis.zrem(self.keys.ready(lane), str(offer))
 
     def claim(self, offer: Offer, claimant: str = "runner1") -> Taken:
         """Take this very offer, which is put on a queue of its own for it."""

@@ -81,14 +81,19 @@ def make_offer(
 def stand(client: redis.Redis, offer: Offer, queue: str) -> None:
     """Put the offer into the ready set of its queue, as a commit does."""
     client.zadd(KEYS.ready(queue), {str(offer): float(client.hincrby(KEYS.turn, queue, 1))})
-    client.sadd(KEYS.ready_queues, queue)
+    client.sadd(KEYS.lanes, queue)
 
 
 def ring(client: redis.Redis, offer: Offer, queue: str) -> None:
     """Put the offer into the ready set of its queue, and send a wake-up through the server of ``client``."""
+    stand(client, offer, queue)
+    wake(client, queue)
+
+
+def wake(client: redis.Redis, queue: str) -> None:
+    """Send a wake-up through the server of ``client``."""
     from unstuck.tasks.transport.celery_app import app
 
-    stand(client, offer, queue)
     where = client.connection_pool.connection_kwargs
     with app.connection_for_write(f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}") as connection:
         app.send_task("unstuck.run", args=[queue], queue=queue, connection=connection)

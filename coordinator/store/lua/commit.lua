@@ -1,15 +1,15 @@
 -- commit: everything a decision changed, all or nothing. Compare-and-set on the uuid of the last commit.
 --
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
--- keys: plans submit_key staging_index staged turn turns ready_queues
+-- keys: plans submit_key staging_index staged turn turns lanes pools
 -- args: job change consumer_group channel
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
 --          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], orders: {}, events: [], due, due_seen,
---          offers, withdrawn, queues, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
+--          offers, withdrawn, lanes, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
 --          staged: {after, …}} (JSON)
--- offers, queues: as in `add_offers`; withdrawn: [[queue, offer]], which stand no longer
+-- offers, lanes: as in `add_offers`; withdrawn: [[lane, offer]], which stand no longer
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
 -- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has wake-ups to send.
@@ -52,8 +52,9 @@ for group, order in pairs(change.orders) do
     end
 end
 for _, one in ipairs(change.withdrawn) do
-    redis.call('ZREM', change.queues[one[1]].ready, one[2])
-    redis.call('HDEL', keys.turns, one[1])  -- what was not taken does not count as a turn
+    local place = change.lanes[one[1]]
+    redis.call('ZREM', place.ready, one[2])
+    redis.call('HDEL', keys.turns, place.queue)  -- what was not taken does not count as a turn
 end
 add_offers(change)
 for _, event in ipairs(change.events) do log_event(event) end

@@ -1,9 +1,9 @@
 -- settle_unchanged: a decision that changed nothing still acks its reports, counts them and sets the job due.
 --
--- keys: due reports counters events job turn turns ready_queues
+-- keys: due reports counters events job turn turns lanes pools
 -- args: job change consumer_group
 --
--- change: {due, due_seen, offers, queues, acks: [], counts: {}, refused: {}} (JSON); offers, queues: as in `add_offers`
+-- change: {due, due_seen, offers, lanes, acks: [], counts: {}, refused: {}} (JSON); offers, lanes: as in `add_offers`
 -- Answers OK
 local change = cjson.decode(args.change)
 acknowledge(change)

@@ -1,6 +1,6 @@
 -- finish: the outcome onto the attempt record, the report onto the stream and the job due, together.
 --
--- keys: job attempts reports due answer
+-- keys: job attempts reports due answer held
 -- args: job group epoch nonce claimant outcome kind event serial schema_version kept
 --
 -- serial: how many attempts this caller finished, this one included.
@@ -41,5 +41,9 @@ if not attempt or attempt.claimant ~= args.claimant then return answer('STALE', 
 attempt.outcome = args.outcome
 attempt.outcome_at = time
 put_attempt(keys.attempts, args.group, attempt)
+if attempt.pool then
+    local offer = table.concat({args.job, args.group, args.epoch, args.nonce}, '/')
+    redis.call('ZREM', keys.held, attempt.pool .. '/' .. offer)
+end
 due_now(args.job, time)
 return answer('APPLIED')

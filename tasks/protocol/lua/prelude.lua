@@ -88,39 +88,50 @@ local function report(fields)
     redis.call('XADD', keys.reports, '*', unpack(list))
 end
 
--- Adds offers to the ready sets of their queues, and rings for awake runners. An offer that stands already keeps its
--- turn. The offers of one job have one turn each, counted from the turn that is next on that queue: jobs take turns, and
--- a job that comes later need not wait for all offers of a wide one.
+-- Adds offers to their lanes, and rings for awake runners. An offer that stands already keeps its turn. The offers of one
+-- job have one turn each, counted from the turn that is next on that queue: jobs take turns, and a job that comes later
+-- need not wait for all offers of a wide one. The turns of a job lie as far apart as its priority says.
 --
--- change: {offers: [[queue, offer]], queues: {queue: {ready, bell}}}
+-- change: {offers: [[lane, offer]], lanes: {lane: {queue, pool, ready, bell}}}; pool may be ''
 local function add_offers(change)
     local added, last = {}, {}
+    local step = ({high = 1, low = 16})[redis.call('HGET', keys.job, 'priority')] or 4
     for _, one in ipairs(change.offers) do
-        local queue, offer = one[1], one[2]
+        local lane, offer = one[1], one[2]
+        local place = change.lanes[lane]
+        local queue = place.queue
         if not last[queue] then
-            local next_turn = redis.call('ZRANGE', change.queues[queue].ready, 0, 0, 'WITHSCORES')[2]
-            next_turn = next_turn or redis.call('HGET', keys.turn, queue) or '0'
-            last[queue] = math.max(tonumber(next_turn), tonumber(redis.call('HGET', keys.turns, queue) or '0'))
+            -- Not from the head of a pool's lane: it may have waited long for a slot, and its turn be long past.
+            local turn = place.pool == '' and redis.call('ZRANGE', place.ready, 0, 0, 'WITHSCORES')[2]
+            turn = turn or redis.call('HGET', keys.turn, queue) or '0'
+            last[queue] = math.max(tonumber(turn), tonumber(redis.call('HGET', keys.turns, queue) or '0'))
         end
-        if redis.call('ZADD', change.queues[queue].ready, 'NX', last[queue] + 1, offer) == 1 then
-            last[queue] = last[queue] + 1
-            added[queue] = (added[queue] or 0) + 1
+        if redis.call('ZADD', place.ready, 'NX', last[queue] + step, offer) == 1 then
+            last[queue] = last[queue] + step
+            added[lane] = (added[lane] or 0) + 1
         end
+        redis.call('SADD', keys.lanes, lane)
+        if place.pool ~= '' then redis.call('HSETNX', keys.pools, place.pool, '1') end
     end
-    for queue in pairs(last) do redis.call('SADD', keys.ready_queues, queue) end
-    for queue, count in pairs(added) do
-        redis.call('HSET', keys.turns, queue, last[queue])
+    for lane, count in pairs(added) do
+        local place = change.lanes[lane]
+        redis.call('HSET', keys.turns, place.queue, last[place.queue])
         -- An entry that nobody waits for is gone in a moment: whoever takes it for nothing looks once in vain.
-        local bell = change.queues[queue].bell
-        for _ = redis.call('LLEN', bell) + 1, math.min(count, 16) do redis.call('LPUSH', bell, '') end
-        redis.call('PEXPIRE', bell, 100)
+        for _ = redis.call('LLEN', place.bell) + 1, math.min(count, 16) do redis.call('LPUSH', place.bell, '') end
+        redis.call('PEXPIRE', place.bell, 100)
     end
+end
+
+-- Has this pool a slot that no attempt holds? A pool that nobody has set has one slot.
+local function has_slot(pool)
+    local held = redis.call('ZLEXCOUNT', keys.held, '[' .. pool .. '/', '(' .. pool .. '0')  -- 0 comes after /
+    return held < tonumber(redis.call('HGET', keys.pools, pool) or '1')
 end
 
 -- Claims one offer for `taking.claimant`. Returns the order, as `take` answers it; nil if the offer does not stand.
 --
--- taking: {queues: [{name, ready}], runner, worker, claimant, ttl, event, schema_version, text_field, leaves,
---          job, attempts, plans, inputs}; the last four are keys of the job '\0'
+-- taking: {queues: [], ready, runner, worker, claimant, ttl, event, schema_version, text_field, leaves,
+--          job, attempts, plans, inputs}; the last four are keys of the job '\0'; ready: how the key of a lane begins
 local function claim_offer(offer, taking)
     local job, group, epoch, nonce = string.match(offer, '^([^/]+)/([^/]+)/(%d+)/([%w_]+)$')
     if not job then return end
@@ -132,6 +143,7 @@ local function claim_offer(offer, taking)
     local attempt = open_attempt(attempts, group, epoch, nonce)
     if not attempt or (attempt.claimant and attempt.claimant ~= taking.claimant) then return end
     if not attempt.claimant and (intent ~= 'run' or (halted or '') ~= '') then return end
+    if not attempt.claimant and attempt.pool and not has_slot(attempt.pool) then return end
     local planned = string.match(group, '^[^%[]+')
     local plan = redis.call('HGET', key('plans'), planned)
     local inputs = redis.call('HGET', inputs_key, planned)
@@ -156,6 +168,7 @@ local function claim_offer(offer, taking)
     attempt.revision = tonumber(revision)
     attempt.lease = time + taking.ttl
     put_attempt(attempts, group, attempt)
+    if attempt.pool then redis.call('ZADD', keys.held, 0, attempt.pool .. '/' .. offer) end
     redis.call('XADD', keys.reports, '*', 'v', taking.schema_version, 'id', taking.event, 'token',
         offer .. '/' .. taking.claimant, 'kind', 'claimed', 'at', stamp(time))
     due_now(job, time)

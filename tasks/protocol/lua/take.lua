@@ -1,6 +1,6 @@
--- take: a runner claims the offer whose turn is next, on the first of its queues on which one stands.
+-- take: a runner claims the offer whose turn is next, on the first of its queues on which one may be taken.
 --
--- keys: due reports turn answer awake
+-- keys: due reports turn answer awake pools held
 -- args: taking serial kept
 --
 -- taking: as in `claim_offer` (prelude). leaves: if no offer stands, the runner takes none by itself any more.
@@ -24,14 +24,28 @@ local function keep(found)
     redis.call('EXPIRE', keys.answer, args.kept)
 end
 redis.call('HSET', keys.awake, taking.runner, stamp(now()))
+local pools = redis.call('HKEYS', keys.pools)
 local dropped = 0
 for _, queue in ipairs(taking.queues) do
-    local head = redis.call('ZPOPMIN', queue.ready)
-    while head[1] do
-        local order = claim_offer(head[1], taking)
+    while true do
+        -- The offer whose turn is next, in the lanes of this queue whose pools have a slot.
+        local offer, turn, from
+        local function look(ready, pool)
+            local head = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
+            if not head[1] or (turn and tonumber(head[2]) >= tonumber(turn)) then return end
+            if pool and not has_slot(pool) then return end
+            offer, turn, from = head[1], head[2], ready
+        end
+        look(taking.ready .. queue)
+        for _, pool in ipairs(pools) do look(taking.ready .. queue .. '@' .. pool, pool) end
+        if not offer then break end
+        redis.call('ZREM', from, offer)
+        local order = claim_offer(offer, taking)
         if order then
-            redis.call('HSET', keys.turn, queue.name, head[2])
-            keep(head[1])
+            if tonumber(turn) > tonumber(redis.call('HGET', keys.turn, queue) or '0') then
+                redis.call('HSET', keys.turn, queue, turn)
+            end
+            keep(offer)
             return order
         end
         dropped = dropped + 1
@@ -39,7 +53,6 @@ for _, queue in ipairs(taking.queues) do
             keep('')
             return {'MORE'}
         end
-        head = redis.call('ZPOPMIN', queue.ready)
     end
 end
 if taking.leaves then redis.call('HSET', keys.awake, taking.runner, stamp(-now())) end

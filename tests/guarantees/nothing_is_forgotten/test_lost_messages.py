@@ -33,7 +33,7 @@ def test_an_offer_that_the_ready_set_lost_is_put_back_and_the_group_runs_once(
     else:
         assert coordinator.redis.delete(ready) == 1
     if lost == "every ready set and its index":
-        coordinator.redis.delete(coordinator.keys.ready_queues, coordinator.keys.turn, coordinator.keys.of(job).turns)
+        coordinator.redis.delete(coordinator.keys.lanes, coordinator.keys.turn, coordinator.keys.of(job).turns)
 
     wait_until(lambda: coordinator.sweep.run() and bool(coordinator.sent), 20, "the offer to stand ready again")
 

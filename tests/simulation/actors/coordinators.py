@@ -141,13 +141,16 @@ class StoreAtHand:
     def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
         return self._call("listening", self._listening)
 
-    def ready_queues(self) -> set[str]:
-        return self._call("ready queues", lambda: set(self._core.ready))
+    def lanes(self) -> set[str]:
+        return self._call("lanes", lambda: set(self._core.ready))
+
+    def free_slots(self) -> None:
+        self._call("free slots", self._core.free_slots)
 
     def wake_ups(
-        self, queues: Sequence[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
+        self, lanes: Sequence[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
     ) -> dict[str, int]:
-        return self._call("wake-ups", lambda: self._core.wake_ups(sorted(queues), listening, self._broker.length))
+        return self._call("wake-ups", lambda: self._core.wake_ups(sorted(lanes), listening, self._broker.length))
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         return self._call("tick", lambda: self._core.tick(period, lease_ttl))

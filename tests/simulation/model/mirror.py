@@ -170,18 +170,30 @@ class Mirrored(ModelStore):
         return model  # type: ignore[no-any-return]
 
     def _same_offers(self) -> None:
-        for queue, offers in self.ready.items():
+        for lane, offers in self.ready.items():
             model = [(str(offer), turn) for offer, turn in sorted(offers.items(), key=by_turn)]
-            real = self._redis.zrange(KEYS.ready(queue), 0, -1, withscores=True)
+            real = self._redis.zrange(KEYS.ready(lane), 0, -1, withscores=True)
             if [tuple(one) for one in real] != model:  # type: ignore[union-attr]
-                raise Broken(AGREE, f"ready on {queue}: the model holds {model}, the real store {real}")
+                raise Broken(AGREE, f"ready in {lane}: the model holds {model}, the real store {real}")
+        self._same_slots()
 
-    def spoil(self, queue: str, offers: Sequence[Offer]) -> None:
-        super().spoil(queue, offers)
+    def _same_slots(self) -> None:
+        model = sorted(f"{pool}/{offer}" for pool, offer in self.held)
+        real = self._redis.zrange(KEYS.held, 0, -1)
+        if real != model:
+            raise Broken(AGREE, f"slots: the model says {model} hold one, the real store {real}")
+
+    def free_slots(self) -> None:
+        super().free_slots()
+        self._real.free_slots()
+        self._same_slots()
+
+    def spoil(self, lane: str, offers: Sequence[Offer]) -> None:
+        super().spoil(lane, offers)
         if offers:
-            self._redis.zadd(KEYS.ready(queue), {str(offer): 0 for offer in offers})
+            self._redis.zadd(KEYS.ready(lane), {str(offer): 0 for offer in offers})
         else:
-            self._redis.delete(KEYS.ready(queue))
+            self._redis.delete(KEYS.ready(lane))
 
     def _lease_of(self, caller: str) -> Lease:
         return Lease(self._redis, KEYS, self.lease_ttl, caller)

@@ -20,6 +20,7 @@ from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
 from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS, idle_runner
+from unstuck.tasks.protocol.lanes import lane_of, pool_of, queue_of
 from unstuck.tasks.protocol.lease import FinishAnswer, RenewAnswer
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
@@ -40,7 +41,9 @@ class ModelStore:
         self.alive_at = 0.0
         self.grace_until = 0.0
         self.period = 1.0
-        self.ready: dict[str, dict[Offer, float]] = {}  # queue → offers that stand, with their turns
+        self.ready: dict[str, dict[Offer, float]] = {}  # lane → offers that stand, with their turns
+        self.pools: dict[str, int] = {}  # pool → its slots
+        self.held: set[tuple[str, Offer]] = set()  # the attempts that hold a slot of a pool
         self.turn: dict[str, float] = {}  # queue → the turn that was taken last
         self.awake: dict[str, float] = {}
         self.taken: dict[str, tuple[str, Offer | None]] = {}  # caller → the claimant and the offer of its last take
@@ -72,16 +75,13 @@ class ModelStore:
         """A snapshot of all keys; answers how to go back to it."""
         jobs = {job_id: job.copy() for job_id, job in self.jobs.items()}
         due, keys, taken, finished = dict(self.due), dict(self.keys), dict(self.taken), dict(self.finished)
-        ready, turn, awake = (
-            {queue: dict(offers) for queue, offers in self.ready.items()},
-            dict(self.turn),
-            dict(self.awake),
-        )
+        ready = {lane: dict(offers) for lane, offers in self.ready.items()}
+        turn, awake, pools, held = dict(self.turn), dict(self.awake), dict(self.pools), set(self.held)
         alive_at, grace_until, period = self.alive_at, self.grace_until, self.period
 
         def restore() -> None:
             self.jobs, self.due, self.keys, self.taken, self.finished = jobs, due, keys, taken, finished
-            self.ready, self.turn, self.awake = ready, turn, awake
+            self.ready, self.turn, self.awake, self.pools, self.held = ready, turn, awake, pools, held
             self.alive_at, self.grace_until, self.period = alive_at, grace_until, period
 
         return restore
@@ -96,17 +96,26 @@ class ModelStore:
             return self._claim(offer, claimant, worker, event) if offer is not None else None
         self.awake[caller] = self.now
         for queue in queues:
-            while standing := self.ready.get(queue):
-                first, turn = min(standing.items(), key=by_turn)
-                del standing[first]
+            while lane := self._next_lane(queue):
+                first, turn = min(self.ready[lane].items(), key=by_turn)
+                del self.ready[lane][first]
                 if claim := self._claim(first, claimant, worker, event):
-                    self.turn[queue] = turn
+                    self.turn[queue] = max(turn, self.turn.get(queue, 0.0))
                     self.taken[caller] = claimant, first
                     return claim
         if leaves:
             self.awake[caller] = -self.now
         self.taken[caller] = claimant, None
         return None
+
+    def _next_lane(self, queue: str) -> str | None:
+        """The lane of the offer whose turn is next on this queue, among those whose pools have a slot."""
+        lanes = [queue, *(lane_of(queue, pool) for pool in self.pools if self._has_slot(pool))]
+        standing = [lane for lane in lanes if self.ready.get(lane)]
+        return min(standing, key=lambda lane: min(self.ready[lane].values()), default=None)
+
+    def _has_slot(self, pool: str) -> bool:
+        return sum(of == pool for of, _ in self.held) < self.pools.get(pool, 1)
 
     def _claim(self, offer: Offer, claimant: str, worker: str, event: str) -> Claimed | None:
         job = self.jobs.get(offer.job)
@@ -117,7 +126,7 @@ class ModelStore:
             return None
         if self._anothers(attempt, claimant):
             return None
-        if not attempt.claimant and self._held(job.record):
+        if not attempt.claimant and (self._held(job.record) or (attempt.pool and not self._has_slot(attempt.pool))):
             return None
         plan = job.plans.get(split_member(offer.group)[0])
         inputs = job.frozen.get(split_member(offer.group)[0])
@@ -130,6 +139,8 @@ class ModelStore:
             now = self.now
             claimed = replace(attempt, claimant=claimant, worker=worker, claimed_at=now)
             job.attempts[offer.group] = replace(claimed, lease=now + self.lease_ttl, revision=job.record.revision)
+            if attempt.pool:
+                self.held.add((attempt.pool, offer))
             self._report(event, token, "claimed")
             self._due_earlier(offer.job, now)
             if self.watching:
@@ -181,6 +192,7 @@ class ModelStore:
             return FinishAnswer.STALE
         now = self.now
         job.attempts[token.group] = replace(attempt, outcome=outcome, outcome_at=now)
+        self.held.discard((attempt.pool, Offer(token.job, token.group, token.epoch, token.nonce)))
         self._report(event, token, str(outcome.kind))
         self._due_earlier(token.job, now)
         if self.watching:
@@ -319,9 +331,9 @@ class ModelStore:
             ordered = job.attempts.get(group)
             if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:
                 job.attempts[group] = replace(ordered, order=order)
-        for offer, queue in decision.withdrawn.items():
-            self.ready.get(queue, {}).pop(offer, None)
-            job.turns.pop(queue, None)
+        for offer, lane in decision.withdrawn.items():
+            self.ready.get(lane, {}).pop(offer, None)
+            job.turns.pop(queue_of(lane), None)
         self._add_offers(job, decision.offers)
         job.events.extend(decision.events)
         job.decided_at = float(due_seen) - self.lock_ttl
@@ -383,15 +395,19 @@ class ModelStore:
 
     def _add_offers(self, job: StoredJob, offers: Mapping[Offer, str]) -> None:
         last: dict[str, float] = {}
-        for offer, queue in offers.items():
-            standing = self.ready.setdefault(queue, {})
+        step = {"high": 1, "low": 16}.get(job.record.priority, 4)
+        for offer, lane in offers.items():
+            standing, queue, pool = self.ready.setdefault(lane, {}), queue_of(lane), pool_of(lane)
             if queue not in last:
-                next_turn = min(standing.values(), default=self.turn.get(queue, 0.0))
+                taken = self.turn.get(queue, 0.0)
+                next_turn = taken if pool else min(standing.values(), default=taken)
                 last[queue] = max(next_turn, job.turns.get(queue, 0.0))
             turn = last[queue]
             if offer not in standing:
-                standing[offer] = last[queue] = job.turns[queue] = turn + 1
+                standing[offer] = last[queue] = job.turns[queue] = turn + step
                 self.bell(queue)
+            if pool:
+                self.pools.setdefault(pool, 1)
 
     def settle(
         self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
@@ -446,23 +462,36 @@ class ModelStore:
         found = sorted((at, job) for job, at in self.due.items() if at <= now)
         return [job for _, job in found[:limit]]
 
+    def free_slots(self) -> None:
+        for pool, offer in list(self.held):
+            job = self.jobs.get(offer.job)
+            attempt = job.attempts.get(offer.group) if job and not job.record.terminal else None
+            same = attempt is not None and (attempt.epoch, attempt.nonce) == (offer.epoch, offer.nonce)
+            if attempt is None or not same or attempt.outcome is not None or not attempt.claimant:
+                self.held.discard((pool, offer))
+
     def wake_ups(
-        self, queues: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], waiting: Callable[[str], int]
+        self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], waiting: Callable[[str], int]
     ) -> dict[str, int]:
         """``waiting``: how many wake-ups lie in a queue of the broker."""
+        ready: dict[str, int] = {}
+        for lane in lanes:
+            pool, standing = pool_of(lane), len(self.ready.get(lane, ()))
+            room = self.pools.get(pool, 1) - sum(of == pool for of, _ in self.held) if pool else standing
+            ready[queue_of(lane)] = ready.get(queue_of(lane), 0) + min(standing, room)
         wanted = {}
-        for queue in queues:
+        for queue, count in ready.items():
             there = listening.get(queue, ())
             idle = sum(self._idle(one) for one in there) if there else 1
-            wanted[queue] = min(len(self.ready.get(queue, ())), idle) - waiting(queue)
+            wanted[queue] = min(count, idle) - waiting(queue)
         return {queue: count for queue, count in wanted.items() if count > 0}
 
-    def spoil(self, queue: str, offers: Sequence[Offer]) -> None:
+    def spoil(self, lane: str, offers: Sequence[Offer]) -> None:
         """Put these offers into a ready set; none: the ready set is lost."""
         if not offers:
-            self.ready.pop(queue, None)
+            self.ready.pop(lane, None)
         for offer in offers:
-            self.ready.setdefault(queue, {})[offer] = 0.0
+            self.ready.setdefault(lane, {})[offer] = 0.0
 
     def _idle(self, runner: RunnerStatus) -> bool:
         return idle_runner(runner, self.awake.get(runner.id, 0.0), self.now)

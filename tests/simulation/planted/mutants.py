@@ -58,7 +58,7 @@ MUTANTS = (
         23,
         line(
             Sweep.run,
-            "self._reconciler.wake(now, self._store.ready_queues())\n    decided = 0",
+            "self._wake(now)\n    decided = 0",
             "decided = 0",
         ),
     ),

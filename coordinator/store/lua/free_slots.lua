@@ -1,0 +1,24 @@
+-- free_slots: take the slots of their pools from attempts that have ended, or whose runner is lost.
+--
+-- keys: held
+-- args: start count job_key attempts_key
+--
+-- start, count: which members of `held` are looked at. job_key, attempts_key: keys of the job '\0'.
+-- Answers {how many were looked at, how many slots became free}
+local members = redis.call('ZRANGE', keys.held, args.start, args.start + args.count - 1)
+local free = 0
+for _, member in ipairs(members) do
+    local job, group, epoch, nonce = string.match(member, '^[^/]*/([^/]+)/([^/]+)/(%d+)/([%w_]+)$')
+    local attempt
+    if job then
+        local status = redis.call('HGET', (string.gsub(args.job_key, '%z', job)), 'status')
+        if status and not terminal(status) then
+            attempt = open_attempt((string.gsub(args.attempts_key, '%z', job)), group, epoch, nonce)
+        end
+    end
+    if not attempt or not attempt.claimant then
+        redis.call('ZREM', keys.held, member)
+        free = free + 1
+    end
+end
+return {#members, free}

@@ -1,0 +1,241 @@
+"""Promise 4: pools and priorities. Who waits for a slot gets it, and no job keeps another from its turn."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.support import fleet
+from tests.support.coordinator import SUCCEEDED, Coordinator, group
+from tests.support.servers import RedisServer, wait_until
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.model.status import Status
+from unstuck.tasks.protocol.lease import Claim
+from unstuck.tasks.protocol.token import Token
+
+
+class Runners:
+    """Runners of queue ``light``, each with a name of its own."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self._taken = 0
+
+    def take(self) -> Token | None:
+        """Take what is next, by a runner that has taken nothing yet."""
+        self._taken += 1
+        name = f"runner{self._taken}"
+        claim: Claim | None = self.coordinator.lease_of(name).take(["light"], name, "w", f"event-{name}")
+        return None if claim is None else claim.token
+
+    def take_all(self) -> list[Token]:
+        return list(iter(self.take, None))
+
+
+@pytest.fixture
+def runners(coordinator: Coordinator) -> Runners:
+    return Runners(coordinator)
+
+
+def members(count: int, **more: object) -> dict[str, object]:
+    return group("g", for_each={"n": list(range(count))}, **more)
+
+
+def test_no_more_attempts_run_at_once_than_their_pool_has_slots_whatever_job_they_belong_to(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    coordinator.client.pools.set("jdbc", 3)
+    jobs = [coordinator.submit(members(4, pool="jdbc"), name=name) for name in ("a", "b")]
+    coordinator.read()
+    held = runners.take_all()
+    assert len(held) == 3
+    while held:
+        coordinator.finish(held.pop(0))
+        coordinator.read()
+        held += runners.take_all()
+        assert len(held) <= 3
+    assert [coordinator.status(job) for job in jobs] == [Status.FINISHED] * 2
+
+
+def test_what_waits_for_a_slot_keeps_nothing_else_from_its_turn(coordinator: Coordinator, runners: Runners) -> None:
+    coordinator.client.pools.set("jdbc", 1)
+    narrow = coordinator.submit(members(200, pool="jdbc"), group("free"), name="narrow")
+    coordinator.read()
+    other = coordinator.submit(group("only"), name="other")
+    coordinator.read()
+    assert sorted((token.job, token.group) for token in runners.take_all()) == sorted(
+        [(narrow, "g[0]"), (narrow, "free"), (other, "only")]
+    )
+
+
+def test_a_pool_that_nobody_has_set_has_one_slot(coordinator: Coordinator, runners: Runners) -> None:
+    coordinator.submit(members(3, pool="new"))
+    coordinator.read()
+    assert len(runners.take_all()) == 1
+    (pool,) = coordinator.client.pools.all()
+    assert (pool.name, pool.slots, pool.used, pool.waiting) == ("new", 1, 1, 2)
+
+
+def test_a_pool_that_is_made_larger_or_smaller_counts_at_once_and_what_runs_goes_on(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    coordinator.client.pools.set("p", 1)
+    coordinator.submit(members(6, pool="p"))
+    coordinator.read()
+    held = runners.take_all()
+    coordinator.client.pools.set("p", 4)
+    held += runners.take_all()
+    assert len(held) == 4
+    coordinator.client.pools.set("p", 2)
+    for token in held[:2]:
+        assert coordinator.finish(token) == "APPLIED"
+    coordinator.read()
+    assert not runners.take_all(), "two are in use, of two"
+    coordinator.finish(held[2])
+    coordinator.read()
+    assert len(runners.take_all()) == 1
+
+
+def test_the_slot_of_a_lost_runner_is_free_once_its_loss_is_known(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator(lease_ttl=0.5, sweep_every=0.1)
+    runners = Runners(coordinator)
+    coordinator.submit(members(2, pool="p"))
+    coordinator.read()
+    lost = runners.take()
+    assert lost is not None
+    assert runners.take() is None
+
+    def another() -> Token | None:
+        coordinator.sweep.run()
+        coordinator.read()
+        return runners.take()
+
+    assert wait_until(another, 20, "the slot to be free").group in {"g[0]", "g[1]"}
+
+
+def test_the_slots_of_a_job_that_is_ended_by_force_are_free_after_a_sweep(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    job = coordinator.submit(members(2, pool="p"))
+    coordinator.read()
+    assert runners.take() is not None
+    coordinator.client.force_stop(job)
+    coordinator.read()
+    coordinator.submit(members(1, pool="p"), name="next")
+    coordinator.read()
+    assert coordinator.status(job) is Status.CANCELED
+    coordinator.sweep.run()
+    assert runners.take() is not None
+
+
+def test_why_names_the_pool_that_holds_a_group_back_and_what_is_in_it(
+    coordinator: Coordinator, runners: Runners, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    coordinator.note_runner("r", heard=-3600)
+    first = coordinator.submit(group("first", pool="jdbc"), name="one")
+    coordinator.read()
+    assert runners.take() is not None
+    waits = coordinator.submit(group("second", pool="jdbc"), name="two")
+    coordinator.read()
+    cli = Cli(redis_server.url, tmp_path)
+    said = " ".join(cli("why", waits).stdout.split())
+    assert f"waits for a slot of pool jdbc, whose one slot is in use, by {first}/first" in said
+    assert "unstuck pool set jdbc N" in said
+    assert "2 slots" in cli("pool", "set", "jdbc", "2").stdout
+    assert json.loads(cli("pool", "list", "--json").stdout) == [
+        {"name": "jdbc", "slots": 2, "used": 1, "waiting": 1, "holders": [f"{first}/first"]}
+    ]
+    assert f"{first}/first" in cli("pool", "list").stdout
+    assert "slot of pool" not in cli("why", waits).stdout
+    assert cli("pool", "remove", "jdbc").returncode == 0
+    assert cli("pool", "remove", "jdbc").returncode == 3
+
+
+@pytest.mark.parametrize("slots", [-1, True, "4", 1.5])
+def test_a_pool_of_no_number_of_slots_is_refused(coordinator: Coordinator, slots: object) -> None:
+    with pytest.raises(BadRequest, match="expected a number of slots"):
+        coordinator.client.pools.set("p", slots)  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match="a pool wants a name"):
+        coordinator.client.pools.set("a/b", 1)
+    assert coordinator.client.pools.all() == []
+
+
+def test_an_offer_that_stands_in_a_wrong_lane_takes_no_slot_that_is_not_free(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    """The ready sets are an index, and nobody believes them."""
+    coordinator.submit(members(2, pool="p"))
+    coordinator.read()
+    assert runners.take() is not None
+    (waiting,) = coordinator.sent
+    coordinator.redis.zadd(coordinator.keys.ready("light"), {str(waiting): 0})
+    assert runners.take() is None
+
+
+def test_of_a_low_a_normal_and_a_high_job_each_gets_its_share_and_none_starves(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    jobs = {
+        coordinator.submit(members(400), name=priority, priority=priority): priority
+        for priority in ("low", "normal", "high")
+    }
+    taken: Counter[str] = Counter()
+    for _ in range(105):
+        coordinator.read()
+        token = runners.take()
+        assert token is not None
+        taken[jobs[token.job]] += 1
+        coordinator.finish(token, SUCCEEDED)
+    assert taken["high"] == pytest.approx(80, abs=4)
+    assert taken["normal"] == pytest.approx(20, abs=3)
+    assert taken["low"] == pytest.approx(5, abs=2)
+
+
+def test_a_job_whose_priority_is_altered_gets_more_of_the_turns_to_come(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    jobs = [coordinator.submit(members(400), name=name) for name in ("a", "b")]
+    coordinator.read()
+    coordinator.client.alter(jobs[1], {"priority": "high"})
+    taken: Counter[str] = Counter()
+    for turn in range(300):
+        coordinator.read()
+        token = runners.take()
+        assert token is not None
+        taken[token.job] += turn >= 200  # what stood ready before keeps its turns
+        coordinator.finish(token, SUCCEEDED)
+    assert taken[jobs[1]] > 3 * taken[jobs[0]]
+
+
+def test_real_runners_share_a_pool_and_all_that_waited_is_done(
+    coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    coordinator.client.pools.set("p", 1)
+    step = [{"python": "fleet_steps:my_pid"}]
+    job = coordinator.submit(
+        {"name": "pooled", "spark": False, "pool": "p", "steps": step, "for_each": {"n": list(range(12))}},
+        {"name": "free", "spark": False, "steps": step, "for_each": {"n": list(range(12))}},
+    )
+    most = 0
+
+    def finished() -> bool:
+        nonlocal most
+        coordinator.read()
+        coordinator.sweep.run()
+        while +coordinator.rung:
+            fleet.wake(coordinator.redis, "light")
+            coordinator.rung["light"] -= 1
+        most = max([most, *(pool.used for pool in coordinator.client.pools.all())])
+        return coordinator.status(job).terminal
+
+    with fleet.worker(redis_server.url, tmp_path, concurrency=2):
+        wait_until(finished, 90, "the job to end")
+    assert coordinator.status(job) is Status.FINISHED
+    assert most == 1
