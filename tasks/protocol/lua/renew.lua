@@ -1,7 +1,7 @@
 -- renew: the watchdog keeps its runner's lease and hears what it should do.
 --
--- keys: job attempts
--- args: group epoch nonce claimant worker ttl progress
+-- keys: job attempts held
+-- args: job group epoch nonce claimant worker ttl progress
 --
 -- ttl: of the lease, in seconds. progress: JSON, or empty.
 -- Answers CONTINUE | CANCEL | DRAIN | STALE
@@ -17,6 +17,10 @@ if not attempt.claimant then
     attempt.claimant = args.claimant
     attempt.worker = args.worker
     attempt.claimed_at = time
+    if attempt.pool then
+        local offer = table.concat({args.job, args.group, args.epoch, args.nonce}, '/')
+        redis.call('ZADD', keys.held, 0, attempt.pool .. '/' .. offer)
+    end
 end
 attempt.lease = time + tonumber(args.ttl)
 if args.progress ~= '' then attempt.progress = args.progress end

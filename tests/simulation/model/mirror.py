@@ -183,6 +183,10 @@ class Mirrored(ModelStore):
         if real != model:
             raise Broken(AGREE, f"slots: the model says {model} hold one, the real store {real}")
 
+    def set_pool(self, name: str, slots: int) -> None:
+        super().set_pool(name, slots)
+        self._redis.hset(KEYS.pools, name, slots)
+
     def free_slots(self) -> None:
         super().free_slots()
         self._real.free_slots()

@@ -110,11 +110,11 @@ class ModelStore:
 
     def _next_lane(self, queue: str) -> str | None:
         """The lane of the offer whose turn is next on this queue, among those whose pools have a slot."""
-        lanes = [queue, *(lane_of(queue, pool) for pool in self.pools if self._has_slot(pool))]
+        lanes = [queue, *(lane_of(queue, pool) for pool in self.pools if self.has_slot(pool))]
         standing = [lane for lane in lanes if self.ready.get(lane)]
         return min(standing, key=lambda lane: min(self.ready[lane].values()), default=None)
 
-    def _has_slot(self, pool: str) -> bool:
+    def has_slot(self, pool: str) -> bool:
         return sum(of == pool for of, _ in self.held) < self.pools.get(pool, 1)
 
     def _claim(self, offer: Offer, claimant: str, worker: str, event: str) -> Claimed | None:
@@ -126,7 +126,7 @@ class ModelStore:
             return None
         if self._anothers(attempt, claimant):
             return None
-        if not attempt.claimant and (self._held(job.record) or (attempt.pool and not self._has_slot(attempt.pool))):
+        if not attempt.claimant and (self._held(job.record) or (attempt.pool and not self.has_slot(attempt.pool))):
             return None
         plan = job.plans.get(split_member(offer.group)[0])
         inputs = job.frozen.get(split_member(offer.group)[0])
@@ -167,6 +167,8 @@ class ModelStore:
         now = self.now
         if not attempt.claimant:
             attempt = replace(attempt, claimant=token.claimant, worker=worker, claimed_at=now)
+            if attempt.pool:
+                self.held.add((attempt.pool, Offer(token.job, token.group, token.epoch, token.nonce)))
         job.attempts[token.group] = replace(attempt, lease=now + self.lease_ttl)
         return RenewAnswer(attempt.order or "CONTINUE")
 
@@ -326,7 +328,7 @@ class ModelStore:
         for fork in decision.uncollected:
             job.collected.pop(fork, None)
         for group, attempt in decision.offered.items():
-            job.attempts[group] = Attempt(attempt.epoch, attempt.nonce)
+            job.attempts[group] = Attempt(attempt.epoch, attempt.nonce, pool=attempt.pool)
         for group, (epoch, nonce, order) in decision.orders.items():
             ordered = job.attempts.get(group)
             if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:
@@ -461,6 +463,9 @@ class ModelStore:
     def due_by(self, now: float, limit: int) -> list[str]:
         found = sorted((at, job) for job, at in self.due.items() if at <= now)
         return [job for _, job in found[:limit]]
+
+    def set_pool(self, name: str, slots: int) -> None:
+        self.pools[name] = slots
 
     def free_slots(self) -> None:
         for pool, offer in list(self.held):

@@ -63,6 +63,18 @@ MUTANTS = (
         ),
     ),
     mutant(
+        "a pool is over-full",
+        broken.ONE,
+        24,
+        line(ModelStore.has_slot, "< self.pools.get(pool, 1)", "<= self.pools.get(pool, 1)"),
+    ),
+    mutant(
+        "the slot of a lost attempt is never free",
+        broken.LOST_SLOT,
+        0,
+        line(ModelStore.free_slots, "self.held.discard((pool, offer))", "pass"),
+    ),
+    mutant(
         "a runner that sleeps counts as awake",
         broken.LOST_WAKE_UP,
         33,

@@ -19,6 +19,7 @@ from tests.simulation.rules import broken
 from tests.simulation.rules.broken import Broken
 from tests.simulation.rules.clocks import Clocks
 from tests.simulation.rules.joins import can_never_go, rule_holds
+from tests.simulation.rules.pools import kept_after_the_end
 from tests.simulation.stage.stage import Stage
 from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator.decide.deadlines import PUBLISHING
@@ -64,6 +65,7 @@ class Lateness:
         self._since: dict[tuple[str, str], float] = {}
         self._next_look = 0.0
         self._busy: dict[str, float] = {}  # job → since when somebody who met its lock busy waits for a pass
+        self._decided: set[str] = set()  # jobs whose last pass has set the due
         self._answers: dict[str, float] = {}  # job → since when a publisher knows what came of it
         self._startable: dict[str, tuple[str, list[str]]] = {}  # job → the commit by which it was derived
 
@@ -81,10 +83,16 @@ class Lateness:
     # ---- what is told ----------------------------------------------------------------------------------
 
     def met_busy(self, job: str) -> None:
-        self._busy.setdefault(job, self._stage.now)
+        # A pass that has set the due has looked at all that stood there, and what comes later makes the job due itself.
+        if job not in self._decided:
+            self._busy.setdefault(job, self._stage.now)
 
     def begun(self, job: str) -> None:
         self._busy.pop(job, None)
+        self._decided.discard(job)
+
+    def due_set(self, job: str) -> None:
+        self._decided.add(job)
 
     def answered(self, job: str) -> None:
         """A publisher that lives knows what came of publishing."""
@@ -112,6 +120,8 @@ class Lateness:
         if not 0 <= now - core.alive_at <= 2 * every:
             yield broken.LOST_BEAT, f"nobody has swept since {core.alive_at:.3f}", every + SLACK
         yield from self._reports()
+        for pool, offer in kept_after_the_end(core):
+            yield broken.LOST_SLOT, f"{offer} has ended, and holds a slot of pool {pool}", self.sweep
         for job_id, job in core.jobs.items():
             record = job.record
             if record.terminal or self.undecidable(record) or self._locked(job):
@@ -167,10 +177,11 @@ class Lateness:
     def _offer(self, job: StoredJob, group: str) -> Iterator[Wait]:
         """Nobody has claimed it: its offer stands in the ready set of its queue, and whoever is idle is woken."""
         offer, plan = job.groups[group].offer(job.record.id, group), plan_of(job.record.spec)
-        queue = plan.groups[split_member(group)[0]].spec.queue_name
-        if offer not in self._core.ready.get(queue, ()):
+        spec = plan.groups[split_member(group)[0]].spec
+        queue = spec.queue_name
+        if offer not in self._core.ready.get(spec.lane, ()):
             yield broken.LOST_OFFER, f"{offer} is lost", self._settings.dispatch_timeout + self.sweep
-        elif not self._broker.length(queue):
+        elif not self._broker.length(queue) and (spec.pool is None or self._core.has_slot(spec.pool)):
             for host in self._hosts:
                 if host.idle and queue in host.queues:
                     rung_at = self._broker.rung_at.get(queue, 0.0)

@@ -24,6 +24,7 @@ from tests.simulation.rules.clocks import Clocks
 from tests.simulation.rules.joins import can_never_go, condition_says, rule_holds, untold
 from tests.simulation.rules.lateness import Lateness
 from tests.simulation.rules.packages import Packages
+from tests.simulation.rules.pools import over_full
 from tests.simulation.rules.said import Said
 from tests.simulation.stage.stage import Stage
 from unstuck.coordinator.model.decision import Decision, Environment
@@ -188,6 +189,7 @@ class Promises:
         if intent is not Intent.RUN:
             self.broken(WORD, f"{token} was claimed after the user had asked for {intent}")
         self._hold(ONE, self._said.claimed(token))
+        self._hold(ONE, over_full(self._core, token))
         self._asked.claimed(token)
         self.happened("claimed", token.job)
 
@@ -227,6 +229,7 @@ class Promises:
 
     def due_set(self, job_id: str) -> None:
         """A wake-up is never swallowed: what has ended is due at the latest when the term of the last pass ends."""
+        self.lateness.due_set(job_id)
         job, due = self._core.jobs[job_id], self._core.due.get(job_id)
         if job.record.terminal:
             return

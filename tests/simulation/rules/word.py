@@ -18,7 +18,7 @@ RESUMED = f"USER_{Command.RESUME.name}"
 ASKED = frozenset({"commit", "intent", "intent_at", "intent_by", "intent_why", "pause_now", "reset_budgets", "halted"})
 # And one that is about groups.
 ASKED_OF_GROUPS = {
-    "USER_ALTER": frozenset({"commit", "spec", "revision", "alterations", "requests"}),
+    "USER_ALTER": frozenset({"commit", "spec", "revision", "alterations", "priority", "requests"}),
     "USER_SKIP": frozenset({"commit", "requests"}),
     "USER_RERUN": frozenset({"commit", "requests", "reruns"}),
 }

@@ -127,7 +127,10 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     promises = Promises(stage, core, depot, settings, slots, lateness)
     core.watching = promises
     more = None if plain else random.Random(f"more {seed}")  # of its own, as what is asked: the rest is as it would be
-    jobs = {job.record.id: job for job in (random_job(rng, n, more) for n in range(1, rng.randint(1, 3) + 1))}
+    pooled = random.Random(f"pools {seed}") if seed % 6 == 0 else None
+    numbers = range(1, rng.randint(1, 3) + 1)
+    jobs = {job.record.id: job for job in (random_job(rng, n, more, pooled) for n in numbers)}
+    core.set_pool("two", 2)
     result = HistoryResult(seed, jobs=len(jobs))
     planned, every = dict(jobs), list(jobs)
     weather = CALM if later is None else random_weather(later, jobs, ends - stage.now)

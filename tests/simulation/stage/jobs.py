@@ -11,6 +11,7 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup, plan_of
 
 QUEUES = ("spark", "heavy")
+POOLS = ("one", "two")  # each has as many slots as its name says
 # Conditions on parameters: true, false, and one that cannot be evaluated. On results, see `_condition`.
 WHEN = ("params.full", "params.full", "params.level > 5", "params.word > 1")
 
@@ -52,11 +53,14 @@ class SimulatedJob:
         return self.behaviours[group]
 
 
-def random_job(rng: random.Random, number: int, more: random.Random | None) -> SimulatedJob:
+def random_job(
+    rng: random.Random, number: int, more: random.Random | None, pooled: random.Random | None = None
+) -> SimulatedJob:
     """One job: two to seven groups, with every kind of join, fork, policy and failure.
 
     Args:
         more: dice of their own for conditions, timeouts and optional groups, which some of the jobs have; None: none.
+        pooled: dice of their own for pools and priorities, likewise.
     """
     groups: list[dict[str, Any]] = []
     for index in range(rng.randint(2, 7)):
@@ -69,9 +73,12 @@ def random_job(rng: random.Random, number: int, more: random.Random | None) -> S
         spec["publish"] = rng.sample(outputs, rng.randint(0, min(2, len(outputs))))
     if more is not None and more.random() < 0.6:
         _add_more(more, spec)
+    if pooled is not None:
+        _add_pools(pooled, spec)
     text = JobSpec.model_validate(spec).to_json()
     plan = plan_of(text)
-    record = JobRecord(f"job{number}", f"job{number}", text, "new", warehouse="model", warehouse_id="w")
+    name, priority = f"job{number}", spec.get("priority", "normal")
+    record = JobRecord(name, name, text, "new", warehouse="model", warehouse_id="w", priority=priority)
     return SimulatedJob(record, plan, random_behaviours(rng, plan), submit_at=rng.uniform(0.0, 15.0))
 
 
@@ -87,6 +94,13 @@ def _add_more(rng: random.Random, spec: dict[str, Any]) -> None:
             group["queue_timeout"] = rng.choice((2.0, 8.0, 30.0))
         if rng.random() < 0.2:
             group["optional"] = True
+
+
+def _add_pools(rng: random.Random, spec: dict[str, Any]) -> None:
+    spec["priority"] = rng.choice(("high", "normal", "low"))
+    for group in spec["groups"]:
+        if group.get("steps") and rng.random() < 0.5:
+            group["pool"] = rng.choice(POOLS)
 
 
 def _condition(rng: random.Random, group: dict[str, Any], groups: list[dict[str, Any]]) -> str:
