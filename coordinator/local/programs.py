@@ -48,8 +48,7 @@ def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cor
 
     def node(app: str, name: str, env: dict[str, str], *options: str) -> Program:
         address = f"{name}{suffix}@{host}"
-        quiet = ("-l", "INFO", "--without-gossip", "--without-mingle")
-        return Program(name, (*CELERY, "-A", app, "worker", "-n", address, *options, *quiet), env, address)
+        return Program(name, (*CELERY, "-A", app, "worker", "-n", address, *options, "-l", "INFO"), env, address)
 
     return [
         *(

@@ -74,7 +74,22 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
             "global_keyprefix": Keys(settings.prefix).broker,
         },
     )
+    _ignore_neighbours(made)
     return made
+
+
+def _ignore_neighbours(app: Celery) -> None:
+    """Workers of ``app`` never begin Celery's mingle and gossip, as with ``--without-mingle --without-gossip``.
+
+    They ask all other workers at each reconnect. One reply that is lost meanwhile is an error that Celery does not
+    recover from: a healthy worker ends. What they would exchange, revoked tasks and logical clocks, is not used here.
+    """
+
+    def leave_out(sender: Any, **_: Any) -> None:
+        if sender.app is app:
+            sender.options.update(without_mingle=True, without_gossip=True)  # Celery has no setting for it
+
+    signals.worker_init.connect(leave_out, weak=False)
 
 
 def refuse_other_pools(app: Celery, sentence: str) -> None:

@@ -248,7 +248,8 @@ def worker(
         process = subprocess.Popen(
             [
                 *(str(python), "-m", program, "-A", "unstuck.tasks", "worker", "-Q", queues, "-c", str(concurrency)),
-                *("-l", "INFO", "--without-gossip", "--without-mingle", *arguments),
+                *("-l", "INFO"),
+                *arguments,
             ],
             cwd=folder,
             env={**os.environ, **settings},

@@ -31,7 +31,7 @@ import os, sys
 import kombu.transport.redis as transport
 start = transport.Channel._brpop_start
 transport.Channel._brpop_start = lambda *args, **more: None if os.path.exists("stall") else start(*args, **more)
-sys.argv = ["celery", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO", "--without-gossip"]
+sys.argv = ["celery", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO"]
 from celery.__main__ import main
 main()
 """

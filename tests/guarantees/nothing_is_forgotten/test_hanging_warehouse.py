@@ -347,7 +347,7 @@ def test_submits_by_message_that_hang_hold_up_no_other_command(
 ) -> None:
     """They take every thread of the coordinator, for a while. Nor does it take messages that it cannot begin with."""
     settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "warehouse"))
-    main = IMPATIENT + "sys.argv = 'celery -A unstuck.coordinator worker -P threads -l INFO --without-gossip'.split(); "
+    main = IMPATIENT + "sys.argv = 'celery -A unstuck.coordinator worker -P threads -l INFO'.split(); "
     main += "from celery.__main__ import main; main()"
     env = {"UNSTUCK_REDIS_URL": settings.redis_url, "UNSTUCK_WAREHOUSE": settings.warehouse, "PYTHONPATH": str(ROOT)}
     log = tmp_path / "log"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +15,12 @@ import pytest
 import redis
 
 from tests.support import fleet
+from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
 
 LEASE_TTL = 3.0  # as fleet.worker sets it
+STARTS = re.findall("^celery -A .* worker .*", (ROOT / "docs" / "operate.md").read_text(), re.MULTILINE)
 
 
 @pytest.fixture
@@ -112,3 +118,26 @@ def test_a_pool_without_processes_is_refused_with_the_reason(redis_server: Redis
         fleet.worker(redis_server.url, tmp_path, arguments=["-P", "threads"]),
     ):
         raise RuntimeError("the worker started")
+
+
+@pytest.mark.parametrize("app", ["unstuck.tasks", "unstuck.coordinator"])
+def test_a_process_started_as_the_docs_say_does_not_talk_to_its_neighbours(
+    app: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A reply that is lost within Celery's mingle, on a reconnect, ends a worker and hands its running steps back."""
+    command = next(found for found in reversed(STARTS) if f" {app} " in found)
+    assert "--without" not in command, "what the app does by itself needs no option"
+    log, words = tmp_path / "log", [*shlex.split(command)[1:], "-l", "DEBUG"]
+    env = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(tmp_path / "w"), "PYTHONPATH": str(ROOT)}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "celery", *words], env={**os.environ, **env}, cwd=tmp_path, stdout=out, stderr=out
+        )
+    try:
+        wait_until(lambda: " ready." in log.read_text() or process.poll() is not None, 60, "it to be ready")
+        begun = set(re.findall(r"Consumer: Starting (\w+)", log.read_text()))
+        assert {"Connection", "Control", "Tasks"} <= begun, log.read_text()[-2000:]
+        assert not {"Mingle", "Gossip"} & begun
+    finally:
+        process.terminate()
+        process.wait()
