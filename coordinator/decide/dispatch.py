@@ -114,7 +114,32 @@ def freeze_group(draft: Draft, name: str) -> None:
 def offer_again(draft: Draft, *, at_once: bool = False) -> None:
     """Make offers again that nobody has taken for a while: they may be lost. One that stands keeps its turn."""
     state = draft.state
-    for group_id in sorted(draft.unclaimed(), key=lambda group_id: (state.groups[group_id].since, group_id)):
+    unclaimed = sorted(draft.unclaimed(), key=lambda group_id: (state.groups[group_id].since, group_id))
+    at_once |= restore(draft, unclaimed)
+    for group_id in unclaimed:
         record = state.groups[group_id]
         if at_once or offer_again_at(record, draft.env) <= draft.env.now:
             draft.decision.offers[record.offer(draft.job.id, group_id)] = draft.planned(group_id).spec.lane
+
+
+def restore(draft: Draft, unclaimed: list[str]) -> bool:
+    """Make anew what the store has lost of ``unclaimed`` groups, plans and frozen inputs; True if there was any.
+
+    Runners drop an offer without them, so nobody would ever claim it.
+    """
+    state, lost = draft.state, []
+    if unclaimed and not state.has_plans:
+        job = draft.job
+        draft.decision.plans = draft.plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts)
+        state.has_plans = True
+        lost.append("plans")
+    unfrozen = [g for g in unclaimed if g not in state.frozen]
+    for group_id in unfrozen:
+        name, ordinal = split_member(group_id)
+        freeze(draft, name, group_id, ordinal)
+    if unfrozen:
+        lost.append("inputs")
+    if lost:
+        text = f"the store had lost the {' and the '.join(lost)} of groups that nobody has claimed; they were made anew"
+        draft.tell("RESTORED", text=text)
+    return bool(lost)

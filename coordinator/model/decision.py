@@ -71,6 +71,7 @@ class Decision:
     groups: dict[str, GroupRecord] = field(default_factory=dict)
     collected: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
     frozen: dict[str, str] = field(default_factory=dict)
+    plans: dict[str, str] = field(default_factory=dict)  # that the store has lost, made anew
     offered: dict[str, Attempt] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
     forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes
@@ -96,9 +97,8 @@ class Decision:
     @property
     def empty(self) -> bool:
         """Nothing to commit."""
-        return self.job == self.old and not (
-            self.groups or self.collected or self.frozen or self.dropped or self.offered or self.orders or self.reload
-        )
+        changes = (self.groups, self.collected, self.frozen, self.plans, self.dropped, self.offered, self.orders)
+        return self.job == self.old and not any(changes) and not self.reload
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def state_of(
         part = "spec"
         plan = plan_of(record.spec, record.texts)
         part = "state of its groups"
-        return JobState(
+        state = JobState(
             plan,
             record,
             {name: GroupRecord.from_json(text) for name, text in groups.items()},
@@ -44,6 +44,10 @@ def state_of(
             {name: Attempt.from_json(text) for name, text in attempts.items()},
             frozen,
         )
+        for name, count in state.fulls.items():
+            if count is None and state.census[name].total() and not state.ended_whole(name):
+                raise LookupError(f"the values of the fork {name} are gone, and it has members")
+        return state
     except NewerJob:
         raise
     except Exception as error:  # noqa: BLE001 - damage may be of any kind

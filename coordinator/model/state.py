@@ -34,6 +34,7 @@ class JobState:
     """
 
     damage = ""
+    has_plans = True  # the store has what runners get of the groups
 
     def __init__(
         self,

@@ -139,7 +139,7 @@ class Store:
             if begun is not None and begun.attempts is not None and changed is not None:
                 commit, read = begun.commit, dict(begun.attempts)
             else:
-                commit, read = self._glance(job, list(cached.active if changed is None else changed))
+                commit, read = self._glance(job, cached, list(cached.active if changed is None else changed))
             if commit == cached.job.commit:
                 for name, text in read.items():
                     if text is None:
@@ -153,23 +153,28 @@ class Store:
         pipe.hgetall(keys.forks)
         pipe.hgetall(keys.attempts)
         pipe.hkeys(keys.inputs)
-        fields, groups, forks, attempts, frozen = pipe.execute()
+        pipe.exists(keys.plans)
+        fields, groups, forks, attempts, frozen, has_plans = pipe.execute()
         if not fields:
             return None
         state = state_of(job, fields, groups, forks, attempts, frozen)
         if state.damage:
             raise Damaged(state.damage)
+        state.has_plans = bool(has_plans)
         return state
 
-    def _glance(self, job: str, groups: Sequence[str]) -> tuple[str | None, dict[str, str | None]]:
-        """The job's commit, and the attempts of ``groups`` as stored."""
+    def _glance(self, job: str, cached: JobState, groups: Sequence[str]) -> tuple[str | None, dict[str, str | None]]:
+        """The job's commit, and the attempts of ``groups`` as stored; no commit if plans or inputs were lost since."""
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=False)
         pipe.hget(keys.job, "commit")
+        pipe.exists(keys.plans)
+        pipe.hlen(keys.inputs)
         if groups:
             pipe.hmget(keys.attempts, groups)
-        commit, *texts = pipe.execute()
-        return commit, dict(zip(groups, texts[0] if texts else (), strict=True))
+        commit, has_plans, frozen, *texts = pipe.execute()
+        intact = (has_plans, frozen) == (cached.has_plans, len(cached.frozen))
+        return commit if intact else None, dict(zip(groups, texts[0] if texts else (), strict=True))
 
     def commit(
         self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str | None
@@ -183,6 +188,7 @@ class Store:
             "job": new.changed_fields(old),
             "groups": {name: record.to_json() for name, record in decision.groups.items()},
             "inputs": decision.frozen,
+            "plans": decision.plans,
             "forks": {name: json.dumps(values) for name, values in decision.collected.items()},
             "attempts": {name: attempt.to_json() for name, attempt in decision.offered.items()},
             "drop": list(decision.dropped),

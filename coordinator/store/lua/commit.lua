@@ -5,7 +5,7 @@
 -- args: job change consumer_group channel
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
--- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, forks: {},
+-- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, plans: {}, forks: {},
 --          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], orders: {}, events: [], due, due_seen,
 --          offers, withdrawn, lanes, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
 --          staged: {after, …}} (JSON)
@@ -38,6 +38,7 @@ redis.call('HSET', keys.job, 'commit', change.id)
 set_all(keys.job, change.job)
 set_all(keys.groups, change.groups)
 set_all(keys.inputs, change.inputs)
+set_all(keys.plans, change.plans)
 set_all(keys.forks, change.forks)
 for _, group in ipairs(change.drop) do redis.call('HDEL', keys.attempts, group) end
 set_all(keys.attempts, change.attempts)

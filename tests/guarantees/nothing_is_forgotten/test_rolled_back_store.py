@@ -1,4 +1,4 @@
-"""What was read before the store was rolled back, and is written after it."""
+"""What was read before the store was rolled back, and is written after it; and keys of a job that are gone."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 import redis
 
 from tests.support.coordinator import Coordinator, failed, group
+from tests.support.servers import wait_until
 from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.status import Status
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
 ONCE = {"max": 0}  # no retry
 
@@ -114,3 +116,57 @@ def test_a_command_makes_a_job_due_no_later_than_it_was(coordinator: Coordinator
     coordinator.redis.zadd(coordinator.keys.due, {job: 1.0})
     coordinator.client.pause(job)
     assert coordinator.redis.zscore(coordinator.keys.due, job) == 1.0
+
+
+def order_texts(coordinator: Coordinator, job: str) -> dict[str, str]:
+    """What each offer that stands would give its runner, beside the job's parameters: plan, inputs and fork value."""
+    keys, found = coordinator.keys.of(job), {}
+    for offer in coordinator.sent:
+        names = [offer.group.partition("[")[0], offer.group]
+        found[offer.group] = str([coordinator.redis.hmget(key, names) for key in (keys.plans, keys.inputs)])
+    return found
+
+
+@pytest.mark.parametrize("lost", [("plans",), ("inputs",), ("plans", "inputs")], ids="+".join)
+def test_plans_and_inputs_that_are_gone_are_made_anew_and_the_event_log_says_so(
+    make_coordinator: Callable[..., Coordinator], lost: tuple[str, ...]
+) -> None:
+    """Every take drops an offer whose plan or inputs are gone, so nobody else would ever notice."""
+    coordinator = make_coordinator(dispatch_timeout=0.3)
+    months = {"name": "by_month", "needs": ["a"], "for_each": {"month": [1, 2]}}
+    job = coordinator.submit(group("a"), group("b", "a"), {**group("by_month"), **months})
+    coordinator.read()
+    coordinator.work(coordinator.offers()[0])
+    coordinator.read()
+    before = order_texts(coordinator, job)
+    assert sorted(before) == ["b", "by_month[0]", "by_month[1]"]
+    coordinator.redis.delete(*(getattr(coordinator.keys.of(job), key) for key in lost))
+    for offer in coordinator.sent:
+        assert coordinator.claim(offer, "in vain").answer == "REFUSED"
+
+    wait_until(lambda: coordinator.sweep.run() and len(coordinator.sent) == 3, 2, "all offers to stand again")
+
+    assert order_texts(coordinator, job) == before
+    (told,) = [event for _, event in coordinator.client.queries.events(job) if event["kind"] == "RESTORED"]
+    assert all(key in told["text"] for key in lost)
+    assert coordinator.drive(job) is Status.FINISHED
+
+
+def test_values_of_a_fork_that_are_gone_halt_the_job_and_why_says_so(coordinator: Coordinator) -> None:
+    """Nothing in the store says what they were, and without them the fork would never be done."""
+    fork = group("fork", "a", for_each={"n": {"from": "a.n"}})
+    job = coordinator.submit(group("a"), fork)
+    coordinator.read()
+    ended = Outcome(OutcomeKind.SUCCEEDED, forks={"a.n": (1, 2)})
+    coordinator.work(coordinator.offers()[0], ended)
+    coordinator.read()
+    assert [offer.group for offer in coordinator.sent] == ["fork[0]", "fork[1]"]
+    coordinator.redis.delete(coordinator.keys.of(job).forks)
+    for offer in coordinator.offers():
+        coordinator.work(offer)
+
+    wait_until(
+        lambda: (coordinator.read(), coordinator.sweep.run(), coordinator.status_of_record(job) is Status.PAUSED)[-1],
+        *(2, "the job to be halted"),
+    )
+    assert "values of the fork fork" in coordinator.client.explain(job)[0].what
