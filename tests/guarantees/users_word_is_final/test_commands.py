@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Cli
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, failed, group, join
 from unstuck.coordinator.commands.job import Command
@@ -393,6 +394,36 @@ def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
     entries = [log.entry(n) for n in range(1, log.head() + 1)]
     assert [entry.kind for entry in entries if entry] == ["package" if first == "package" else "abort"]
     assert other.status(job) is wanted
+
+
+def test_a_pause_of_a_job_that_is_publishing_says_that_it_comes_too_late(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """On the command line as in the API, at first and when it is repeated."""
+    job, cli = coordinator.submit(group("make")), Cli(coordinator.settings.redis_url, tmp_path)
+    coordinator.read()
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
+    assert "too late" not in coordinator.client.pause(job).text
+    coordinator.client.resume(job)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
+    said: list[str] = []
+
+    def pause() -> None:
+        told = coordinator.client.pause(job)
+        assert told.answer == "DONE"
+        assert coordinator.status(job) is not Status.PAUSED
+        shown = cli("pause", job)
+        assert shown.returncode == 0
+        said.extend([told.text, shown.stdout, cli.json("pause", job)[0]["text"]])
+
+    coordinator.warehouses.before_publish = pause
+    coordinator.read()
+    assert len(said) == 3
+    for text in said:
+        assert "too late" in text
+        assert f"unstuck cancel {job}" in text
+    assert coordinator.status(job) is Status.FINISHED
 
 
 def test_cancel_and_success_at_the_same_instant_give_one_status_that_both_see(
