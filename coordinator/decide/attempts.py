@@ -56,12 +56,14 @@ def read_attempt(draft: Draft, group_id: str) -> None:
 
 
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) -> None:
+    """The group runs since its claim; a pause that came between the claim and this commit came later."""
+    began = min(attempt.claimed_at or draft.env.now, draft.env.now)
     if not draft.job.started_at:
-        draft.job = replace(draft.job, started_at=draft.env.now)
+        draft.job = replace(draft.job, started_at=began)
     running = replace(
         record, state=S.RUNNING, worker=attempt.worker, started_at=attempt.claimed_at, revision=attempt.revision
     )
-    draft.move(group_id, running, worker=attempt.worker)
+    draft.move(group_id, running, worker=attempt.worker, at=began)
 
 
 def settle(draft: Draft, group_id: str, outcome: Outcome | None) -> None:

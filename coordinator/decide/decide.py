@@ -87,4 +87,4 @@ def conclude(draft: Draft) -> None:
     draft.state.job = draft.job
     draft.decision.due = None if outcome is not None else due_at(draft.state, draft.env, draft.decision.more)
     for event in draft.decision.events:
-        event["at"] = draft.env.now
+        event.setdefault("at", draft.env.now)

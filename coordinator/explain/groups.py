@@ -260,7 +260,7 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
         subject=group_id,
         state=record.state,
         what=what,
-        since=record.since,
+        since=record.since if record.state is S.CANCELING else record.started_at or record.since,
         tried=_tried_so_far(record),
         next=following,
         ends=ends,

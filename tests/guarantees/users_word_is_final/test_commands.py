@@ -426,6 +426,24 @@ def test_a_pause_of_a_job_that_is_publishing_says_that_it_comes_too_late(
     assert coordinator.status(job) is Status.FINISHED
 
 
+def test_nothing_that_was_claimed_before_a_pause_reads_as_if_it_had_begun_after_it(coordinator: Coordinator) -> None:
+    """The pause falls between the claim and the commit that applies the claim."""
+    job = queued(coordinator)
+    (offer,) = coordinator.offers(job)
+    coordinator.claim(offer)
+    coordinator.client.pause(job)
+    act(coordinator, job)
+    view = coordinator.show(job)
+    (claimed_at,) = [member.attempt.claimed_at for member in view.groups[0].members if member.attempt]
+    assert claimed_at < view.job.intent_at
+    at = {event["kind"]: event["at"] for _, event in coordinator.client.queries.events(job)}
+    assert at["RUNNING"] == pytest.approx(claimed_at, abs=1e-5)
+    assert at["QUEUED"] <= at["RUNNING"] <= at["USER_PAUSE"]
+    assert view.job.started_at == pytest.approx(claimed_at, abs=1e-5)
+    why = {found.subject: found.since for found in coordinator.client.explain(job)}
+    assert why["a"] == pytest.approx(claimed_at, abs=1e-5)
+
+
 def test_cancel_and_success_at_the_same_instant_give_one_status_that_both_see(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
