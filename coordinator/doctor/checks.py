@@ -7,7 +7,7 @@ has its cure in docs/troubleshooting.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, warning
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts
@@ -249,6 +249,27 @@ def of_warehouse_and_jobs(seen: WarehouseFacts, jobs: tuple[JobWarehouse, ...]) 
     if away := len(jobs) - len(here):
         text = f"{count_of(away, 'open job')} with another warehouse than {seen.uri}, which was not looked at"
     return [ok("WAREHOUSE_ID", text)]
+
+
+def of_jobs(staged: Sequence[str], unknown: Sequence[str], settings: Settings) -> Finding:
+    """Does the store still know the jobs of which there is work in the warehouse?
+
+    Args:
+        staged: jobs with work in the warehouse, submitted within the retention; ``unknown``: those the store knows not.
+    """
+    code, recent = "LOST_JOBS", f"the last {format_duration(settings.retention)}"
+    if not unknown:
+        return ok(code, f"the store knows {count_of(len(staged), 'job')} of {recent} that the warehouse knows")
+    text = (
+        f"the warehouse {settings.warehouse} has work of {count_of(len(unknown), 'job')} of {recent} that this Redis "
+        f"does not know: {some(list(unknown))}. It was emptied (FLUSHALL), or restored from an older copy, or it is "
+        "another Redis"
+    )
+    cure = (
+        "Restore the Redis that had them, or submit those again that are not published (`unstuck datasets`). Nothing, "
+        "if another fleet uses this warehouse as well, or forgets jobs sooner (UNSTUCK_RETENTION)."
+    )
+    return warning(code, text, cure)
 
 
 def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Finding]:

@@ -6,6 +6,8 @@ The warehouse gets one probe file beside the log, which is removed again. This m
 from __future__ import annotations
 
 import os
+import re
+import time
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +15,9 @@ from pathlib import Path
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.host import java_version
 from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
+
+JOBS_COMPARED = 1000  # with those that the store knows
+_JOB = re.compile(r"\d{8}T\d{6}-\w+")  # ids sort by time
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,16 @@ def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
         return WarehouseFacts(uri, True, known, created == (True, False) and kept == b"first", made_at=made_at)
     except (OSError, ValueError, UnstuckError, ImportError) as error:
         return WarehouseFacts(uri, trouble=f"{type(error).__name__}: {error}")
+
+
+def staged_jobs(uri: str, since: float) -> list[str]:
+    """Jobs with work in the warehouse at ``uri`` that were submitted at ``since`` (seconds) or later, the newest first.
+
+    May hang as long as its file system does. Raises: OSError, ValueError, ImportError.
+    """
+    oldest = time.strftime("%Y%m%dT%H%M%S", time.gmtime(max(0.0, since)))
+    names = Warehouse(uri).storage.names("_staging")
+    return [name for name in reversed(names) if _JOB.fullmatch(name) and name >= oldest][:JOBS_COMPARED]
 
 
 def _in_the_way(folder: Path) -> str:

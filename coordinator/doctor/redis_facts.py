@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -121,6 +121,14 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
         period=None if period is None else float(period),
         stray=_stray_messages(client),
     )
+
+
+def unknown_jobs(client: redis.Redis, keys: Keys, jobs: Sequence[str]) -> list[str]:
+    """Those of ``jobs`` of which the store knows nothing. Raises: redis.RedisError."""
+    pipe = client.pipeline(transaction=False)
+    for job in jobs:
+        pipe.exists(keys.of(job).job)
+    return [job for job, known in zip(jobs, pipe.execute(), strict=True) if not known]
 
 
 def _stray_messages(client: redis.Redis) -> int:

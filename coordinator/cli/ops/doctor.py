@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from dataclasses import asdict
@@ -23,11 +24,12 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
 from unstuck.coordinator.doctor import checks, fleet_checks
 from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
-from unstuck.coordinator.doctor.host_facts import java_facts, warehouse_facts
-from unstuck.coordinator.doctor.redis_facts import JobWarehouse, record_facts, server_facts
+from unstuck.coordinator.doctor.host_facts import java_facts, staged_jobs, warehouse_facts
+from unstuck.coordinator.doctor.redis_facts import JobWarehouse, record_facts, server_facts, unknown_jobs
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.views.fleet import FleetView
+from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.deadlines import call_in_thread
 from unstuck.tasks.protocol.keys import Keys
@@ -50,7 +52,8 @@ def doctor(as_json: AsJson = False) -> None:
     fleet = call_in_thread(lambda: _examine_redis(settings, findings), "redis")
     warehouse = call_in_thread(lambda: warehouse_facts(settings.warehouse, secrets.token_hex(8)), "warehouse")
     java = call_in_thread(lambda: _examine_java(settings), "java")
-    threads: list[Future[Any]] = [fleet, warehouse, java]
+    jobs_lost = call_in_thread(lambda: _examine_jobs(settings), "jobs")
+    threads: list[Future[Any]] = [fleet, warehouse, java, jobs_lost]
     wait(threads, TIMEOUT)
 
     jobs, view = fleet.result() if fleet.done() else (None, None)
@@ -68,6 +71,7 @@ def doctor(as_json: AsJson = False) -> None:
     else:
         text = f"the warehouse {settings.warehouse} has not answered within {TIMEOUT:g}s; a file _doctor-… may be left"
         findings.append(problem("WAREHOUSE", text, "See whether it is mounted here, and its server up."))
+    findings += jobs_lost.result() if jobs_lost.done() else []
     if java.done():
         findings += java.result()
     else:
@@ -128,6 +132,17 @@ def _examine_redis(
     except Unreachable as error:
         found.append(_unreachable(error))
         return None, None
+
+
+def _examine_jobs(settings: Settings) -> list[Finding]:
+    """Nothing, where the warehouse or Redis cannot be asked: other findings say so."""
+    try:
+        staged = staged_jobs(settings.warehouse, time.time() - settings.retention)
+        with connected(settings) as connection:
+            unknown = unknown_jobs(connection.redis, Keys(settings.prefix), staged)
+    except (OSError, ValueError, ImportError, UnstuckError):
+        return []
+    return [checks.of_jobs(staged, unknown, settings)] if staged else []
 
 
 def _unreachable(error: Exception) -> Finding:

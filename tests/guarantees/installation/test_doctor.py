@@ -16,9 +16,11 @@ import redis
 from celery import Celery
 
 from tests.cli.conftest import Cli
+from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, group
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer, free_port, wait_until
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import WarehouseProbe
@@ -176,6 +178,33 @@ def test_a_message_that_was_sent_without_the_prefix_is_named(
     found = told()["STRAY_MESSAGES"]
     assert (found["level"], "2 messages" in found["text"]) == ("problem", True)
     assert '"global_keyprefix": "unstuck:celery:"' in found["cure"]
+
+
+def test_jobs_that_the_warehouse_knows_and_the_store_has_lost_are_named(
+    make_coordinator: Callable[..., Coordinator], told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    """After a FLUSHALL nobody else says that there ever were jobs."""
+    coordinator = make_coordinator(retention="1h")
+    ended, running = coordinator.submit(group("a")), coordinator.submit(group("a"))
+    coordinator.read()
+    for offer in coordinator.offers():
+        coordinator.claim(offer)
+        outcome = staged(coordinator, offer, f"o{offer.nonce}")
+        if offer.job == ended:
+            coordinator.finish(offer.held_by("runner1"), outcome)
+    coordinator.read()
+    forgotten = "20131231T235959-k3f9a2xw"  # longer ago than the store remembers jobs
+    (Path(coordinator.settings.warehouse) / "_staging" / forgotten).mkdir()
+    assert coordinator.status(ended) is Status.FINISHED
+    assert told()["LOST_JOBS"]["level"] == "ok"
+
+    coordinator.redis.flushall()
+    found = told()["LOST_JOBS"]
+    assert found["level"] == "warning"
+    assert all(job in found["text"] for job in (ended, running))
+    assert "2 jobs" in found["text"]
+    assert forgotten not in found["text"]
+    assert "restored from an older copy" in found["text"]
 
 
 def test_what_waits_in_the_store_is_named(
