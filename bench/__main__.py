@@ -14,9 +14,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bench import report
 from bench.case import Case, Size, Stage
-from bench.cases import chain, wide
+from bench.cases import chain, join, reports, wide
 
-CASES = {"a": wide.run, "b": chain.run}
+CASES = {"a": wide.run, "b": chain.run, "c": join.run, "d": reports.run}
 ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 5}
 
 

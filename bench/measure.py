@@ -90,3 +90,8 @@ class Spread:
         if self.low == self.high:
             return f"{self.median:,.{digits}f}"
         return f"{self.median:,.{digits}f} ({self.low:,.{digits}f} to {self.high:,.{digits}f})"
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The smallest value that ``percent`` of the values do not exceed."""
+    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
