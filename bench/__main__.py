@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -14,9 +15,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bench import report
 from bench.case import Case, Size, Stage
-from bench.cases import chain, join, reports, wide
+from bench.cases import chain, join, recovery, reports, store, wide
 
-CASES = {"a": wide.run, "b": chain.run, "c": join.run, "d": reports.run}
+CASES = {"a": wide.run, "b": chain.run, "c": join.run, "d": reports.run, "e": store.run, "g": recovery.run}
 ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 5}
 
 
@@ -47,11 +48,9 @@ def measure(letters: list[str], size: Size, options: argparse.Namespace) -> None
     peers = None if options.peers is None else frozenset(options.peers.split(","))
     cases: list[Case] = []
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="unstuck-bench-") as folder,
-        Progress(*columns, console=console) as progress,
-    ):
-        stage = Stage(Path(folder), size, options.rounds or ROUNDS[size], progress, peers)
+    folder = Path(tempfile.mkdtemp(prefix="unstuck-bench-"))  # left behind, with its logs, by a run that fails
+    with Progress(*columns, console=console) as progress:
+        stage = Stage(folder, size, options.rounds or ROUNDS[size], progress, peers)
         try:
             for letter in letters:
                 cases.append(case := CASES[letter](stage))
@@ -62,6 +61,7 @@ def measure(letters: list[str], size: Size, options: argparse.Namespace) -> None
                 options.json.write_text(json.dumps(figures, indent=1))
         finally:
             stage.close()
+    shutil.rmtree(folder)
     console.print(f"The figures of every round are in {options.json}.")
 
 

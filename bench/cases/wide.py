@@ -7,7 +7,7 @@ from bench.fleet import wide
 
 WIDTHS = {"tiny": (4,), "quick": (100, 1_000), "full": (100, 1_000, 5_000, 10_000)}
 PEERS = (("celery", "chord"), ("celery", "group"), ("docket", "group"))
-LONG = 5_000  # groups; three rounds of such a width are enough
+LONG = 1_000  # groups; three rounds of such a width are enough
 
 
 def run(stage: Stage) -> Case:
