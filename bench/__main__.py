@@ -15,9 +15,18 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bench import report
 from bench.case import Case, Size, Stage
-from bench.cases import chain, join, recovery, reports, store, wide
+from bench.cases import chain, join, outputs, recovery, reports, spark, store, wide
 
-CASES = {"a": wide.run, "b": chain.run, "c": join.run, "d": reports.run, "e": store.run, "g": recovery.run}
+CASES = {
+    "a": wide.run,
+    "b": chain.run,
+    "c": join.run,
+    "d": reports.run,
+    "e": store.run,
+    "f": spark.run,
+    "g": recovery.run,
+    "h": outputs.run,
+}
 ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 5}
 
 

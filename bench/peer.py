@@ -35,10 +35,11 @@ class Peer:
 
     def __init__(self, name: str, url: str, folder: Path, *, slots: int = 2) -> None:
         self.name = name
+        path = os.pathsep.join(str(HERE / name) for name in ("peers", "steps"))
         self._log = folder / f"{name}.log"
         self._process = subprocess.Popen(
             [str(environment(name)), str(HERE / "peers" / f"{name}_peer.py")],
-            env={**os.environ, "BENCH_REDIS_URL": url, "BENCH_SLOTS": str(slots), "PYTHONPATH": str(HERE / "peers")},
+            env={**os.environ, "BENCH_REDIS_URL": url, "BENCH_SLOTS": str(slots), "PYTHONPATH": path},
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -105,7 +106,7 @@ def environment(name: str) -> Path:
         pip = [str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)]
         installed = subprocess.run(pip, stderr=subprocess.PIPE, text=True, check=False)
         if installed.returncode:
-            errors = [line for line in installed.stderr.splitlines() if line.startswith("ERROR")]
-            raise NotInstalled(f"{name} cannot be installed: {' '.join(errors)}")
+            error = next((line for line in installed.stderr.splitlines() if line.startswith("ERROR")), "pip failed")
+            raise NotInstalled(f"{name} cannot be installed: {error.replace(f'{HERE}/', '')}")
         (folder / "complete").touch()
     return python

@@ -1,4 +1,4 @@
-"""``python -m bench.sweeps N``: sweeps N times, once a second, in this process, and prints what each sweep cost as JSON.
+"""``python -m bench.sweeps N``: sweeps N times, once a second, and prints what each sweep cost as JSON.
 
 Nothing else may ask the server meanwhile, or its commands are counted, too. Settings come from ``UNSTUCK_*``.
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import redis
@@ -41,7 +42,7 @@ def _latencies(fleet: Fleet, width: int, joins: int, contended: bool) -> tuple[f
     with _outcomes(fleet) as ended:
         job = fleet.client.submit(_joins(width, joins)).id
         if contended:
-            fleet.await_that(lambda: fleet.client.jobs(limit=1)[0].groups.get("SUCCEEDED", 0) >= width, "the fork's end")
+            fleet.await_that(lambda: _succeeded(fleet) >= width, "the fork has ended")
             with _other_holder(fleet, fleet.keys.of(job).lock):
                 fleet.finish(job)
         else:
@@ -49,7 +50,12 @@ def _latencies(fleet: Fleet, width: int, joins: int, contended: bool) -> tuple[f
     claimed = {group.id: group.record.started_at for fork in fleet.client.show(job).groups for group in fork.members}
     first = claimed["j0"] - max(at for (of, group), at in ended.items() if of == job and group.startswith("fork"))
     names = [f"j{i}" for i in range(joins + 1)]
-    return first, [claimed[name] - ended[job, before] for before, name in zip(names, names[1:], strict=False)]
+    return first, [claimed[name] - ended[job, before] for before, name in pairwise(names)]
+
+
+def _succeeded(fleet: Fleet) -> int:
+    """How many groups of the newest job have succeeded."""
+    return fleet.client.jobs(limit=1)[0].groups.get("SUCCEEDED", 0)
 
 
 @contextmanager

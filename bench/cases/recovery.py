@@ -39,7 +39,7 @@ def _kill_worker(fleet: Fleet, number: int) -> float:
     step = {"python": "gate_steps:until", "params": {"begun": str(begun), "gate": str(gate)}}
     group = {"name": "held", "queue": "light", "spark": False, "steps": [step]}
     job = fleet.client.submit({"name": "held", "groups": [group]}).id
-    fleet.await_that(lambda: (_lines(begun) and _holder(fleet, job)), "the group runs")
+    fleet.await_that(lambda: _lines(begun) and _holder(fleet, job), "the group runs")
     name = _holder(fleet, job)
     assert name
     time.sleep(random.uniform(0.0, fleet.client.settings.lease_renew))  # at any point between two renewals

@@ -16,7 +16,6 @@ from typing import Any
 
 from bench.case import Case, Stage
 from bench.fleet import Fleet, wide
-from bench.measure import percentile
 from unstuck import Status
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +124,7 @@ def _fork_bytes(case: Case, fleet: Fleet) -> None:
 
 
 def _bytes(fleet: Fleet, job: str) -> tuple[int, int]:
-    """Bytes of all keys of a job but its events, and of its events, by MEMORY USAGE; what an index has of it is not in."""
+    """Bytes of all keys of a job but its events, and of its events, by MEMORY USAGE. Indexes of all jobs are not in."""
     keys = vars(fleet.keys.of(job))
     sizes = {name: fleet.server.client.memory_usage(key, samples=0) or 0 for name, key in keys.items()}
     return sum(size for name, size in sizes.items() if name != "events"), sizes["events"]
