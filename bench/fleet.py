@@ -88,15 +88,23 @@ class Fleet:
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process and all below it."""
+        if self._running[name].poll() is not None:
+            return
         root = psutil.Process(self._running[name].pid)
         for process in (root, *root.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
     def stop(self, name: str) -> None:
-        process = self._running.pop(name)
-        process.terminate()
-        process.wait()
+        """End it as a supervisor does: a TERM, and after a minute a kill."""
+        self.signal(name, signal.SIGCONT)
+        self._running[name].terminate()
+        try:
+            self._running[name].wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.kill(name)
+        else:
+            del self._running[name]
 
     def kill(self, name: str) -> None:
         """Kill it and all below it at once, as when its host is lost: nobody is left to report it."""
@@ -128,11 +136,10 @@ class Fleet:
 
     def close(self) -> None:
         for name, process in self._running.items():
-            if process.poll() is None:
-                self.signal(name, signal.SIGCONT)
+            self.signal(name, signal.SIGCONT)
             process.terminate()
-        for process in self._running.values():
-            process.wait()
+        for name in list(self._running):
+            self.stop(name)
         self.client.close()
 
 
