@@ -5,6 +5,7 @@ A case has pairs (our figure and a peer's, measured in turn) or figures of ours 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -167,9 +168,10 @@ class Stage:
     def ours(self, spec: dict[str, Any], units: int) -> Sample:
         """Submit a job to the fleet and wait for its end."""
         fleet = self.fleet  # started before its processes and scripts are counted
-        before = self.server.calls()
+        before, client = self.server.calls(), time.process_time()
         with measured(fleet.processes, units) as sample:
             fleet.finish(fleet.client.submit(spec).id)
+        sample.cpu["client"] = round(time.process_time() - client, 3)
         after = self.server.calls()
         sample.extra["scripts"] = sum(after.get(name, 0) - before.get(name, 0) for name in SCRIPTS) / units
         return sample

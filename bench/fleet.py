@@ -116,21 +116,33 @@ class Fleet:
         """Wait until the job is FINISHED, by its status alone: a view of 10,000 groups would disturb what is measured.
 
         Raises:
-            RuntimeError: the job ended in another way, or not within ``timeout`` seconds.
+            RuntimeError: the job ended in another way, or not in time, or a process of the fleet ended.
         """
-        key, end = self.keys.of(job).job, time.monotonic() + timeout
-        while (status := self.server.client.hget(key, "status")) != b"FINISHED":
-            if status is not None and Status(status.decode()).terminal:
-                raise RuntimeError(f"job {job} is {status.decode()}, see the logs in {self.folder}")
-            if time.monotonic() > end:
-                raise RuntimeError(f"job {job} did not end within {timeout:.0f} s, see the logs in {self.folder}")
-            time.sleep(0.002)
+        key = self.keys.of(job).job
+
+        def ended() -> bool:
+            status = Status(self.server.client.hget(key, "status").decode())
+            if status.terminal and status is not Status.FINISHED:
+                raise RuntimeError(f"job {job} is {status}, see the logs in {self.folder}")
+            return status.terminal
+
+        self.await_that(ended, f"job {job} has ended", timeout, every=0.002)
 
     def await_that(self, holds: Callable[[], object], what: str, timeout: float = 900.0, every: float = 0.01) -> None:
-        """Wait until ``holds`` answers with something true. Raises: RuntimeError: not within ``timeout`` seconds."""
-        end = time.monotonic() + timeout
+        """Wait until ``holds`` answers with something true.
+
+        Raises:
+            RuntimeError: not within ``timeout`` seconds, or a process of the fleet ended.
+        """
+        began = look = time.monotonic()
         while not holds():
-            if time.monotonic() > end:
+            now = time.monotonic()
+            if now > look + 1:
+                look = now
+                for name, process in self._running.items():
+                    if process.poll() is not None:
+                        raise RuntimeError(f"{name} ended with {process.returncode}; see its log in {self.folder}")
+            if now > began + timeout:
                 raise RuntimeError(f"not within {timeout:.0f} s: {what}; see the logs in {self.folder}")
             time.sleep(every)
 

@@ -85,7 +85,11 @@ class Peer:
             self._signal(signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(timeout=60)
+        except subprocess.TimeoutExpired:  # as a warm shutdown of Celery does now and then
+            self._signal(signal.SIGKILL)
+            self._process.wait()
 
 
 def environment(name: str) -> Path:

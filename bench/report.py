@@ -16,8 +16,9 @@ from typing import Any
 import psutil
 from rich.table import Table
 
-from bench.case import Case
+from bench.case import Case, Pair
 from bench.measure import Sample, Spread
+from bench.server import server_program
 
 PAIR_COLUMNS = ("", "unstuck", "peer", "", "times as fast", "CPU ms each", "peer's", "scripts each")
 FIGURE_COLUMNS = ("", "unstuck", "")
@@ -32,7 +33,7 @@ def tables(case: Case) -> Iterator[tuple[Sequence[str], list[list[str]]]]:
         yield FIGURE_COLUMNS, rows
 
 
-def _pair_row(case: Case, pair: Any) -> list[str]:
+def _pair_row(case: Case, pair: Pair) -> list[str]:
     scripts = [sample.extra["scripts"] for sample in pair.ours if "scripts" in sample.extra]
     return [
         pair.what,
@@ -98,19 +99,24 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _said(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def machine() -> dict[str, Any]:
     """What the figures are measured on, and with what."""
     info = Path("/proc/cpuinfo")
     model = re.search(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE) if info.exists() else None
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    commit = _said("git", "rev-parse", "--short", "HEAD")
     return {
         "cores": os.cpu_count(),
         "processor": model[1] if model else platform.processor(),
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "server": " ".join(_said(server_program(), "--version").split()[:3]),
         **{name: version(name) for name in ("celery", "redis", "pyspark")},
-        "commit": asked.stdout.strip() or "unknown",
+        "commit": commit or "unknown",
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "load": f"{os.getloadavg()[0]:.2f} before the start",
     }

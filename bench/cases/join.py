@@ -19,7 +19,7 @@ from bench.case import Case, Stage
 from bench.fleet import Fleet
 from bench.measure import percentile
 
-SHAPES = {"tiny": ((3, 2),), "quick": ((100, 100),), "full": ((100, 100), (5_000, 100))}  # width, joins
+SHAPES = {"tiny": ((3, 2),), "quick": ((100, 100),), "full": ((100, 100), (5_000, 40))}  # width, joins
 TURN = 0.025  # seconds for which the other one holds the lock, and then does not
 
 

@@ -72,7 +72,10 @@ def _kill_coordinator(fleet: Fleet) -> float:
         name = random.choice(names)
         time.sleep(random.uniform(0.005, 0.05))  # at any point of its work
         fleet.signal(name, signal.SIGSTOP)
-        held = _pending(fleet, fleet.processes[name].pid)
+        pid = fleet.processes[name].pid
+        held = _pending(fleet, pid)
+        time.sleep(0.05)  # what it had sent before it was stopped arrives meanwhile, and may be their commit
+        held &= _pending(fleet, pid)
         if held:
             break
         fleet.signal(name, signal.SIGCONT)

@@ -78,7 +78,7 @@ def _used(fleet: Fleet) -> int:
 def _sweeps(case: Case, fleet: Fleet, what: str, count: int) -> None:
     program = [sys.executable, "-m", "bench.sweeps", str(count)]
     env = {**fleet.env, "PYTHONPATH": f"{fleet.env['PYTHONPATH']}:{ROOT}"}
-    done = subprocess.run(program, env=env, cwd=fleet.folder, check=True, capture_output=True, text=True)
+    done = subprocess.run(program, env=env, cwd=fleet.folder, check=True, stdout=subprocess.PIPE, text=True)
     for sweep in json.loads(done.stdout):
         case.add(f"a sweep, {what}", "ms", 1000 * sweep["seconds"])
         case.add(f"a sweep, {what}: CPU", "ms", 1000 * sweep["cpu"])
