@@ -21,10 +21,10 @@ DRIVER = $(BIN)/python -m tests.chaos.driver
 DRIVER_OPTIONS = $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check simulate mirror chaos recovery loss docs setup doctor java clean
+.PHONY: help demo test lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo:  ## run the flights pipeline end to end, with an embedded Valkey
 	@scripts/setup.sh demo
@@ -58,6 +58,12 @@ recovery: setup  ## how fast the work of a killed worker and coordinator goes on
 
 loss: setup  ## messages lost in 40 SIGKILLs by our report path, and by a kombu queue
 	$(DRIVER) loss $(DRIVER_OPTIONS)
+
+bench: setup  ## measure beside Celery, docket, DBOS, Prefect, dlt and plain Spark, about 10 minutes (ARGS="--cases a,b")
+	$(BIN)/python -m bench $(ARGS)
+
+bench-quick: setup  ## the same with fewer sizes and rounds, about 2 minutes
+	$(BIN)/python -m bench --quick $(ARGS)
 
 docs:  ## build the site of the documentation, strictly, into build/docs; needs no network
 	@scripts/setup.sh docs

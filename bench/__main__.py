@@ -1,81 +1,77 @@
-"""``python -m bench``: measures Unstuck beside its peers on this machine, prints a table and writes JSON."""
+"""``python -m bench``: measures Unstuck beside its peers on this machine, prints tables and writes JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
+import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from bench.case import Case, Stage
-from bench.cases import chain, wide
-from bench.measure import Spread
+from bench import report
+from bench.case import Case, Size, Stage
+from bench.cases import chain, join, outputs, recovery, reports, spark, store, wide
 
-CASES = {"a": wide.run, "b": chain.run}
-ROUNDS = {"quick": 2, "full": 5}
+CASES = {
+    "a": wide.run,
+    "b": chain.run,
+    "c": join.run,
+    "d": reports.run,
+    "e": store.run,
+    "f": spark.run,
+    "g": recovery.run,
+    "h": outputs.run,
+}
+ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 5}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds: about two minutes")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="fewer sizes and rounds: about two minutes")
+    size.add_argument("--tiny", action="store_true", help="as small as can be: shows that it runs, measures nothing")
     parser.add_argument("--cases", default=",".join(CASES), help="letters, separated by commas (default: all)")
+    parser.add_argument("--peers", help="peers that may be asked, separated by commas; none: ours alone (default: all)")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), help="where the figures are written")
+    parser.add_argument("--markdown", action="store_true", help="measure nothing: print the tables of the last run")
     options = parser.parse_args()
+    if options.markdown:
+        found = json.loads(options.json.read_text())
+        print(report.markdown(found["machine"], TypeAdapter(list[Case]).validate_python(found["cases"])))
+        return
     letters = options.cases.split(",")
     if unknown := set(letters) - set(CASES):
         parser.error(f"--cases: {', '.join(sorted(unknown))}: expected letters of {', '.join(CASES)}")
+    measure(letters, "tiny" if options.tiny else "quick" if options.quick else "full", options)
 
-    console = Console()
-    size = "quick" if options.quick else "full"
+
+def measure(letters: list[str], size: Size, options: argparse.Namespace) -> None:
+    console, machine = Console(), report.machine()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    cases = []
-    with (
-        tempfile.TemporaryDirectory(prefix="unstuck-bench-") as folder,
-        Progress(*columns, console=console) as progress,
-    ):
-        stage = Stage(Path(folder), size, options.rounds or ROUNDS[size], progress)
+    peers = None if options.peers is None else frozenset(options.peers.split(","))
+    cases: list[Case] = []
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="unstuck-bench-"))  # left behind, with its logs, by a run that fails
+    with Progress(*columns, console=console) as progress:
+        stage = Stage(folder, size, options.rounds or ROUNDS[size], progress, peers)
         try:
             for letter in letters:
                 cases.append(case := CASES[letter](stage))
-                console.print(table(case))
+                for shown in report.terminal(case):
+                    console.print(shown, highlight=False)
+                # After each case: a run that is ended early keeps what it has measured.
+                figures = {"machine": machine, "size": size, "cases": [asdict(case) for case in cases]}
+                options.json.write_text(json.dumps(figures, indent=1))
         finally:
             stage.close()
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({"machine": machine(), "cases": [asdict(case) for case in cases]}, indent=1))
+    shutil.rmtree(folder)
     console.print(f"The figures of every round are in {options.json}.")
-
-
-def table(case: Case) -> Table:
-    """The figures of a case for people: median (smallest to largest) of the rounds."""
-    made = Table(title=f"{case.letter}. {case.name} ({case.unit})", title_justify="left")
-    for column in ("", "unstuck", "peer", "", "times as fast", "CPU ms each", "peer's", "scripts each"):
-        made.add_column(column, justify="left" if not column else "right")
-    for pair in case.pairs:
-        made.add_row(
-            pair.what,
-            case.figure(pair.ours).text(1),
-            case.figure(pair.theirs).text(1),
-            pair.peer,
-            pair.ratio.text(),
-            Spread.of([sample.cpu_ms for sample in pair.ours]).text(),
-            Spread.of([sample.cpu_ms for sample in pair.theirs]).text(),
-            Spread.of([sample.extra["scripts"] for sample in pair.ours]).text(),
-        )
-    return made
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    return {"cores": os.cpu_count(), "processor": platform.processor(), "python": platform.python_version()}
 
 
 if __name__ == "__main__":

@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 import psutil
 
+from bench.measure import Sample, measured
+
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE / ".environments"
+
+
+class NotInstalled(RuntimeError):
+    """A peer's environment cannot be made on this machine."""
 
 
 class Peer:
     """The program ``peers/NAME_peer.py``, started once and asked as often as there are rounds.
 
+    Between two commands all its processes are stopped (SIGSTOP), so that what it does when idle changes no figure.
+
     Raises:
-        RuntimeError: the environment cannot be made, or the program ended; the sentence names its log.
+        NotInstalled: its environment cannot be made.
+        RuntimeError: the program ended; the sentence names its log.
     """
 
     def __init__(self, name: str, url: str, folder: Path, *, slots: int = 2) -> None:
         self.name = name
+        path = os.pathsep.join(str(HERE / name) for name in ("peers", "steps"))
         self._log = folder / f"{name}.log"
         self._process = subprocess.Popen(
             [str(environment(name)), str(HERE / "peers" / f"{name}_peer.py")],
-            env={**os.environ, "BENCH_REDIS_URL": url, "BENCH_SLOTS": str(slots), "PYTHONPATH": str(HERE / "peers")},
+            env={**os.environ, "BENCH_REDIS_URL": url, "BENCH_SLOTS": str(slots), "PYTHONPATH": path},
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -35,13 +47,27 @@ class Peer:
             text=True,
         )
         self._answer()
+        self._signal(signal.SIGSTOP)
 
     @property
     def process(self) -> psutil.Process:
         return psutil.Process(self._process.pid)
 
-    def run(self, what: str, n: int) -> float:
-        """The seconds that it took, by its own clock."""
+    def run(self, what: str, n: int, beside: dict[str, psutil.Process]) -> Sample:
+        """Let it do ``n`` of ``what``. The seconds are by its own clock; ``beside``: whose CPU time counts, too."""
+        self._signal(signal.SIGCONT)
+        with measured({self.name: self.process, **beside}, n) as sample:
+            seconds = self._ask(what, n)
+        sample.seconds = seconds
+        self._signal(signal.SIGSTOP)
+        return sample
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in (self.process, *self.process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _ask(self, what: str, n: int) -> float:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"what": what, "n": n}) + "\n")
         self._process.stdin.flush()
@@ -55,18 +81,36 @@ class Peer:
         return dict(json.loads(line))
 
     def close(self) -> None:
+        if self._process.poll() is None:
+            self._signal(signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(timeout=60)
+        except subprocess.TimeoutExpired:  # as a warm shutdown of Celery does now and then
+            self._signal(signal.SIGKILL)
+            self._process.wait()
 
 
 def environment(name: str) -> Path:
-    """The Python of a virtual environment with ``requirements-NAME.txt``, made on first use and after a change."""
+    """The Python of a virtual environment with ``requirements-NAME.txt``, made on first use and after a change.
+
+    A peer without such a file is a program on what Unstuck itself needs, and runs where the benchmark runs.
+
+    Raises:
+        NotInstalled: a package cannot be installed; the sentence says which.
+    """
     requirements = HERE / f"requirements-{name}.txt"
+    if not requirements.exists():
+        return Path(sys.executable)
     folder = ENVIRONMENTS / f"{name}-{sha256(requirements.read_bytes()).hexdigest()[:8]}"
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)]
+        installed = subprocess.run(pip, stderr=subprocess.PIPE, text=True, check=False)
+        if installed.returncode:
+            error = next((line for line in installed.stderr.splitlines() if line.startswith("ERROR")), "pip failed")
+            raise NotInstalled(f"{name} cannot be installed: {error.replace(f'{HERE}/', '')}")
         (folder / "complete").touch()
     return python

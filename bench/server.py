@@ -46,13 +46,18 @@ class Server:
 
     def calls(self) -> dict[str, int]:
         """How often each command was called since the server started."""
-        stats = self.client.info("commandstats")
-        return {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in stats.items()}
+        return calls_of(self.client)
 
     def close(self) -> None:
         self.client.close()
         self._process.terminate()
         self._process.wait()
+
+
+def calls_of(client: redis.Redis) -> dict[str, int]:
+    """How often each command was called since the server started, by the server's own statistics."""
+    stats = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in stats.items()}
 
 
 def server_program() -> str:

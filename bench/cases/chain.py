@@ -1,18 +1,20 @@
-"""Case b: a chain of 40 groups that do nothing, milliseconds per hop, against a Celery chain and docket."""
+"""Case b: a chain of groups that do nothing, milliseconds per hop, against the chains of others.
+
+DBOS and Prefect call the steps of a chain within one process; Celery, docket and Unstuck hand each hop to a worker.
+"""
 
 from __future__ import annotations
 
 from bench.case import Case, Stage
 from bench.fleet import chain
 
-LENGTH = 40
+LENGTH = {"tiny": 3, "quick": 40, "full": 40}
+PEERS = ("celery", "docket", "dbos", "prefect")
 
 
 def run(stage: Stage) -> Case:
-    case = Case("b", f"chain of {LENGTH}", "ms/hop")
-    pairs = {name: case.pair(f"{LENGTH} hops", f"{name} chain") for name in ("celery", "docket")}
-    for _ in stage.rounds():
-        ours = stage.ours(chain(LENGTH), LENGTH)
-        for name, pair in pairs.items():
-            pair.add(ours, stage.peer(name, "chain", LENGTH))
+    length = LENGTH[stage.size]
+    case = Case("b", "chain: latency of a hop", "ms each")
+    peers = {(name, "chain"): length for name in PEERS}
+    stage.compare(case, f"{length} hops", lambda: stage.ours(chain(length), length), peers)
     return case

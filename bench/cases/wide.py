@@ -5,17 +5,16 @@ from __future__ import annotations
 from bench.case import Case, Stage
 from bench.fleet import wide
 
-WIDTHS = {"quick": (100, 1_000), "full": (100, 1_000, 5_000, 10_000)}
+WIDTHS = {"tiny": (4,), "quick": (100, 1_000), "full": (100, 1_000, 5_000, 10_000)}
+PEERS = (("celery", "chord"), ("celery", "group"), ("docket", "group"))
+LONG = 1_000  # groups; three rounds of such a width are enough
 
 
 def run(stage: Stage) -> Case:
     """One pair per width and peer, in turn within each round."""
     case = Case("a", "wide fork and join", "groups/s")
-    peers = {("celery", "group"), ("celery", "chord"), ("docket", "group")}
     for width in WIDTHS[stage.size]:
-        pairs = {(name, what): case.pair(f"{width:,} groups", f"{name} {what}") for name, what in sorted(peers)}
-        for _ in stage.rounds():
-            ours = stage.ours(wide(width), width)
-            for (name, what), pair in pairs.items():
-                pair.add(ours, stage.peer(name, what, width))
+        most = 3 if width >= LONG else None
+        peers = dict.fromkeys(PEERS, width)
+        stage.compare(case, f"{width:,} groups", lambda width=width: stage.ours(wide(width), width), peers, most)
     return case

@@ -14,7 +14,7 @@ import sys
 import time
 from datetime import timedelta
 
-from docket import Docket, Worker
+from docket import CurrentDocket, Docket, Worker
 from redis.asyncio import Redis
 
 URL = os.environ["BENCH_REDIS_URL"]
@@ -27,11 +27,10 @@ async def noop() -> None:
     await counter.incr(COUNT)
 
 
-async def hop(left: int) -> None:
+async def hop(left: int, docket: Docket = CurrentDocket()) -> None:  # noqa: B008 - as docket injects it
     """One hop of a chain: docket has no chain, so a task adds the next one."""
     if left > 1:
-        async with Docket(name="bench", url=URL) as docket:
-            await docket.add(hop)(left - 1)
+        await docket.add(hop)(left - 1)
     else:
         await counter.incr(COUNT)
 

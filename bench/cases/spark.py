@@ -1,0 +1,41 @@
+"""Case f: small Spark groups on a warm worker, against the same queries in a plain script, and by spark-submit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.case import Case, Stage
+from bench.measure import Sample
+
+GROUPS = {"tiny": 2, "quick": 24, "full": 24}
+SUBMITS = {"tiny": 0, "quick": 1, "full": 4}  # each takes seconds, and is like the others
+
+
+def run(stage: Stage) -> Case:
+    groups, submits = GROUPS[stage.size], SUBMITS[stage.size]
+    case = Case("f", "small Spark groups on a warm worker", "ms each")
+    stage.say("starting a Spark worker")
+    worker = "worker spark"
+    stage.fleet.start(worker, slots=1, queue="spark")
+    stage.ours(_spec(24), 24)
+    scripts = {("pyspark", "script"): groups}
+
+    def ours() -> Sample:
+        return stage.ours(_spec(groups), groups)
+
+    stage.compare(case, f"{groups} groups", ours, scripts)
+    if submits:
+        what = f"{groups} groups; {submits} submits"
+        stage.compare(case, what, ours, {("pyspark", "submit"): submits}, most=1)
+    stage.fleet.stop(worker)
+    for pair in case.pairs:
+        if pair.peer == "pyspark script":
+            for sample, plain in zip(pair.ours, pair.theirs, strict=True):
+                more = sample.seconds / sample.units - plain.seconds / plain.units
+                case.add(f"{pair.what}: each takes longer than in the script by", "ms", 1000 * more)
+    return case
+
+
+def _spec(groups: int) -> dict[str, Any]:
+    step = {"python": "query_steps:group"}
+    return {"name": "spark", "groups": [{"name": "q", "for_each": {"n": list(range(groups))}, "steps": [step]}]}
