@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
-from typing import cast
+from functools import cached_property, lru_cache
+from typing import Any, cast
 
 import redis
 
@@ -50,14 +50,14 @@ class FinishAnswer(StrEnum):
     UNKNOWN_JOB = "UNKNOWN_JOB"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Claim:
     """An attempt that was claimed. ``stored``: what ``take.lua`` answers besides the offer."""
 
     token: Token
     stored: tuple[str, ...]
 
-    @property
+    @cached_property
     def order(self) -> WorkOrder:
         """What to do. Raises: OrderUnreadable: the runner holds the attempt nevertheless."""
         try:
@@ -109,6 +109,7 @@ class Lease:
         self._take = Script(client, keys, __package__, "take")
         self._renew = Script(client, keys, __package__, "renew")
         self._finish = Script(client, keys, __package__, "finish")
+        self._finish_and_take = Script(client, keys, __package__, "finish_and_take")
 
     def take(
         self,
@@ -128,6 +129,16 @@ class Lease:
         Raises:
             redis.RedisError: the store could not be asked; ask again with the same ``claimant``.
         """
+        while True:
+            arguments = self._taking(queues, claimant, worker, event, leaves=leaves)
+            answer, claim = self._read(claimant, self._take(**arguments))
+            if answer is not TakeAnswer.MORE:
+                return claim
+            self._takes += 1
+
+    def _taking(
+        self, queues: Sequence[str], claimant: str, worker: str, event: str, *, leaves: bool = False
+    ) -> dict[str, Any]:
         any_job = self._keys.of("\0")
         self._takes += claimant != self._claimant
         self._claimant = claimant
@@ -144,16 +155,15 @@ class Lease:
             "text_field": FIELD,
             **{name: getattr(any_job, name) for name in ("job", "attempts", "plans", "inputs")},
         }
-        while True:
-            serial, text = self._takes, json.dumps(taking)
-            word, *stored = self._take(taking=text, serial=serial, answer=self._answer, kept=ANSWER_KEPT)
-            if word == TakeAnswer.CLAIMED:
-                claim = Claim(Offer.parse(stored[0]).held_by(claimant), tuple(stored[1:]))
-                reach(Point.AFTER_CLAIM, claim.token.job)
-                return claim
-            if word == TakeAnswer.EMPTY:
-                return None
-            self._takes += 1
+        return {"taking": json.dumps(taking), "takes": self._takes, "answer": self._answer, "kept": ANSWER_KEPT}
+
+    def _read(self, claimant: str, answer: Sequence[str]) -> tuple[TakeAnswer, Claim | None]:
+        word, *stored = answer
+        if word != TakeAnswer.CLAIMED:
+            return TakeAnswer(word), None
+        claim = Claim(Offer.parse(stored[0]).held_by(claimant), tuple(stored[1:]))
+        reach(Point.AFTER_CLAIM, claim.token.job)
+        return TakeAnswer.CLAIMED, claim
 
     def taken(self, claimant: str) -> Token | None:
         """The attempt that `take` gave to ``claimant``, whose answer could not be read. Raises: redis.RedisError."""
@@ -185,21 +195,38 @@ class Lease:
 
         Raises: redis.RedisError: the store could not be asked; try again with the same ``event``.
         """
-        self._finishes += event != self._event
-        self._event = event
         answer = self._finish(
-            token.job,
-            **_fence(token),
-            outcome=outcome.to_json(),
-            kind=str(outcome.kind),
-            event=event,
-            serial=self._finishes,
-            schema_version=SCHEMA_VERSION,
-            answer=self._answer,
-            kept=ANSWER_KEPT,
+            token.job, answer=self._answer, kept=ANSWER_KEPT, **self._finishing(token, outcome, event)
         )
         reach(Point.AFTER_FINISH, token.job)
         return FinishAnswer(answer)
+
+    def finish_and_take(
+        self, token: Token, outcome: Outcome, event: str, queues: Sequence[str], claimant: str, worker: str, claim: str
+    ) -> tuple[FinishAnswer, TakeAnswer, Claim | None]:
+        """`finish` one attempt and `take` the next, in one round trip.
+
+        Args:
+            event, claim: the ids of the two reports, reused in retries, as is ``claimant``.
+
+        Raises: redis.RedisError: the store could not be asked; try again with the same ids.
+        """
+        taking = self._taking(queues, claimant, worker, claim)
+        word, *answer = self._finish_and_take(token.job, **taking, **self._finishing(token, outcome, event))
+        reach(Point.AFTER_FINISH, token.job)
+        return FinishAnswer(word), *self._read(claimant, answer)
+
+    def _finishing(self, token: Token, outcome: Outcome, event: str) -> dict[str, Any]:
+        self._finishes += event != self._event
+        self._event = event
+        return {
+            **_fence(token),
+            "outcome": outcome.to_json(),
+            "kind": str(outcome.kind),
+            "event": event,
+            "finishes": self._finishes,
+            "schema_version": SCHEMA_VERSION,
+        }
 
 
 def _fence(token: Token) -> dict[str, str | int]:

@@ -66,8 +66,19 @@ FINISH_FOR = 600.0  # seconds of trying to record the outcome; the marker stands
 class Attempt:
     """One claimed attempt in this process. Every error must produce an outcome: a lapsed lease is a lost worker."""
 
-    def __init__(self, runner: Runner, token: Token, claim: Claim | UnstuckError) -> None:
-        """``claim``: the answer of Redis, or why the attempt cannot begin."""
+    def __init__(
+        self,
+        runner: Runner,
+        token: Token,
+        claim: Claim | UnstuckError,
+        finish: Callable[[Token, Outcome, str], FinishAnswer] | None = None,
+    ) -> None:
+        """
+        Args:
+            claim: the answer of Redis, or why the attempt cannot begin.
+            finish: records the outcome, as `Lease.finish`; None: that of the runner.
+        """
+        self._record = finish or runner.lease.finish
         self._runner = runner
         self._token = token
         self._claim = claim
@@ -373,7 +384,7 @@ class Attempt:
         event = secrets.token_hex(8)  # one for all tries
         reach(Point.BEFORE_FINISH, self._token.job)
         try:
-            answer: FinishAnswer = persistently(FINISH_FOR, self._runner.lease.finish, self._token, outcome, event)
+            answer: FinishAnswer = persistently(FINISH_FOR, self._record, self._token, outcome, event)
         except redis.RedisError as error:
             log.error(
                 "%s %s, but Redis did not answer for %gs: %s. Its lease will lapse and the next attempt takes over "

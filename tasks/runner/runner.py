@@ -50,6 +50,7 @@ class Held:
         order: the strongest order so far; None while the attempt may go on.
         timeout: the failure of the first timeout that ran out.
         ended: the steps are over; later orders are ignored.
+        left_nothing: it was looked for what the attempt has left, and there was nothing.
         released: set when this process no longer holds the attempt.
     """
 
@@ -58,6 +59,7 @@ class Held:
     order: Order | None = None
     timeout: Failure | None = None
     ended: bool = False
+    left_nothing: bool = False
     released: threading.Event = field(default_factory=threading.Event)
 
 
@@ -85,6 +87,7 @@ class Runner:
         self.held: Held | None = None
         self._idle = threading.Lock()  # held while stray processes are ended, so that no attempt begins meanwhile
         self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
+        self._threads: list[threading.Thread] = []  # from before the attempt
         self._before: frozenset[int] | None = None  # children from before the first attempt: of Celery plugins
         hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         self.shutdown_flag, self.slots = shutdown_flag, slots
@@ -132,7 +135,7 @@ class Runner:
         try:
             self.watchdog.hold(token)
             hang_alarm.cancel()
-            threads = threading.enumerate()
+            self._threads = threading.enumerate()
             if self._before is None:
                 self._before = frozenset(children())
                 threading.Thread(target=self._look_for_strays, name="strays", daemon=True).start()
@@ -154,11 +157,19 @@ class Runner:
             self.watchdog.release()
             with self._idle:
                 self.held = None
-                strays = self._end_strays()
-            if left := [*find_leaks(threads), *strays]:
+                strays = [] if held.left_nothing else self._end_strays()
+            if left := [] if held.left_nothing else [*find_leaks(self._threads), *strays]:
                 what = held.clean(", ".join(left))  # a step may have given a thread any name
                 log.warning("%s left %s; this runner is replaced before it takes more work", token, what)
                 self.replace()
+
+    def looks_clean(self) -> bool:
+        """Look whether the attempt that is held has left anything, when its steps are over."""
+        with self._idle:
+            clean = not find_leaks(self._threads) and all(map(self._owns, children()))
+        if self.held is not None:
+            self.held.left_nothing = clean
+        return clean
 
     def start_helper(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a process of ours that may outlive an attempt. ``options`` are those of `Popen`.

@@ -15,7 +15,8 @@ import redis
 
 from unstuck.tasks.errors import NotBegun, OrderUnreadable, UnstuckError
 from unstuck.tasks.process import hang_alarm
-from unstuck.tasks.protocol.lease import Claim, unreadable
+from unstuck.tasks.protocol.lease import Claim, FinishAnswer, TakeAnswer, unreadable
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.fresh import run_fresh, wants_fresh
@@ -23,6 +24,9 @@ from unstuck.tasks.runner.runner import Runner
 from unstuck.tasks.transport.redis_client import persistently
 
 log = logging.getLogger(__name__)
+
+Taken = tuple[Token, Claim | UnstuckError]
+"""An attempt that was taken, and its claim or why it cannot begin."""
 
 LINGER = 0.05  # seconds to wait for what the last outcome sets free; waking this runner again takes about as long
 
@@ -35,14 +39,19 @@ def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
     runner.watchdog.taken()
     queues = deque(dict.fromkeys([*filter(None, [woken_for]), *runner.queues]))
     done: Counter[str] = Counter()
-    lingered = False
+    ahead: Taken | None = None  # what was taken together with the last outcome
+    lingered = nothing_stands = False
     try:
-        while runner.may_take():
-            taken = _take(runner, list(queues), leaves=lingered)
+        while ahead is not None or runner.may_take():
+            taken = ahead
+            if taken is None and not nothing_stands:
+                taken = _take(runner, list(queues), leaves=lingered)
+            ahead, nothing_stands = None, False
             queues.rotate(-1)  # no queue waits for all that stands on another
             if taken is not None:
-                done[_run(runner, *taken)] += 1
-                lingered = False
+                last = _Last(runner, taken, list(queues))
+                done[last.run()] += 1
+                ahead, nothing_stands, lingered = last.next, last.nothing_stands, False
             elif lingered:
                 return done
             else:
@@ -62,8 +71,8 @@ def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
     return done
 
 
-def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> tuple[Token, Claim | UnstuckError] | None:
-    """Take the next attempt. Returns the attempt, and its claim or why it cannot begin; None if nothing stands ready.
+def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> Taken | None:
+    """Take the next attempt; None if nothing stands ready.
 
     Raises: redis.RedisError: Redis did not answer.
     """
@@ -80,21 +89,73 @@ def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> tuple[Token
     except redis.RedisError:
         raise
     except BaseException as error:
-        # Redis may have granted the take, so the attempt needs an outcome.
-        token = runner.lease.taken(claimant)
-        if token is None:
+        if (taken := _unread(runner, claimant, error)) is None:
             raise
-        if isinstance(error, ValueError):  # an answer that is no text
-            return token, OrderUnreadable(unreadable(error))
-        what = f"{type(error).__name__}: {error}"
-        return token, NotBegun(f"{runner.name} could not read the answer of Redis to its claim: {what}")
+        return taken
 
 
-def _run(runner: Runner, token: Token, claim: Claim | UnstuckError) -> str:
-    """Run one attempt. Returns what became of it, for people."""
-    if wants_fresh(claim):
+def _unread(runner: Runner, claimant: str, error: BaseException) -> Taken | None:
+    """The attempt that Redis granted to ``claimant`` in an answer that could not be read: it needs an outcome."""
+    token = runner.lease.taken(claimant)
+    if token is None:
+        return None
+    if isinstance(error, ValueError):  # an answer that is no text
+        return token, OrderUnreadable(unreadable(error))
+    what = f"{type(error).__name__}: {error}"
+    return token, NotBegun(f"{runner.name} could not read the answer of Redis to its claim: {what}")
+
+
+class _Last:
+    """The attempt that runs. Its outcome is recorded together with the take of the next one, where that can be.
+
+    It can be where a look finds that the attempt has left nothing behind. A Spark session is closed after the outcome,
+    so an attempt with Spark is finished first.
+
+    Attributes:
+        next: what was taken, if anything.
+        nothing_stands: it was asked for more, and nothing stood ready.
+    """
+
+    def __init__(self, runner: Runner, taken: Taken, queues: Sequence[str]) -> None:
+        self._runner, self._queues = runner, queues
+        self._token, self._claim = taken
+        self._claimant, self._event = secrets.token_hex(6), secrets.token_hex(8)
+        self._takes: bool | None = None
+        self.next: Taken | None = None
+        self.nothing_stands = False
+
+    def run(self) -> str:
+        """Run it, here or in a fresh runner. Returns what became of it, for people."""
+        claim = self._claim
+        if wants_fresh(claim):
+            try:
+                return run_fresh(self._runner, claim)
+            except NotBegun as error:
+                claim = error
+        return Attempt(self._runner, self._token, claim, self._finish).run()
+
+    def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
+        lease = self._runner.lease
+        if self._takes is None:
+            claim, succeeded = self._claim, outcome.kind is OutcomeKind.SUCCEEDED
+            light = succeeded and isinstance(claim, Claim) and not claim.order.group.spark
+            self._takes = light and self._runner.may_take() and self._runner.looks_clean()
+        if not self._takes:
+            return lease.finish(token, outcome, event)
+        who = self._runner.name
         try:
-            return run_fresh(runner, claim)
-        except NotBegun as error:
-            claim = error
-    return Attempt(runner, token, claim).run()
+            said, took, following = lease.finish_and_take(
+                token, outcome, event, self._queues, self._claimant, who, self._event
+            )
+        except redis.RedisError:
+            raise
+        except Exception as error:
+            said = lease.finish(token, outcome, event)
+            self.next = _unread(self._runner, self._claimant, error)
+            if self.next is None:
+                log.exception("%s: what was taken after it could not be read; this runner is replaced", token)
+                self._runner.replace()
+            return said
+        self.nothing_stands = took is TakeAnswer.EMPTY
+        self.next = None if following is None else (following.token, following)
+        return said

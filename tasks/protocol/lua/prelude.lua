@@ -174,3 +174,99 @@ local function claim_offer(offer, taking)
     due_now(job, time)
     return order
 end
+
+-- Claims the offer whose turn is next. Returns what `take` answers.
+--
+-- An offer that no longer stands is dropped, and the next one is tried. A take that comes twice (its first reply was
+-- lost) gets the same order, and so does nothing: redis-py repeats a command on a new connection, while the first copy
+-- may still lie in the old one. A copy that is older than the last take finds nothing.
+local function take_next(taking)
+    local last, claimant, offer = unpack(redis.call('HMGET', keys.answer, 'takes', 'claimant', 'offer'))
+    if claimant == taking.claimant and last == args.takes then
+        return offer ~= '' and claim_offer(offer, taking) or {'EMPTY'}
+    end
+    if tonumber(last or '0') > tonumber(args.takes) then return {'EMPTY'} end
+    local function keep(found)
+        redis.call('HSET', keys.answer, 'takes', args.takes, 'claimant', taking.claimant, 'offer', found)
+        redis.call('EXPIRE', keys.answer, args.kept)
+    end
+    redis.call('HSET', keys.awake, taking.runner, stamp(now()))
+    local pools = redis.call('HKEYS', keys.pools)
+    local dropped = 0
+    for _, queue in ipairs(taking.queues) do
+        while true do
+            -- The offer whose turn is next, in the lanes of this queue whose pools have a slot.
+            local offer, turn, from
+            local function look(ready, pool)
+                local head = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
+                if not head[1] or (turn and tonumber(head[2]) >= tonumber(turn)) then return end
+                if pool and not has_slot(pool) then return end
+                offer, turn, from = head[1], head[2], ready
+            end
+            look(taking.ready .. queue)
+            for _, pool in ipairs(pools) do look(taking.ready .. queue .. '@' .. pool, pool) end
+            if not offer then break end
+            redis.call('ZREM', from, offer)
+            local order = claim_offer(offer, taking)
+            if order then
+                if tonumber(turn) > tonumber(redis.call('HGET', keys.turn, queue) or '0') then
+                    redis.call('HSET', keys.turn, queue, turn)
+                end
+                keep(offer)
+                return order
+            end
+            dropped = dropped + 1
+            if dropped == 100 then
+                keep('')
+                return {'MORE'}
+            end
+        end
+    end
+    if taking.leaves then redis.call('HSET', keys.awake, taking.runner, stamp(-now())) end
+    keep('')
+    return {'EMPTY'}
+end
+
+-- Puts the outcome onto the attempt record, the report onto the stream and makes the job due. Returns what `finish`
+-- answers.
+--
+-- A job that is not in the store is reported all the same: a coordinator makes it a dead letter. So is an outcome that
+-- is refused, with the word "refused", for the job's event log.
+--
+-- The answer is kept longer than any caller repeats: a repeat after a refusal adds no second report, and a repeat after
+-- a success is a DUPLICATE even if the coordinator has applied the outcome.
+local function finish_attempt()
+    local event, last, before = unpack(redis.call('HMGET', keys.answer, 'event', 'finished', 'word'))
+    if event == args.event then return before == 'APPLIED' and 'DUPLICATE' or before end
+    -- A copy that lay in an old connection, of a finish whose caller has had its answer.
+    if tonumber(last or '0') > tonumber(args.finishes) then return 'DUPLICATE' end
+    local time = now()
+    local token = table.concat({args.job, args.group, args.epoch, args.nonce, args.claimant}, '/')
+    local function keep(word)
+        redis.call('HSET', keys.answer, 'event', args.event, 'finished', args.finishes, 'word', word)
+        redis.call('EXPIRE', keys.answer, args.kept)
+        return word
+    end
+    local function answer(word, ...)
+        redis.call('XADD', keys.reports, '*', 'v', args.schema_version, 'id', args.event, 'token', token,
+            'kind', args.kind, 'at', stamp(time), ...)
+        return keep(word)
+    end
+    local status = redis.call('HGET', keys.job, 'status')
+    if not status then return answer('UNKNOWN_JOB') end
+    if terminal(status) then return answer('STALE', 'refused', 'TERMINAL') end
+    local attempt = open_attempt(keys.attempts, args.group, args.epoch, args.nonce)
+    if not attempt and has_outcome(args.group, args.epoch, args.nonce, args.claimant, args.outcome) then
+        return keep('DUPLICATE')
+    end
+    if not attempt or attempt.claimant ~= args.claimant then return answer('STALE', 'refused', 'STALE') end
+    attempt.outcome = args.outcome
+    attempt.outcome_at = time
+    put_attempt(keys.attempts, args.group, attempt)
+    if attempt.pool then
+        local offer = table.concat({args.job, args.group, args.epoch, args.nonce}, '/')
+        redis.call('ZREM', keys.held, attempt.pool .. '/' .. offer)
+    end
+    due_now(args.job, time)
+    return answer('APPLIED')
+end
