@@ -222,33 +222,29 @@ def logging_restored() -> Iterator[None]:
     """Restore the settings of logging after the block: of every logger that exists now, and of root's handlers."""
     root = logging.getLogger()
     loggers = [one for one in list(root.manager.loggerDict.values()) if isinstance(one, logging.Logger)]
-    before = [
-        (vars(one), name, list(value) if isinstance(value, list) else value)
-        for one in (root, *loggers, *root.handlers)
-        for name, value in vars(one).items()
-        if name in _RESTORED
-    ]
+    before = [(now := vars(one), now.copy(), _lists(now)) for one in (root, *loggers, *root.handlers)]
     disabled, factory = root.manager.disable, logging.getLogRecordFactory()
     try:
         yield
     finally:
         logging.disable(disabled)
         logging.setLogRecordFactory(factory)
-        changed = [
-            (attributes, name, value)
-            for attributes, name, value in before
-            if not _is_same(attributes.get(name), value)  # nothing of a step is called, as == would
-        ]
-        for attributes, name, value in changed:
-            attributes[name] = value
+        changed = [one for one in before if _differs(*one)]
+        for now, then, lists in changed:
+            now.update({name: value for name, value in then.items() if name in _RESTORED} | lists)
         if changed:
             root.setLevel(root.level)  # makes every logger forget the levels that it had cached
 
 
-def _is_same(now: Any, before: Any) -> bool:
-    if not isinstance(before, list):
-        return now is before
-    return isinstance(now, list) and list(map(id, now)) == list(map(id, before))
+def _lists(settings: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: [*settings[name]] for name in ("handlers", "filters") if name in settings}
+
+
+def _differs(now: dict[str, Any], then: dict[str, Any], lists: dict[str, list[Any]]) -> bool:
+    try:
+        return now != then or _lists(now) != lists
+    except Exception:  # noqa: BLE001 - what a step has put there is compared, and may be of any kind
+        return True
 
 
 def _complain(text: str) -> None:
