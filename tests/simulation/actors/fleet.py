@@ -35,6 +35,7 @@ T = TypeVar("T")
 Told = Generator[float, None, T]
 RENEW = 3.0
 LINGER = 0.05  # seconds, as in ``tasks.runner.take``
+LIGHT = "heavy"  # the queue whose groups count as such without Spark
 # How an attempt ends that was told to, as in ``tasks.runner.attempt``; None: it is somebody else's by now.
 _AS_ORDERED = {
     Order.STALE: None,
@@ -240,15 +241,15 @@ class Host:
     def _run_ready(self) -> Life:
         """As ``tasks.runner.take``: what stands ready until nothing does, then a moment for what that set free."""
         lingered, queues = False, deque(self.queues)
+        ahead: Claimed | None = None
         while True:
-            claimant, event = self._stage.mint(), self._stage.mint()
-            if self._newer:
-                self._store.newer.add(claimant)
-            take = partial(self._store.take, list(queues), self.id, claimant, self.name, event, leaves=lingered)
-            claim = yield from self._call("take", take)
+            claim = ahead
+            if claim is None:
+                take = partial(self._store.take, list(queues), self.id, *self._taking(), leaves=lingered)
+                claim = yield from self._call("take", take)
             queues.rotate(-1)
             if claim is not None:
-                yield from self._attempt(claim)
+                ahead = yield from self._attempt(claim, list(queues))
                 lingered = False
             elif lingered:
                 return
@@ -257,15 +258,28 @@ class Host:
                 yield LINGER
                 self._lingers = False
 
-    def _attempt(self, claim: Claimed) -> Life:
-        token = claim.token
+    def _taking(self) -> tuple[str, str, str]:
+        """The claimant, the worker and the event of a take."""
+        claimant, event = self._stage.mint(), self._stage.mint()
+        if self._newer:
+            self._store.newer.add(claimant)
+        return claimant, self.name, event
+
+    def _attempt(self, claim: Claimed, queues: list[str]) -> Told[Claimed | None]:
+        """Run it. Returns what was taken with its outcome, where the group counts as one without Spark."""
+        token, following = claim.token, None
         self._hold(token)
         outcome = yield from self._work(token, claim.order)
         if outcome is not None:
             said = self._stage.mint()
-            finish = partial(self._store.finish, token, outcome, said, self.id)
-            yield from self._call(f"finish {token} {outcome.kind}", finish)
+            arguments, what = (token, outcome, said, self.id), f"{token} {outcome.kind}"
+            if claim.order.group.queue_name == LIGHT and outcome.kind is OutcomeKind.SUCCEEDED:
+                both = partial(self._store.finish_and_take, *arguments, queues, *self._taking())
+                _, following = yield from self._call(f"finish and take {what}", both)
+            else:
+                yield from self._call(f"finish {what}", partial(self._store.finish, *arguments))
         self._hold(None)
+        return following
 
     def _work(self, token: Token, order: WorkOrder) -> Told[Outcome | None]:
         """Run the steps, or find that they were run before; then the marker."""

@@ -24,7 +24,7 @@ from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer, NotEnded, Submission
 from unstuck.coordinator.store.jobs import NO_OFFERS, REPORT_GROUP, Store
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import FinishAnswer, Lease, RenewAnswer
+from unstuck.tasks.protocol.lease import Claim, FinishAnswer, Lease, RenewAnswer
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
 
@@ -81,18 +81,20 @@ class Mirrored(ModelStore):
                 # Virtual time stands still within a call, real time does not: what is left of a lock is there or not.
                 # Less than the minute after which a lock is taken for one that never ends.
                 pipe.pexpire(key, 0 if until <= now else max(round((until - now) * 1000), 50_000))
-        pipe.execute()
+        pipe.xlen(KEYS.reports)
+        length = pipe.execute()[-1]
         first = self._reports.seq
         model, real = on_model(), on_real()
-        self._deliver(first)
+        self._deliver(first, length)
         return model, real
 
-    def _deliver(self, first: int) -> None:
+    def _deliver(self, first: int, length: int) -> None:
         """What was reported is pending on both streams, as often as on the model's; what that has lost comes later."""
         copies = [f"{n}-0" for n in range(first + 1, self._reports.seq + 1)]
         if not copies:
             return
-        for entry in copies[1:]:
+        added: Any = self._redis.xlen(KEYS.reports)
+        for entry in copies[added - length :]:
             self._redis.xadd(KEYS.reports, {"copy of": entry})
         answer: Any = self._redis.xreadgroup(REPORT_GROUP, "mirror", {KEYS.reports: ">"}, count=100)
         batches = answer.values() if isinstance(answer, dict) else [stream[1] for stream in answer or ()]
@@ -160,14 +162,17 @@ class Mirrored(ModelStore):
             lambda: super(Mirrored, self).take(queues, caller, *arguments, leaves=leaves),
             lambda: self._lease_of(caller).take(queues, *arguments, leaves=leaves),
         )
+        self._same_claims(caller, model, real)
+        return model  # type: ignore[no-any-return]
+
+    def _same_claims(self, caller: str, model: Claimed | None, real: Claim | None) -> None:
         tokens = [claim and claim.token for claim in (model, real)]
         if tokens[0] != tokens[1]:
             raise Broken(AGREE, f"take of {caller}: the model gives {tokens[0]}, the real store {tokens[1]}")
         self._compared(f"take: {'EMPTY' if model is None else 'CLAIMED'}")
-        if real is not None and model.order != real.order:
+        if model is not None and real is not None and model.order != real.order:
             raise Broken(AGREE, f"{real.token}: the model hands out {model.order}, the real store {real.order}")
         self._same_offers()
-        return model  # type: ignore[no-any-return]
 
     def _same_offers(self) -> None:
         for lane, offers in self.ready.items():
@@ -219,6 +224,26 @@ class Mirrored(ModelStore):
             lambda: self._lease_of(caller).finish(*arguments),
         )
         self._same("finish", token.job, model, real)
+        return model  # type: ignore[no-any-return]
+
+    def finish_and_take(
+        self,
+        token: Token,
+        outcome: Outcome,
+        event: str,
+        caller: str,
+        queues: Sequence[str],
+        *taking: str,
+    ) -> tuple[FinishAnswer, Claimed | None]:
+        finishing = (token, outcome, event)
+        plain = super()
+        model, (word, _, real) = self._both(
+            token.job,
+            lambda: (plain.finish(*finishing, caller), plain.take(queues, caller, *taking)),
+            lambda: self._lease_of(caller).finish_and_take(*finishing, queues, *taking),
+        )
+        self._same("finish", token.job, model[0], word)
+        self._same_claims(caller, model[1], real)
         return model  # type: ignore[no-any-return]
 
     # ---- coordinator/store/lua -----------------------------------------------------------------------------

@@ -180,6 +180,19 @@ class ModelStore:
         self.finished[caller] = event, answer
         return answer
 
+    def finish_and_take(
+        self,
+        token: Token,
+        outcome: Outcome,
+        event: str,
+        caller: str,
+        queues: Sequence[str],
+        claimant: str,
+        worker: str,
+        claim: str,
+    ) -> tuple[FinishAnswer, Claimed | None]:
+        return self.finish(token, outcome, event, caller), self.take(queues, caller, claimant, worker, claim)
+
     def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         job = self.jobs.get(token.job)
         if job is None:
