@@ -11,7 +11,7 @@ from tests.simulation.stage.history import simulate
 from tests.simulation.stage.short import explained, shortened
 
 SEEDS = 60  # CI runs 2000 by `make simulate`
-FULL_OF_EVENTS = (58, 69, 94, 0, 10, 247, 24, 508)
+FULL_OF_EVENTS = (339, 300, 84, 462, 187)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
@@ -44,7 +44,7 @@ def test_the_same_seed_is_the_same_history() -> None:
 def test_a_history_that_breaks_a_promise_is_made_short() -> None:
     """What is left breaks the same promise, with less in it, and the dead wood of the rest is gone from its trace."""
     bug = next(bug for bug in PLANTED if bug.name == "a late failure writes the intent")
-    found = bug.search(50)  # with commands and faults that have nothing to do with it
+    found = bug.search(5)  # with commands and faults that have nothing to do with it
     assert found is not None
     with bug.planted():
         whole = simulate(found.seed, store=bug.store, commands=bug.commands, keep_all=True)

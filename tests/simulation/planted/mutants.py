@@ -267,7 +267,7 @@ MUTANTS = (
     mutant(
         "a takeover that the commit does not look at again",
         ONE,
-        68,
+        2601,
         line(attempts.read_attempt, "draft.decision.guards.append(Guard(", "(lambda guard: None)(Guard("),
         commands=True,
     ),
