@@ -241,3 +241,12 @@ def test_every_non_terminal_job_is_in_the_due_index(make_coordinator: Callable[.
     for job in jobs:
         assert coordinator.redis.zscore(coordinator.keys.due, job) is not None
         assert 0 < coordinator.due_in(job) <= coordinator.settings.lease_ttl
+
+
+def test_a_client_that_waits_gets_the_last_view_or_gives_up_when_its_time_is_over(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("only"))
+    coordinator.read()
+    with pytest.raises(TimeoutError, match=f"job {job} is still PENDING; it goes on without you"):
+        coordinator.client.wait(job, timeout=0.1, every=0.02)
+    assert coordinator.drive(job) is Status.FINISHED
+    assert coordinator.client.wait(job, timeout=0).job.status is Status.FINISHED
