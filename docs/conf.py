@@ -30,7 +30,8 @@ NAVIGATION = {
     "Write jobs": ["docs/write-jobs", "docs/spec"],
     "Operate": ["docs/operate", "docs/troubleshooting"],
     "How it works": [
-        *("docs/how-it-works", "docs/guarantees", "docs/protocol", "docs/simulation", "docs/benchmarks", "CONTRIBUTING")
+        *("docs/how-it-works", "docs/guarantees", "docs/protocol", "docs/simulation"),
+        *("docs/benchmarks", "docs/performance", "CONTRIBUTING"),
     ],
     "Reference": ["docs/cli", "docs/settings", "docs/keys", "docs/failpoints", "docs/glossary", "CHANGELOG"],
     "Decisions": [f"docs/decisions/{path.stem}" for path in sorted(Path(__file__).parent.glob("decisions/*.md"))],

@@ -198,8 +198,7 @@ class Lease:
         answer = self._finish(
             token.job, answer=self._answer, kept=ANSWER_KEPT, **self._finishing(token, outcome, event)
         )
-        reach(Point.AFTER_FINISH, token.job)
-        return FinishAnswer(answer)
+        return _finished(token, answer)
 
     def finish_and_take(
         self, token: Token, outcome: Outcome, event: str, queues: Sequence[str], claimant: str, worker: str, claim: str
@@ -213,8 +212,7 @@ class Lease:
         """
         taking = self._taking(queues, claimant, worker, claim)
         word, *answer = self._finish_and_take(token.job, **taking, **self._finishing(token, outcome, event))
-        reach(Point.AFTER_FINISH, token.job)
-        return FinishAnswer(word), *self._read(claimant, answer)
+        return _finished(token, word), *self._read(claimant, answer)
 
     def _finishing(self, token: Token, outcome: Outcome, event: str) -> dict[str, Any]:
         self._finishes += event != self._event
@@ -227,6 +225,11 @@ class Lease:
             "finishes": self._finishes,
             "schema_version": SCHEMA_VERSION,
         }
+
+
+def _finished(token: Token, word: str) -> FinishAnswer:
+    reach(Point.AFTER_FINISH, token.job)
+    return FinishAnswer(word)
 
 
 def _fence(token: Token) -> dict[str, str | int]:

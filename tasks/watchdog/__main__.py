@@ -40,6 +40,7 @@ from unstuck.tasks.watchdog.policy import Observation, Order, WatchState, decide
 log = logging.getLogger("unstuck.tasks.watchdog")
 
 LOOK_EVERY = 0.25  # seconds between looks at what the runner holds
+SHOWN_WITHIN = 1.0  # seconds until a runner that runs one short attempt after the other is shown as it is now
 FLAG_EVERY = 0.2  # seconds between looks at a shutdown flag that is raised, because it may be raised higher
 RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused at once
 REPORT_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
@@ -76,7 +77,7 @@ class Watchdog:
         self._shared = SharedHolding(int(hello["shared"]))
         self._holding = Holding()  # as it was at the last look
         self._token: Token | None = None  # in it
-        self._settled = False  # two looks in a row found that token
+        self._settled = False  # two looks in a row found the same
         self._probe = WarehouseProbe(settings)
         self._release = release_here()  # of its runner, too: both are started by one Python
         self._state = WatchState()
@@ -122,10 +123,14 @@ class Watchdog:
 
     def _look(self) -> None:
         """Look at what the runner holds. An attempt that two looks find is followed; a shorter one costs no call."""
-        self._holding = self._shared.read()
-        before, self._token = self._token, Token.parse(self._holding.token) if self._holding.token else None
-        if self._token != before:
-            self._state, self._answer, self._settled = WatchState(), None, False
+        before, held = self._holding, self._shared.read()
+        self._holding = held
+        if held.token != before.token:
+            self._token = Token.parse(held.token) if held.token else None
+            self._state, self._answer = WatchState(), None
+        if (held.token, held.idle) != (before.token, before.idle):
+            self._settled = False
+            self._next_tick = min(self._next_tick, time.monotonic() + SHOWN_WITHIN)
         elif not self._settled:
             self._settled = True
             if self._token is not None:

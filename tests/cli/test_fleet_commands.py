@@ -82,7 +82,7 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
         assert re.search(r"^wide \S+ FINISHED after", done.stdout, re.MULTILINE)
         fleet = alone.json("fleet")
         assert [runner["queues"] for runner in fleet["runners"]] == [["light"], ["light"]]
-        assert any(runner["claimed_at"] for runner in fleet["runners"])
+        wait_until(lambda: any(one["claimed_at"] for one in alone.json("fleet")["runners"]), 10, "a claim to be shown")
         (coordinator,) = fleet["coordinators"]
         assert coordinator["read_at"]
         assert not coordinator["silent"]
