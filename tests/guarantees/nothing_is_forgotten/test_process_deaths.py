@@ -207,7 +207,7 @@ RUNNER_DEATHS: dict[str, tuple[list[Point], list[int], int]] = {
 @pytest.fixture(scope="module")
 def runner_deaths(place: Place) -> dict[str, Case]:
     cases: dict[str, Case] = {}
-    # With its outcome a runner takes another group, and takes it along. So that case is played when nothing stands ready.
+    # With its outcome a runner takes another group along. So that case is played when nothing else stands ready.
     for names in (set(RUNNER_DEATHS) - {"after the outcome"}, {"after the outcome"}):
         for name in names:
             points = dict.fromkeys(RUNNER_DEATHS[name][0], Strike.KILL)
