@@ -423,7 +423,7 @@ class Store:
         answers = iter(pipe.execute())
         ready = {lane: next(answers) for lane in names}
         waiting = {queue: next(answers) for queue in queues}
-        room = {pool: int(next(answers) or 1) - next(answers) for pool in pools}
+        room = {pool: max(0, int(next(answers) or 1) - next(answers)) for pool in pools}
         said = dict(zip(runners, next(answers) if runners else (), strict=True))
         wanted = {}
         for queue in queues:

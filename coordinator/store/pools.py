@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import redis
 
-from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.errors import BadRequest, Refused
 from unstuck.tasks.protocol.group import MAX_COUNT
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lanes import members_of, pool_of
@@ -54,7 +54,13 @@ class Pools:
         self._redis.hset(self._keys.pools, name, str(slots))
 
     def remove(self, name: str) -> bool:
-        """Forget a pool; a job that names it brings it back with one slot. False: there is none."""
+        """Forget a pool; a job that names it brings it back with one slot. False: there is none.
+
+        Raises: Refused: attempts hold its slots or wait for one.
+        """
+        pool = next((pool for pool in self.all() if pool.name == name), None)
+        if pool is not None and pool.used + pool.waiting:
+            raise Refused(f"pool {name} is in use: {pool.used:,} hold a slot, and {pool.waiting:,} groups stand ready")
         return bool(self._redis.hdel(self._keys.pools, name))
 
     def all(self) -> list[PoolView]:

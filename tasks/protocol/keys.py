@@ -20,7 +20,7 @@ class JobKeys:
         self.groups = f"{base}:groups"  # hash: group id → GroupRecord; absent means WAITING
         self.inputs = f"{base}:inputs"  # hash: group, and member of a fork → FrozenInputs, from the first QUEUED on
         self.attempts = f"{base}:attempts"  # hash: group id → the live attempt; dropped when its outcome is applied
-        self.turns = f"{base}:turns"  # hash: queue → the turn of the offer that was added last
+        self.turns = f"{base}:turns"  # hash: lane → the turn of the offer that was added last
         self.events = f"{base}:events"  # stream: what happened, bounded
         self.lock = f"{base}:lock"  # string: owner of the job's lock; lives LOCK_TTL at most
         self.dirty = f"{base}:dirty"  # string: somebody met the lock busy: decide once more before letting go

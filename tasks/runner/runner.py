@@ -83,6 +83,7 @@ class Runner:
         self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl, caller=self.id)
         self.driver = Driver(settings, slots=slots)
         self.queues = tuple(queues)
+        self._light = not may_run_spark(settings, queues)
         self.replaced = False  # this process ends before it takes more work
         self.held: Held | None = None
         self._idle = threading.Lock()  # held while stray processes are ended, so that no attempt begins meanwhile
@@ -121,6 +122,10 @@ class Runner:
             self.replace()
             log.error("nothing is taken: %s. What stands ready goes to others", unfit)
         return not unfit
+
+    def may_take_at_once(self) -> bool:
+        """As `may_take`, for a runner that runs no Spark: nothing that may hang is asked."""
+        return self._light and not self.replaced and not self.stopping
 
     @contextmanager
     def holding(self, held: Held) -> Iterator[None]:

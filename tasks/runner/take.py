@@ -15,8 +15,9 @@ import redis
 
 from unstuck.tasks.errors import NotBegun, OrderUnreadable, UnstuckError
 from unstuck.tasks.process import hang_alarm
+from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer, TakeAnswer, unreadable
-from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.fresh import run_fresh, wants_fresh
@@ -50,7 +51,11 @@ def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
             queues.rotate(-1)  # no queue waits for all that stands on another
             if taken is not None:
                 last = _Last(runner, taken, list(queues))
-                done[last.run()] += 1
+                try:
+                    done[last.run()] += 1
+                except BaseException:
+                    last.hand_back()
+                    raise
                 ahead, nothing_stands, lingered = last.next, last.nothing_stands, False
             elif lingered:
                 return done
@@ -105,11 +110,16 @@ def _unread(runner: Runner, claimant: str, error: BaseException) -> Taken | None
     return token, NotBegun(f"{runner.name} could not read the answer of Redis to its claim: {what}")
 
 
+def _ends_at_once(order: WorkOrder) -> bool:
+    warehouse = order.plan.warehouse
+    return not order.group.spark and ("://" not in warehouse or warehouse.startswith("file:"))
+
+
 class _Last:
     """The attempt that runs. Its outcome is recorded together with the take of the next one, where that can be.
 
-    It can be where a look finds that the attempt has left nothing behind. A Spark session is closed after the outcome,
-    so an attempt with Spark is finished first.
+    It can be where nothing is left to do after the outcome that may take long or fail: no Spark session to close, no
+    log to upload, no JVM to ask, and a look finds that the attempt has left nothing behind.
 
     Attributes:
         next: what was taken, if anything.
@@ -134,12 +144,21 @@ class _Last:
                 claim = error
         return Attempt(self._runner, self._token, claim, self._finish).run()
 
+    def hand_back(self) -> None:
+        """Give back what was taken with the outcome, since this runner ends."""
+        if self.next is None:
+            return
+        token, why = self.next[0], f"{self._runner.name} had to end before it could begin"
+        with suppress(redis.RedisError):  # then the lease lapses
+            released = Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", why))
+            self._runner.lease.finish(token, released, secrets.token_hex(8))
+
     def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         lease = self._runner.lease
         if self._takes is None:
             claim, succeeded = self._claim, outcome.kind is OutcomeKind.SUCCEEDED
-            light = succeeded and isinstance(claim, Claim) and not claim.order.group.spark
-            self._takes = light and self._runner.may_take() and self._runner.looks_clean()
+            quick = succeeded and isinstance(claim, Claim) and _ends_at_once(claim.order)
+            self._takes = quick and self._runner.may_take_at_once() and self._runner.looks_clean()
         if not self._takes:
             return lease.finish(token, outcome, event)
         who = self._runner.name

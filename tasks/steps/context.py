@@ -9,8 +9,9 @@ import json
 import logging
 import math
 import operator
+import secrets
+import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,23 +110,20 @@ class Scratch:
     """A folder of this machine, made when it is first asked for and removed at the end of the block."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: tempfile.TemporaryDirectory[str] | None = None
+        # The name is made at once: a child that a step forks has the same folder.
+        self._path = Path(tempfile.gettempdir()) / f"unstuck-{secrets.token_hex(8)}"
 
     def __enter__(self) -> Scratch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
-            if self._made is not None:
-                self._made.cleanup()
+        if self._path.exists():
+            shutil.rmtree(self._path, ignore_errors=True)
 
     @property
     def folder(self) -> Path:
-        with self._lock:
-            if self._made is None:
-                self._made = tempfile.TemporaryDirectory(prefix="unstuck-", ignore_cleanup_errors=True)
-            return Path(self._made.name)
+        self._path.mkdir(mode=0o700, exist_ok=True)
+        return self._path
 
 
 class StepContext:

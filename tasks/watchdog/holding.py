@@ -10,14 +10,13 @@ import mmap
 import os
 import tempfile
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from unstuck.tasks.watchdog.policy import Clock
 
 _SLOT = 1 << 16  # bytes
 _HEAD = 8  # bytes before the text of a slot: its length and its checksum
-_MAX_TEXT = 8192  # characters of a text that comes from a step
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,14 @@ class Holding:
     remark: str = ""
 
     def to_bytes(self) -> bytes:
-        """Of at most ``_SLOT`` bytes; texts of a step are cut, or left out."""
-        if len(self.progress) > _MAX_TEXT or len(self.remark) > _MAX_TEXT:
-            short = replace(self, remark=self.remark[:_MAX_TEXT])
-            return (short if len(self.progress) <= _MAX_TEXT else replace(short, progress="")).to_bytes()
-        return json.dumps({**vars(self), "clocks": [vars(clock) for clock in self.clocks.values()]}).encode()
+        """Of at most a slot. What has no room is cut or left out: first the progress, then the texts."""
+        for progress, most in ((self.progress, _SLOT), ("", 500)):
+            clocks = [{**vars(clock), "step": clock.step[:most]} for clock in self.clocks.values()]
+            texts = {"progress": progress, "remark": self.remark[:most], "clocks": clocks}
+            data = json.dumps({**vars(self), **texts}).encode()
+            if len(data) <= _SLOT - _HEAD:
+                break
+        return data
 
     @classmethod
     def parse(cls, data: bytes) -> Holding:

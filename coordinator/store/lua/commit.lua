@@ -55,7 +55,7 @@ end
 for _, one in ipairs(change.withdrawn) do
     local place = change.lanes[one[1]]
     redis.call('ZREM', place.ready, one[2])
-    redis.call('HDEL', keys.turns, place.queue)  -- what was not taken does not count as a turn
+    redis.call('HDEL', keys.turns, one[1])  -- what was not taken does not count as a turn
 end
 add_offers(change)
 for _, event in ipairs(change.events) do log_event(event) end

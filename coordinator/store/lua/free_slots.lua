@@ -9,14 +9,15 @@ local members = redis.call('ZRANGE', keys.held, args.start, args.start + args.co
 local free = 0
 for _, member in ipairs(members) do
     local job, group, epoch, nonce = string.match(member, '^[^/]*/([^/]+)/([^/]+)/(%d+)/([%w_]+)$')
-    local attempt
-    if job then
+    local function holds()
         local status = redis.call('HGET', (string.gsub(args.job_key, '%z', job)), 'status')
-        if status and not terminal(status) then
-            attempt = open_attempt((string.gsub(args.attempts_key, '%z', job)), group, epoch, nonce)
-        end
+        if not status or terminal(status) then return false end
+        local attempt = open_attempt((string.gsub(args.attempts_key, '%z', job)), group, epoch, nonce)
+        return attempt and attempt.claimant
     end
-    if not attempt or not attempt.claimant then
+    -- What cannot be read concerns its own job alone: it holds no slot.
+    local readable, held = pcall(holds)
+    if not job or not readable or not held then
         redis.call('ZREM', keys.held, member)
         free = free + 1
     end

@@ -88,8 +88,8 @@ local function report(fields)
     redis.call('XADD', keys.reports, '*', unpack(list))
 end
 
--- Adds offers to their lanes, and rings for awake runners. An offer that stands already keeps its turn. The offers of one
--- job have one turn each, counted from the turn that is next on that queue: jobs take turns, and a job that comes later
+-- Adds offers to their lanes, and rings for awake runners. An offer that stands already keeps its turn. The offers of a
+-- job in a lane have one turn each, counted from the turn that is next on that queue: jobs take turns, and a later job
 -- need not wait for all offers of a wide one. The turns of a job lie as far apart as its priority says.
 --
 -- change: {offers: [[lane, offer]], lanes: {lane: {queue, pool, ready, bell}}}; pool may be ''
@@ -100,14 +100,14 @@ local function add_offers(change)
         local lane, offer = one[1], one[2]
         local place = change.lanes[lane]
         local queue = place.queue
-        if not last[queue] then
+        if not last[lane] then
             -- Not from the head of a pool's lane: it may have waited long for a slot, and its turn be long past.
             local turn = place.pool == '' and redis.call('ZRANGE', place.ready, 0, 0, 'WITHSCORES')[2]
             turn = turn or redis.call('HGET', keys.turn, queue) or '0'
-            last[queue] = math.max(tonumber(turn), tonumber(redis.call('HGET', keys.turns, queue) or '0'))
+            last[lane] = math.max(tonumber(turn), tonumber(redis.call('HGET', keys.turns, lane) or '0'))
         end
-        if redis.call('ZADD', place.ready, 'NX', last[queue] + step, offer) == 1 then
-            last[queue] = last[queue] + step
+        if redis.call('ZADD', place.ready, 'NX', last[lane] + step, offer) == 1 then
+            last[lane] = last[lane] + step
             added[lane] = (added[lane] or 0) + 1
         end
         redis.call('SADD', keys.lanes, lane)
@@ -115,7 +115,7 @@ local function add_offers(change)
     end
     for lane, count in pairs(added) do
         local place = change.lanes[lane]
-        redis.call('HSET', keys.turns, place.queue, last[place.queue])
+        redis.call('HSET', keys.turns, lane, last[lane])
         -- An entry that nobody waits for is gone in a moment: whoever takes it for nothing looks once in vain.
         for _ = redis.call('LLEN', place.bell) + 1, math.min(count, 16) do redis.call('LPUSH', place.bell, '') end
         redis.call('PEXPIRE', place.bell, 100)

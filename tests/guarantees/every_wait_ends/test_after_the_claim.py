@@ -129,3 +129,45 @@ def test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison(
     assert member.record.reason is not None
     assert (member.record.reason.code, member.record.losses) == ("ORDER_UNREADABLE", 0)
     assert "all 1 retries are used up" in member.record.reason.text
+
+
+# The end of an attempt fails after its outcome was recorded, and the next one was taken with it.
+ENDS_BADLY = """
+import contextlib
+from unstuck.tasks.runner.attempt import Attempt
+run = Attempt.run
+def run_and_fail(attempt):
+    run(attempt)
+    raise RuntimeError("what closes the attempt has failed")
+Attempt.run = run_and_fail
+runner.replace = lambda: print("replaced")
+"""
+
+
+def test_an_attempt_that_was_taken_with_an_outcome_is_handed_back_by_a_runner_that_must_end(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    first, second = make_offer(client, tmp_path, job="first"), make_offer(client, tmp_path, job="second")
+    fleet.stand(client, second, "light")
+    with single_runner(redis_server.url, tmp_path, first, prepared=ENDS_BADLY) as runner:
+        assert runner.process.wait() != 0
+    assert fleet.outcome(client, first).kind is OutcomeKind.SUCCEEDED
+    released = fleet.outcome(client, second)
+    assert released.kind is OutcomeKind.RELEASED
+    assert released.failure is not None
+    assert "had to end before it could begin" in released.failure.text
+
+
+def test_a_runner_that_may_run_spark_asks_no_jvm_before_an_outcome_is_recorded(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    first, second = make_offer(client, tmp_path, job="first"), make_offer(client, tmp_path, job="second")
+    fleet.stand(client, second, "light")
+    asked = "type(runner.driver).running = property(lambda driver: print('asked', bool(runner.held)) or False)"
+    both = f'runner._light = False; runner.queues = ("light", "spark"); {asked}'
+    with single_runner(redis_server.url, tmp_path, first, prepared=both) as runner:
+        said = runner.said()
+    assert "asked False" in said, "between two attempts"
+    assert "asked True" not in said
+    for offer in (first, second):
+        assert fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED

@@ -13,7 +13,7 @@ from tests.cli.conftest import Cli
 from tests.support import fleet
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.errors import BadRequest, Refused
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.lease import Claim
 from unstuck.tasks.protocol.token import Token
@@ -154,8 +154,10 @@ def test_why_names_the_pool_that_holds_a_group_back_and_what_is_in_it(
     ]
     assert f"{first}/first" in cli("pool", "list").stdout
     assert "slot of pool" not in cli("why", waits).stdout
-    assert cli("pool", "remove", "jdbc").returncode == 0
-    assert cli("pool", "remove", "jdbc").returncode == 3
+    assert cli("pool", "remove", "jdbc").returncode == 4
+    assert cli("pool", "set", "unused", "1").returncode == 0
+    assert cli("pool", "remove", "unused").returncode == 0
+    assert cli("pool", "remove", "unused").returncode == 3
 
 
 @pytest.mark.parametrize("slots", [-1, True, "4", 1.5])
@@ -165,6 +167,67 @@ def test_a_pool_of_no_number_of_slots_is_refused(coordinator: Coordinator, slots
     with pytest.raises(BadRequest, match="a pool wants a name"):
         coordinator.client.pools.set("a/b", 1)
     assert coordinator.client.pools.all() == []
+
+
+def test_a_pool_that_was_made_smaller_than_its_use_keeps_no_wake_up_from_others(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    for number in range(4):
+        coordinator.note_runner(f"idle{number}", heard=-3600, idle_since=1.0)
+    coordinator.client.pools.set("p", 6)
+    coordinator.submit(members(8, pool="p"))
+    coordinator.read()
+    assert len(runners.take_all()) == 6
+    coordinator.client.pools.set("p", 1)
+    coordinator.rung.clear()
+    coordinator.submit(members(4), name="free")
+    coordinator.read()
+    assert coordinator.rung == {"light": 4}
+    coordinator.rung.clear()
+    coordinator.sweep.run()
+    assert coordinator.rung == {"light": 4}
+
+
+def test_an_attempt_that_cannot_be_read_holds_no_slot_and_stops_no_sweep(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    job = coordinator.submit(members(2, pool="p"))
+    other = coordinator.submit(group("only"), name="other")
+    coordinator.read()
+    token = runners.take()
+    while token is not None and token.job != job:
+        token = runners.take()
+    assert token is not None
+    coordinator.redis.hset(coordinator.keys.of(job).attempts, token.group, "no JSON")
+    coordinator.redis.zadd(coordinator.keys.due, {other: 0})
+    coordinator.sweep.run()
+    assert coordinator.client.pools.all()[0].used == 0
+    assert coordinator.due_in(other) > 0, "it was decided"
+
+
+def test_what_waits_for_a_slot_takes_no_turns_from_the_rest_of_its_job(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    coordinator.client.pools.set("p", 0)
+    coordinator.submit(members(60), name="wide")
+    job = coordinator.submit(members(60, pool="p"), group("free"), name="mixed")
+    coordinator.read()
+    jobs = [token.job for token in (runners.take() for _ in range(5)) if token is not None]
+    assert job in jobs
+
+
+def test_a_pool_in_use_is_not_removed(coordinator: Coordinator, runners: Runners) -> None:
+    coordinator.submit(members(2, pool="p"))
+    coordinator.read()
+    held = runners.take_all()
+    with pytest.raises(Refused, match="pool p is in use: 1 hold a slot, and 1 groups stand ready"):
+        coordinator.client.pools.remove("p")
+    while held:
+        coordinator.finish(held.pop())
+        coordinator.read()
+        held += runners.take_all()
+    assert coordinator.client.pools.remove("p") is True
+    assert coordinator.client.pools.remove("p") is False
 
 
 def test_an_offer_that_stands_in_a_wrong_lane_takes_no_slot_that_is_not_free(

@@ -348,7 +348,7 @@ class ModelStore:
                 job.attempts[group] = replace(ordered, order=order)
         for offer, lane in decision.withdrawn.items():
             self.ready.get(lane, {}).pop(offer, None)
-            job.turns.pop(queue_of(lane), None)
+            job.turns.pop(lane, None)
         self._add_offers(job, decision.offers)
         job.events.extend(decision.events)
         job.decided_at = float(due_seen) - self.lock_ttl
@@ -413,13 +413,13 @@ class ModelStore:
         step = {"high": 1, "low": 16}.get(job.record.priority, 4)
         for offer, lane in offers.items():
             standing, queue, pool = self.ready.setdefault(lane, {}), queue_of(lane), pool_of(lane)
-            if queue not in last:
+            if lane not in last:
                 taken = self.turn.get(queue, 0.0)
                 next_turn = taken if pool else min(standing.values(), default=taken)
-                last[queue] = max(next_turn, job.turns.get(queue, 0.0))
-            turn = last[queue]
+                last[lane] = max(next_turn, job.turns.get(lane, 0.0))
+            turn = last[lane]
             if offer not in standing:
-                standing[offer] = last[queue] = job.turns[queue] = turn + step
+                standing[offer] = last[lane] = job.turns[lane] = turn + step
                 self.bell(queue)
             if pool:
                 self.pools.setdefault(pool, 1)
@@ -496,7 +496,7 @@ class ModelStore:
         for lane in lanes:
             pool, standing = pool_of(lane), len(self.ready.get(lane, ()))
             room = self.pools.get(pool, 1) - sum(of == pool for of, _ in self.held) if pool else standing
-            ready[queue_of(lane)] = ready.get(queue_of(lane), 0) + min(standing, room)
+            ready[queue_of(lane)] = ready.get(queue_of(lane), 0) + min(standing, max(0, room))
         wanted = {}
         for queue, count in ready.items():
             there = listening.get(queue, ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import os
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -231,3 +232,13 @@ def test_whether_a_value_is_a_frame_is_asked_also_after_a_step_that_replaced_isi
         patch.setattr("builtins.isinstance", broken)
         frames = [is_any_frame(value) for value in (None, 5, "text")]
     assert frames == [False, False, False]
+
+
+def test_a_child_that_a_step_forks_has_the_same_scratch_folder() -> None:
+    with Scratch() as scratch:
+        if (child := os.fork()) == 0:
+            (scratch.folder / "made").touch()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert (scratch.folder / "made").exists()
+    assert not scratch._path.exists()

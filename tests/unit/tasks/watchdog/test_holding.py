@@ -37,11 +37,16 @@ def test_the_last_holding_is_read_by_whoever_has_the_descriptor(shared: SharedHo
         assert reader.read() == reader.read() == holding
 
 
-def test_texts_of_a_step_that_have_no_room_are_cut(shared: SharedHolding) -> None:
-    shared.write(Holding(token="job/g/1/n/c", progress="x" * 10**6, remark="é" * 10**6))
+@pytest.mark.parametrize("letter", ["x", "é", "漢", "🙂"])
+def test_texts_of_a_step_that_have_no_room_are_cut(shared: SharedHolding, letter: str) -> None:
+    clock = Clock("STEP_TIMEOUT", 1.0, 2.0, letter * 10**5)
+    shared.write(HELD)
+    long = letter * 10**6
+    shared.write(Holding(token="job/g/1/n/c", progress=long, remark=long, clocks={clock.code: clock}))
     read = shared.read()
     assert (read.token, read.progress) == ("job/g/1/n/c", "")
-    assert 1000 < len(read.remark) < 10**5
+    assert read.remark == letter * 500
+    assert read.clocks["STEP_TIMEOUT"].ends == 3.0
 
 
 def test_what_was_written_last_is_whole_wherever_its_writer_is_killed(shared: SharedHolding) -> None:
