@@ -66,6 +66,11 @@ class ModelStore:
 
     def set_clock(self, forward: float) -> None:
         """Set the clock of the store forward by so many seconds, or back."""
+        for job in self.jobs.values():  # a key that has expired does not come back
+            if job.lock[1] <= self.now:
+                job.lock = ("", 0.0)
+            if job.dirty_until <= self.now:
+                job.dirty_until = 0.0
         self.skew += forward
         self.set_back = self.set_back or forward < 0
         if self.watching and forward < 0:
