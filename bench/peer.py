@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from bench.measure import Sample, measured
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE / ".environments"
+ANSWERS_WITHIN = 600.0  # seconds; one that has lost a task would wait for ever
 
 
 class NotInstalled(RuntimeError):
@@ -75,6 +77,9 @@ class Peer:
 
     def _answer(self) -> dict[str, float]:
         assert self._process.stdout is not None
+        # It answers in whole lines, one for each command, so nothing waits in the buffer.
+        if not select.select([self._process.stdout], [], [], ANSWERS_WITHIN)[0]:
+            raise RuntimeError(f"the peer {self.name} has not answered for {ANSWERS_WITHIN:g} s, see {self._log}")
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the peer {self.name} ended with code {self._process.wait()}, see {self._log}")

@@ -7,14 +7,14 @@ from bench.fleet import wide
 
 WIDTHS = {"tiny": (4,), "quick": (100, 1_000), "full": (100, 1_000, 5_000, 10_000)}
 PEERS = (("celery", "chord"), ("celery", "group"), ("docket", "group"))
-LONG = 1_000  # groups; three rounds of such a width are enough
+ROUNDS = {1_000: 3, 5_000: 2, 10_000: 2}  # of the widths whose rounds take long
 
 
 def run(stage: Stage) -> Case:
     """One pair per width and peer, in turn within each round."""
     case = Case("a", "wide fork and join", "groups/s")
     for width in WIDTHS[stage.size]:
-        most = 3 if width >= LONG else None
+        most = ROUNDS.get(width)
         peers = dict.fromkeys(PEERS, width)
         stage.compare(case, f"{width:,} groups", lambda width=width: stage.ours(wide(width), width), peers, most)
     return case
