@@ -277,12 +277,17 @@ class JobRecord:
 
     def changed_fields(self, old: JobRecord) -> dict[str, str]:
         """Hash fields to write so that ``old`` becomes this record."""
-        before = old.to_fields()
-        return {name: text for name, text in self.to_fields().items() if text != before.get(name)}
+        changed = {
+            name: _field_text(value, _DEFAULTS.get(name))
+            for name in _READ
+            if (value := getattr(self, name)) != getattr(old, name)
+        }
+        return changed | {f"{FIELD}{digest}": text for digest, text in self.texts.items() if digest not in old.texts}
 
     def to_fields(self) -> dict[str, str]:
-        plain = {item.name: _field_text(getattr(self, item.name)) for item in fields(self) if item.name != "texts"}
-        return plain | {f"{FIELD}{digest}": text for digest, text in self.texts.items()}
+        """All hash fields. One that is empty need not be stored: it has its default."""
+        plain = {name: _field_text(getattr(self, name), _DEFAULTS.get(name)) for name in _READ}
+        return plain | {"schema": str(self.schema)} | {f"{FIELD}{digest}": text for digest, text in self.texts.items()}
 
     @classmethod
     def from_fields(cls, data: Mapping[str, str]) -> JobRecord:
@@ -316,8 +321,8 @@ def _texts_in(fields: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(FIELD): text for name, text in fields.items() if name.startswith(FIELD)}
 
 
-def _field_text(value: Any) -> str:
-    if value is None or value is False:
+def _field_text(value: Any, default: Any) -> str:
+    if value is None or value is False or value == default:
         return ""
     if isinstance(value, str | int | float):
         return str(value)
@@ -333,4 +338,5 @@ def _reader(kind: Any) -> Callable[[str], Any]:
 
 
 _NEEDED = ("id", "name", "spec", "commit", "status", "intent")
+_DEFAULTS = {item.name: item.default for item in fields(JobRecord) if item.name not in _NEEDED}
 _READ = {name: _reader(kind) for name, kind in get_type_hints(JobRecord).items() if name not in ("schema", "texts")}

@@ -95,7 +95,7 @@ class Plan:
                     warehouse_id=warehouse_id,
                     rerun=(reruns or {}).get(group.name, ""),
                     adopts=adopts,
-                ).model_dump(mode="json", by_alias=True)
+                ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
                 plan["group"] = pack(plan["group"])
                 plans[group.name] = json.dumps(plan, ensure_ascii=False, separators=(",", ":"))

@@ -14,8 +14,11 @@ local function terminal(status)
     return status == 'FINISHED' or status == 'FAILED' or status == 'CANCELED' or status == 'STOPPED'
 end
 
+-- A field that is empty is not stored.
 local function set_all(key, map)
-    for field, value in pairs(map) do redis.call('HSET', key, field, value) end
+    for field, value in pairs(map) do
+        if value == '' then redis.call('HDEL', key, field) else redis.call('HSET', key, field, value) end
+    end
 end
 
 -- The attempt of `group` that has this epoch and nonce and no outcome yet; else nil. `attempts`: the key of all.
@@ -165,7 +168,7 @@ local function claim_offer(offer, taking)
     attempt.claimant = taking.claimant
     attempt.worker = taking.worker
     attempt.claimed_at = time
-    attempt.revision = tonumber(revision)
+    attempt.revision = tonumber(revision or '0')
     attempt.lease = time + taking.ttl
     put_attempt(attempts, group, attempt)
     if attempt.pool then redis.call('ZADD', keys.held, 0, attempt.pool .. '/' .. offer) end
