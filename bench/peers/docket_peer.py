@@ -42,7 +42,9 @@ async def work() -> None:
         docket.register(noop)
         docket.register(hop)
         check = timedelta(milliseconds=5)
-        async with Worker(docket, concurrency=ROOM, minimum_check_interval=check, scheduling_resolution=check) as worker:
+        async with Worker(
+            docket, concurrency=ROOM, minimum_check_interval=check, scheduling_resolution=check
+        ) as worker:
             await worker.run_forever()
 
 

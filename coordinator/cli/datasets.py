@@ -12,7 +12,7 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, iso, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.warehouse.log import DatasetState, Warehouse
+from unstuck.tasks.warehouse.log import Change, DatasetState, Entry, Warehouse
 
 
 def warehouse_at(uri: str) -> Warehouse:
@@ -29,6 +29,8 @@ def datasets(
         int | None, typer.Option("--version", min=1, help="As of this version of the warehouse.")
     ] = None,
     files: Annotated[bool, typer.Option("--files", help="Name the Parquet files.")] = False,
+    history: Annotated[bool, typer.Option("--history", help="List the versions of NAME, newest first.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="With --history: at most so many versions.")] = 20,
     warehouse: Annotated[
         str | None, typer.Option("--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse).")
     ] = None,
@@ -37,6 +39,9 @@ def datasets(
     """Show what is published: datasets, their version, rows, files, bytes, and the job that made them."""
     settings = Settings() if warehouse is None else Settings(warehouse=warehouse)
     place = warehouse_at(settings.warehouse)
+    if history:
+        _show_history(place, name, version, limit, as_json)
+        return
     found = place.state(version) if name is None else {name: place.dataset(name, version)}
     if not found and place.identity() is None:  # a missing mount must not look like an empty warehouse
         raise BadRequest(
@@ -69,6 +74,43 @@ def datasets(
             stdout.print()
             for file in state.files:
                 stdout.print(place.storage.uri(file.path), soft_wrap=True)
+
+
+def _show_history(place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool) -> None:
+    """Raises: BadRequest; DatasetNotFound."""
+    if name is None or version is not None:
+        raise BadRequest("--history wants the NAME of one dataset, and no --version")
+    place.dataset(name)  # else the answer to a name that is misspelled would be an empty list
+    changes = [(entry, entry.datasets[name]) for entry in place.history(name, limit)]
+    if as_json:
+        emit([_version_as_json(entry, change) for entry, change in changes])
+        return
+    listing = table(
+        *("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB", "PARAMETERS"),
+        right=("VERSION", "ROWS", "FILES", "REPLACED"),
+    )
+    for entry, change in changes:
+        listing.add_row(
+            *(str(entry.n), change.mode, f"{change.rows:,}", str(len(change.added)), str(len(change.removed))),
+            *(clock(entry.at), f"{entry.job} ({entry.job_name})"),
+            " ".join(f"{key}={value}" for key, value in entry.params.items()),
+        )
+    stdout.print(listing)
+
+
+def _version_as_json(entry: Entry, change: Change) -> dict[str, Any]:
+    return {
+        "version": entry.n,
+        "mode": change.mode,
+        "rows": change.rows,
+        "files": len(change.added),
+        "replaced_files": len(change.removed),
+        "bytes": sum(file.bytes for file in change.added),
+        "published_at": iso(entry.at),
+        "job": entry.job,
+        "job_name": entry.job_name,
+        "params": entry.params,
+    }
 
 
 def _bytes(state: DatasetState) -> int:

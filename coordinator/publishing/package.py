@@ -19,14 +19,16 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.protocol.group import OutputSpec
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Change, Entry, State, Warehouse
+from unstuck.tasks.warehouse.log import Change, DatasetState, Entry, State, Warehouse
 from unstuck.tasks.warehouse.marker import StagedOutput, files_exist, read_marker
 
 MARKER_GONE = "MARKER_GONE"
 OUTPUT_MISSING = "OUTPUT_MISSING"
 DUPLICATE_OUTPUT = "DUPLICATE_OUTPUT"
 SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
+PARTITION_MISMATCH = "PARTITION_MISMATCH"
 # What a schema in Spark's JSON says of nulls: of a column, of an array's elements, of a map's values.
 _NULLABLE = {"nullable", "containsNull", "valueContainsNull"}
 
@@ -40,6 +42,7 @@ class PublishRequest:
         sources: group → the staging folders whose markers count, in member order (a fork has several).
         published_by: the groups whose outputs are published when ``wanted`` is None.
         wanted: the datasets to publish, from whichever group made them; None for all of ``published_by``.
+        outputs: how single datasets are published; one that is not named is replaced.
         base: the version at which the job began. No entry of ``publish_id`` stands at or below it.
         at: seconds since the epoch, for people.
     """
@@ -55,6 +58,7 @@ class PublishRequest:
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     published_by: Set[str] = frozenset()
     wanted: tuple[str, ...] | None = None
+    outputs: Mapping[str, OutputSpec] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: JobState, at: float) -> PublishRequest:
@@ -80,6 +84,7 @@ class PublishRequest:
             sources={name: folders for name, folders in sources.items() if folders},
             published_by=plan.default_publish,
             wanted=plan.publish,
+            outputs=plan.outputs,
         )
 
     def entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
@@ -117,14 +122,17 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
         return PublishResult()
 
     def package(n: int, state: State) -> Entry:
-        """The package for slot ``n``; it replaces the files of its datasets at the version before."""
-        datasets = {}
-        for name, output in outputs.items():
-            replaced = [file.path for file in state[name].files] if name in state else []
-            datasets[name] = Change("replace", output.files, replaced, output.rows, output.schema)
+        """The package for slot ``n``, against the version before. Raises: PublishFailed."""
+        datasets = {
+            name: change_of(name, output, request.outputs.get(name, OutputSpec()), state.get(name))
+            for name, output in outputs.items()
+        }
         return request.entry(n, "package", params=dict(request.params), datasets=datasets, tokens=tokens)
 
-    return _answer(warehouse.append(request.publish_id, request.base, package)[0])
+    try:
+        return _answer(warehouse.append(request.publish_id, request.base, package)[0])
+    except PublishFailed as failure:
+        return _answer(_append_abort(warehouse, request, failure.code, str(failure)))
 
 
 def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None) -> PublishResult:
@@ -156,6 +164,39 @@ def _answer(entry: Entry) -> PublishResult:
     if entry.kind == "package":
         return PublishResult(version=entry.n, rows={name: change.rows for name, change in entry.datasets.items()})
     return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
+
+
+def change_of(name: str, output: StagedOutput, spec: OutputSpec, standing: DatasetState | None) -> Change:
+    """What publishing ``output`` in its mode does to the dataset ``name``, of which ``standing`` is published.
+
+    Raises: PublishFailed: the rows cannot stand beside those that are published.
+    """
+    added = output.files
+    if spec.mode == "replace" or standing is None:
+        removed = [file.path for file in standing.files] if standing is not None else []
+        return Change(spec.mode, added, removed, output.rows, output.schema)
+    if _any_null(output.schema) != _any_null(standing.schema):
+        raise PublishFailed(
+            SCHEMA_MISMATCH,
+            f"{name} is published with other columns than the job made, and mode: {spec.mode} keeps published rows: "
+            f"{_difference(standing.schema, output.schema)} (published by {standing.job}; this job). Make the columns "
+            "equal, or publish once with mode: replace",
+        )
+    added = [file for file in added if file.rows]  # the file of an output without rows holds the schema alone
+    removed = []
+    if spec.mode == "partition_overwrite":
+        columns = list(spec.partition_by)
+        if foreign := next((file for file in standing.files if file.rows and list(file.partition) != columns), None):
+            parts = ", ".join(foreign.partition) or "no column"
+            raise PublishFailed(
+                PARTITION_MISMATCH,
+                f"{name} is published in files that are parted by {parts}, and the job parts by {', '.join(columns)}, "
+                "so its partitions cannot be told from the rest. Publish once with mode: replace and this partition_by",
+            )
+        written = {tuple(file.partition.items()) for file in added}
+        removed = [file.path for file in standing.files if tuple(file.partition.items()) in written]
+    schema = standing.schema if output.schema == standing.schema else json.dumps(_any_null(output.schema))
+    return Change(spec.mode, added, removed, output.rows, schema)
 
 
 class _Part(NamedTuple):

@@ -52,9 +52,16 @@ Hint = Callable[[str, Collection[str], str], str]
 
 
 def problems_in(
-    every: Sequence[GroupSpec], params: Mapping[str, Any], publish: Sequence[str], conf: Mapping[str, str]
+    every: Sequence[GroupSpec],
+    params: Mapping[str, Any],
+    publish: Sequence[str] | None,
+    conf: Mapping[str, str],
+    outputs: Sequence[str] = (),
 ) -> list[Problem]:
-    """Everything that is wrong with a spec as a whole; ``conf`` is that of its defaults."""
+    """Everything that is wrong with a spec as a whole.
+
+    ``conf``: that of its defaults. ``outputs``: the names for which it says how they are published.
+    """
     groups = _by_name(every)
     owners = {output: group.name for group in reversed(every) for output in outputs_of(group)}
     hint = _hints()
@@ -66,7 +73,8 @@ def problems_in(
         _conditions(every, groups, params, hint),
         _outputs(every),
         _statements(every),
-        _publish(every, publish, hint),
+        _publish(every, publish or (), outputs, hint),
+        _modes(publish, outputs, hint),
         _params(every, params),
         _conf(every, conf),
     )
@@ -340,7 +348,9 @@ def several_statements(sql: str) -> bool:
     return bool(first.strip()) and bool(rest.strip("; \t\r\n\f\v"))
 
 
-def _publish(every: Sequence[GroupSpec], publish: Sequence[str], hint: Hint) -> Iterator[Problem]:
+def _publish(
+    every: Sequence[GroupSpec], publish: Sequence[str], outputs: Sequence[str], hint: Hint
+) -> Iterator[Problem]:
     declared = {name: None for group in every for name in outputs_of(group)}
     any_python = any(step.python for _, step in _steps(every))
     seen: set[str] = set()
@@ -350,6 +360,15 @@ def _publish(every: Sequence[GroupSpec], publish: Sequence[str], hint: Hint) -> 
         elif name not in declared and not any_python:
             yield Problem(f"no group makes an output {name!r}{hint(name, declared, 'outputs')}", ("publish", j))
         seen.add(name)
+    for name in outputs:
+        if name not in declared and not any_python:
+            yield Problem(f"no group makes an output {name!r}{hint(name, declared, 'outputs')}", ("outputs", name))
+
+
+def _modes(publish: Sequence[str] | None, outputs: Sequence[str], hint: Hint) -> Iterator[Problem]:
+    for name in outputs:
+        if publish is not None and name not in publish:
+            yield Problem(f"publish: does not name {name!r}{hint(name, publish, 'outputs')}", ("outputs", name))
 
 
 def _params_of(group: GroupSpec, loc: Loc) -> Iterator[tuple[Mapping[str, Any], Loc]]:

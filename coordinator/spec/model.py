@@ -27,6 +27,7 @@ from unstuck.tasks.protocol.group import (
     GroupSpec,
     JoinRule,
     Listed,
+    OutputSpec,
     ParamName,
     PoolName,
     QueueName,
@@ -79,6 +80,9 @@ class JobSpec(Strict):
     publish: Listed[DatasetName] | None = Field(
         default=None, description="Outputs that become visible; left out: those of groups that no other group needs."
     )
+    outputs: dict[DatasetName, OutputSpec] = Field(
+        default_factory=dict, description="How single outputs are published; one that is not named is replaced."
+    )
     groups: Listed[GroupSpec] = Field(min_length=1, description="The groups of the job; a fork counts as one.")
 
     @model_validator(mode="wrap")
@@ -90,7 +94,7 @@ class JobSpec(Strict):
             problems = problems_of(error, data, _MODELS)
             named = {problem.loc for problem in problems}
             raise SpecError([*problems, *(p for p in problems_of_graph(data) if p.loc not in named)]) from None
-        if problems := problems_in(spec.groups, spec.params, spec.publish or (), spec.defaults.conf):
+        if problems := problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, tuple(spec.outputs)):
             raise SpecError(problems)
         return spec
 
@@ -224,6 +228,7 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     (): JobSpec,
     ("defaults",): Defaults,
     ("defaults", "retry"): RetryPolicy,
+    ("outputs", "*"): OutputSpec,
     ("groups",): GroupSpec,
     ("groups", "join"): JoinRule,
     ("groups", "retry"): RetryPolicy,

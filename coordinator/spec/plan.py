@@ -14,7 +14,7 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, RetryPolicy, Scalar
+from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, OutputSpec, RetryPolicy, Scalar
 from unstuck.tasks.protocol.texts import Packer, unpack
 
 
@@ -45,6 +45,7 @@ class Plan:
     Attributes:
         groups: by name, in an order in which every group comes after what it needs.
         timeout: seconds the job may take, from its first claimed attempt to publishing; None: no end.
+        outputs: how single outputs are published.
         default_publish: groups that no other needs (for a join: what it joins); published unless the spec names others.
     """
 
@@ -56,6 +57,7 @@ class Plan:
     cancel_others: bool
     publish: tuple[str, ...] | None
     default_publish: frozenset[str]
+    outputs: dict[str, OutputSpec]
 
     def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
         """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are unknown.
@@ -86,6 +88,7 @@ class Plan:
         """
         pack = Packer().pack
         plans = {}
+        partition_by = {name: output.partition_by for name, output in self.outputs.items() if output.partition_by}
         for group in self.groups.values():
             if group.spec.steps:
                 plan = GroupPlan(
@@ -95,6 +98,7 @@ class Plan:
                     warehouse_id=warehouse_id,
                     rerun=(reruns or {}).get(group.name, ""),
                     adopts=adopts,
+                    partition_by=partition_by,
                 ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
                 plan["group"] = pack(plan["group"])
@@ -102,7 +106,7 @@ class Plan:
         return plans
 
 
-NO_GROUPS = Plan("", {}, {}, None, None, True, None, frozenset())
+NO_GROUPS = Plan("", {}, {}, None, None, True, None, frozenset(), {})
 
 
 def _without_values(group: GroupSpec) -> GroupSpec:
@@ -183,6 +187,7 @@ def compile_plan(spec: JobSpec) -> Plan:
             if not successors[name]
             for maker in (reads[name] if merged[name].is_join else (name,))
         ),
+        outputs=dict(spec.outputs),
     )
 
 

@@ -32,6 +32,7 @@ DatasetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]
 ParamName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 QueueName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 PoolName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
 MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
 
 
@@ -275,6 +276,31 @@ class GroupSpec(Strict):
         return lane_of(self.queue_name, self.pool)
 
 
+class OutputSpec(Strict):
+    """How one output is published, and into which files it is written for that.
+
+    The modes and their names are those of Spark's writers and of dbt's incremental models: ``replace`` (all rows),
+    ``append``, and ``partition_overwrite`` (the partitions of which the output has rows).
+    """
+
+    mode: Literal["replace", "append", "partition_overwrite"] = Field(
+        default="replace",
+        description="What becomes of the rows that are published: replace all, append to them, or replace the "
+        "partitions of which the output has rows.",
+    )
+    partition_by: Listed[ColumnName] = Field(
+        default=(), description="Columns whose values part the rows: each file has the rows of one partition."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(set(self.partition_by)) != len(self.partition_by):
+            raise ValueError("partition_by names a column twice")
+        if self.mode == "partition_overwrite" and not self.partition_by:
+            raise ValueError("mode: partition_overwrite wants partition_by: with the columns that part the rows")
+        return self
+
+
 class Collect(Strict):
     """A column that the runner collects from one of its outputs, because a fork is waiting for its values."""
 
@@ -297,6 +323,7 @@ class GroupPlan(Strict):
         rerun: since the user asked for it, or a group before it, to run again, a word of that time: no marker of before
             counts then.
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
+        partition_by: the columns that part an output, by the output's name.
     """
 
     group: GroupSpec
@@ -306,6 +333,7 @@ class GroupPlan(Strict):
     warehouse_id: str | None = None
     rerun: str = ""
     adopts: tuple[str, ...] = ()
+    partition_by: dict[str, tuple[str, ...]] = {}
 
 
 class FrozenInputs(Strict):
@@ -357,5 +385,6 @@ class WorkOrder(Strict):
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
             **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
+            **({"partition_by": self.plan.partition_by} if self.plan.partition_by else {}),
         }
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]

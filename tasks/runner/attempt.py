@@ -232,7 +232,7 @@ class Attempt:
         stack.enter_context(logging_restored())
         with self._warehouse_clock("reading what the group needs in"):
             inputs = read_inputs(self._files, order.frozen.inputs)
-        work = Work(self._files, self._token, session, inputs, self._secrets)
+        work = Work(self._files, self._token, session, inputs, self._secrets, order.plan.partition_by)
         scratch = stack.enter_context(Scratch())
         stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))
         with users_code():

@@ -12,7 +12,7 @@ import operator
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class Work:
     session: Any  # the Spark session; None for a group without Spark
     inputs: Mapping[str, Dataset]
     secrets: Secrets = field(default_factory=Secrets)
+    partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by output
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
 
@@ -72,7 +73,7 @@ class Work:
         if secret := self.secrets.named_in(name):
             raise OutputInvalid(f"an output has the value of {secret} in its name, and names are stored and shown")
         folder = f"{self.token.staging}/{name}"
-        staged = stage(self.files, folder, frame)
+        staged = stage(self.files, folder, frame, self.partition_by.get(name, ()))
         if secret := self.secrets.named_in(staged.schema):
             self.files.remove_tree(folder)
             raise OutputInvalid(

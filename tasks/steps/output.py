@@ -9,13 +9,14 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from unstuck.tasks.protocol.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
 from unstuck.tasks.steps.columns import arrow_table, check_spark_schema, plain_table
+from unstuck.tasks.steps.partitions import Partition, arrow_parts, check_columns, collect_parts, spark_writer
 from unstuck.tasks.steps.spark import is_frame, spark_schema, write_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
@@ -34,8 +35,10 @@ def _kind(value: Any) -> str:
     return package if (package, name) in {("pyarrow", "Table"), ("pandas", "DataFrame")} else ""
 
 
-def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
+def stage(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = ()) -> StagedOutput:
     """Write ``frame`` into ``folder`` (relative to the warehouse) and describe the files.
+
+    ``partition_by``: columns; each file gets the rows of one combination of their values.
 
     Raises:
         OutputInvalid: it is no frame, or one that cannot be stored as Parquet that all readers read alike.
@@ -47,9 +50,7 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
     if is_frame(frame):
         schema = json.loads(frame.schema.json())
         check_spark_schema(schema)
-        wrote = write_parquet(frame, files.uri(folder))
-        files.check()
-        staged = describe(files, folder)
+        wrote, staged = _write_spark(files, folder, frame, partition_by)
         stored = json.loads(staged.schema)
         for column, given in zip(stored["fields"], schema["fields"], strict=True):
             if given["type"] == "void":  # stored as text
@@ -58,10 +59,7 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
         if wrote is not None and wrote != staged.rows:
             # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
             # Spark commits what it finds there, without an error.
-            raise StagingLost(
-                f"Spark wrote {wrote} rows to {files.uri(folder)}, and {staged.rows} stand there. The warehouse was "
-                "away for a while, or somebody removed files; the group runs again, as its retry: allows"
-            )
+            raise _lost(files, folder, wrote, staged.rows)
         return staged
     kind = _kind(frame)
     if not kind:
@@ -72,19 +70,58 @@ def stage(files: Files, folder: str, frame: Any) -> StagedOutput:
     import pyarrow.parquet as pq
 
     table = plain_table(arrow_table(frame) if kind == "pandas" else frame)
-    data = io.BytesIO()
-    try:
-        # The schema of Arrow would be known to some readers alone, and they would find other types than the rest.
-        pq.write_table(table, data, store_schema=False)
-    except pa.ArrowException as error:
-        raise OutputInvalid(f"the frame cannot be stored: {error}") from error
     files.remove_tree(folder)
-    files.write_durable(f"{folder}/part-00000.parquet", data.getvalue())
-    return describe(files, folder)
+    partitions: dict[str, Partition] = {}
+    parts: Iterable[tuple[Any, Partition]] = [(table, {})]
+    if partition_by:
+        check_columns(partition_by, spark_schema(table.schema))
+        parts = arrow_parts(table, partition_by) if len(table) else parts
+    for rows, partition in parts:
+        data = io.BytesIO()
+        try:
+            # The schema of Arrow would be known to some readers alone, and they would find other types than the rest.
+            pq.write_table(rows, data, store_schema=False)
+        except pa.ArrowException as error:
+            raise OutputInvalid(f"the frame cannot be stored: {error}") from error
+        name = f"part-{len(partitions):05d}.parquet"
+        files.write_durable(f"{folder}/{name}", data.getvalue())
+        partitions[name] = partition
+    return describe(files, folder, partitions)
 
 
-def describe(files: Files, folder: str) -> StagedOutput:
-    """Rows and schema of the Parquet files in ``folder``. Raises: StagingLost: there is no data file."""
+def _write_spark(files: Files, folder: str, frame: Any, partition_by: Sequence[str]) -> tuple[int | None, StagedOutput]:
+    """Write a Spark frame. Returns the rows that Spark says it wrote, and what stands. Raises: as `stage`."""
+    if not partition_by:
+        wrote = write_parquet(frame, files.uri(folder))
+        files.check()
+        return wrote, describe(files, folder)
+    check_columns(partition_by, frame.schema.json())
+    files.remove_tree(folder)
+    source = f"{folder}/_parted"
+    wrote = write_parquet(frame, files.uri(source), lambda frame: spark_writer(frame, partition_by))
+    files.check()
+    if partitions := collect_parts(files, source, folder, partition_by):
+        return wrote, describe(files, folder, partitions)
+    if wrote:
+        raise _lost(files, folder, wrote, 0)
+    # Spark writes no file for a frame without rows where it parts them, and so no schema.
+    if again := write_parquet(frame, files.uri(folder)):
+        raise _lost(files, folder, again, 0)
+    return wrote, describe(files, folder)
+
+
+def _lost(files: Files, folder: str, wrote: int, stand: int) -> StagingLost:
+    return StagingLost(
+        f"Spark wrote {wrote} rows to {files.uri(folder)}, and {stand} stand there. The warehouse was "
+        "away for a while, or somebody removed files; the group runs again, as its retry: allows"
+    )
+
+
+def describe(files: Files, folder: str, partitions: Mapping[str, Partition] | None = None) -> StagedOutput:
+    """Rows and schema of the Parquet files in ``folder``; ``partitions``: of the files that have one, by name.
+
+    Raises: StagingLost: there is no data file.
+    """
     import pyarrow.parquet as pq
 
     staged: list[DataFile] = []
@@ -95,7 +132,8 @@ def describe(files: Files, folder: str) -> StagedOutput:
         path = f"{folder}/{name}"
         with _open(files, path) as file:
             footer = pq.ParquetFile(file)
-            staged.append(DataFile(path, footer.metadata.num_rows, files.size(path) or 0))
+            partition = (partitions or {}).get(name, {})
+            staged.append(DataFile(path, footer.metadata.num_rows, files.size(path) or 0, partition))
             if not schema:
                 own = (footer.metadata.metadata or {}).get(_SPARK_SCHEMA)
                 schema = own.decode() if own else spark_schema(footer.schema_arrow)

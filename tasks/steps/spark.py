@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from unstuck.tasks.errors import HostUnfit, Unrecoverable
@@ -251,8 +251,11 @@ def hadoop_uri(uri: str) -> str:
     return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
 
 
-def write_parquet(frame: Any, uri: str) -> int | None:
+def write_parquet(frame: Any, uri: str, writer: Callable[[Any], Any] = lambda frame: frame.write) -> int | None:
     """Write the rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try left there.
+
+    Args:
+        writer: makes the ``DataFrameWriter`` of a frame.
 
     Returns:
         The rows that its tasks wrote, as they counted them; None if Spark does not say. The driver commits whatever
@@ -263,13 +266,13 @@ def write_parquet(frame: Any, uri: str) -> int | None:
         frame.sparkSession.conf.set(key, value)
     frame = _typed(frame)
     if frame.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
-        frame.write.mode("overwrite").parquet(hadoop_uri(uri))
+        writer(frame).mode("overwrite").parquet(hadoop_uri(uri))
         return None
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
     counted = Observation()
-    frame.observe(counted, count(lit(1)).alias("rows")).write.mode("overwrite").parquet(hadoop_uri(uri))
+    writer(frame.observe(counted, count(lit(1)).alias("rows"))).mode("overwrite").parquet(hadoop_uri(uri))
     return _observed_rows(frame, counted)
 
 

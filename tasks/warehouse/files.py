@@ -187,6 +187,15 @@ class Files:
                 return False
         return True
 
+    def move(self, path: str, target: str) -> None:
+        """Give a file another path; an object store copies it. Raises: OSError; as ``check``."""
+        with self._checked_place():
+            local = self.local_path(path)
+            if local is None:
+                self._fs.mv(self._key(path), self._key(target))
+            else:
+                os.replace(local, self.uri(target))
+
     def sync(self, paths: Iterable[str]) -> None:
         """Make sure that files somebody else wrote are on disk, with their names (Spark does not sync).
 

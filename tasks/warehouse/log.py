@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -230,6 +231,14 @@ class Warehouse:
                 f"the warehouse {self.storage.uri('')} has no dataset {dataset!r}{at}; published there: {known}"
             )
         return state[dataset]
+
+    def history(self, dataset: str, limit: int) -> list[Entry]:
+        """The newest ``limit`` entries that changed ``dataset``, newest first. Reads one entry after the other.
+
+        Raises: LogBroken, WarehouseNewer.
+        """
+        changed = (entry for n in range(self.head(), 0, -1) if dataset in (entry := self._existing_entry(n)).datasets)
+        return list(islice(changed, limit))
 
     def find_publish(self, publish_id: str, after: int) -> int | None:
         """The slot above ``after`` that holds ``publish_id``, as a package or as an ABORT; None if none does.

@@ -10,6 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from dataclasses import field
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -30,11 +31,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file: its path relative to the warehouse, its rows, its size in bytes."""
+    """One Parquet file: its path relative to the warehouse, its rows, its size in bytes.
+
+    ``partition``: by column, the value that all its rows have, as text; None for null. Empty where nothing parts them.
+    """
 
     path: str
     rows: int
     bytes: int
+    partition: dict[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

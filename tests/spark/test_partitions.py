@@ -1,0 +1,120 @@
+"""Partitions: each file has the rows of one, the columns stay in the files, and all readers find the same."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.steps.output import stage
+from unstuck.tasks.steps.spark import Driver
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import StagedOutput
+
+DAY = datetime.date(2013, 1, 1)
+ROWS = pa.table(
+    {
+        "day": pa.array([DAY, DAY, datetime.date(2013, 1, 2), None, DAY], pa.date32()),
+        "carrier": pa.array(["A/A", "", "x=y é%", "n", None]),
+        "late": pa.array([True, False, None, True, True]),
+        "flights": pa.array([1, 2, 3, 4, 5], pa.int64()),
+    }
+)
+Make = Callable[[pa.Table], Any]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Any]:
+    driver = Driver(Settings(spark_master="local[2]"))
+    with driver.attempt("job/group/1/n/c", {}) as session:
+        yield session
+    driver.stop()
+
+
+@pytest.fixture(params=["spark", "arrow", "pandas"])
+def make(request: pytest.FixtureRequest) -> Make:
+    """Makes a frame of the kind that is tested."""
+    if request.param == "spark":
+        session = request.getfixturevalue("session")
+        return lambda table: session.createDataFrame(
+            table.to_pylist(), "day date, carrier string, late boolean, flights long"
+        )
+    return (lambda table: table.to_pandas()) if request.param == "pandas" else (lambda table: table)
+
+
+def parts(root: Path, staged: StagedOutput) -> dict[tuple[str | None, ...], list[int]]:
+    """The flights of each partition, from its files."""
+    found: dict[tuple[str | None, ...], list[int]] = {}
+    for file in staged.files:
+        rows = pq.read_table(root / file.path, partitioning=None)
+        assert file.rows == len(rows)
+        found.setdefault(tuple(file.partition.values()), []).extend(rows["flights"].to_pylist())
+    return {values: sorted(flights) for values, flights in found.items()}
+
+
+def test_each_file_has_the_rows_of_one_partition(tmp_path: Path, make: Make) -> None:
+    staged = stage(Files(str(tmp_path)), "out", make(ROWS), ["day"])
+
+    assert parts(tmp_path, staged) == {("2013-01-01",): [1, 2, 5], ("2013-01-02",): [3], (None,): [4]}
+    assert staged.rows == 5
+    assert {"day"} == {name for file in staged.files for name in file.partition}
+    assert sorted(file.path for file in staged.files) == sorted(
+        f"out/{path.name}" for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")
+    ), "nothing else is left in the folder"
+
+
+def test_texts_of_any_kind_part_rows(tmp_path: Path, make: Make) -> None:
+    staged = stage(Files(str(tmp_path)), "out", make(ROWS), ["carrier", "flights"])
+
+    assert parts(tmp_path, staged) == {
+        ("A/A", "1"): [1],
+        ("", "2"): [2],
+        ("x=y é%", "3"): [3],
+        ("n", "4"): [4],
+        (None, "5"): [5],
+    }
+
+
+def test_all_readers_find_the_columns_as_they_were_written(tmp_path: Path, make: Make) -> None:
+    staged = stage(Files(str(tmp_path)), "out", make(ROWS), ["day", "carrier"])
+    paths = [str(tmp_path / file.path) for file in staged.files]
+    expected = ROWS.sort_by("flights").to_pylist()
+
+    assert [c["name"] for c in json.loads(staged.schema)["fields"]] == ROWS.column_names
+    assert duckdb.read_parquet(paths).order("flights").arrow().read_all().to_pylist() == expected
+    assert pl.read_parquet(paths).sort("flights").to_dicts() == expected
+    assert list(pd.concat(map(pd.read_parquet, paths)).columns) == ROWS.column_names
+
+
+def test_an_output_without_rows_has_its_columns(tmp_path: Path, make: Make) -> None:
+    staged = stage(Files(str(tmp_path)), "out", make(ROWS.slice(0, 0)), ["late"])
+
+    assert [(file.rows, file.partition) for file in staged.files] == [(0, {})]
+    assert [c["name"] for c in json.loads(staged.schema)["fields"]] == ROWS.column_names
+
+
+def test_a_second_try_leaves_nothing_of_the_first(tmp_path: Path, make: Make) -> None:
+    files = Files(str(tmp_path))
+    stage(files, "out", make(ROWS), ["carrier"])
+    staged = stage(files, "out", make(ROWS.slice(0, 1)), ["carrier"])
+
+    assert [file.path for file in staged.files] == ["out/part-00000.parquet"]
+    assert [path.name for path in (tmp_path / "out").glob("*.parquet")] == ["part-00000.parquet"]
+
+
+@pytest.mark.parametrize(("column", "said"), [("month", "there is no column 'month'"), ("delay", "is of type")])
+def test_a_column_that_cannot_part_rows_is_refused(tmp_path: Path, column: str, said: str) -> None:
+    table = ROWS.append_column("delay", pa.array([1.5] * 5))
+    with pytest.raises(OutputInvalid, match=said):
+        stage(Files(str(tmp_path)), "out", table, [column])

@@ -1,0 +1,205 @@
+"""Modes: what publishing does to the rows that are published, and what cannot stand beside them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.coordinator.publishing.test_package import FLIGHTS, schema
+from unstuck import JobSpec, SpecError
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.publishing.package import PublishRequest, publish
+from unstuck.tasks.protocol.group import OutputSpec
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
+
+APPEND = OutputSpec(mode="append")
+BY_DAY = OutputSpec(mode="partition_overwrite", partition_by=("day",))
+
+
+@dataclass
+class Nightly:
+    """A job that publishes the dataset ``flights`` anew each time."""
+
+    root: str
+    done: list[str] = field(default_factory=list)
+
+    def publish(
+        self,
+        job: str,
+        output: OutputSpec,
+        *days: str | None,
+        rows: int = 3,
+        columns: str = FLIGHTS,
+        base: int = 0,
+    ) -> PublishResult:
+        """Stage one file for each of ``days`` (one without a partition where there is none), and publish them."""
+        files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
+        made = []
+        for number, day in enumerate(days or ("",)):
+            path = f"{staging}/flights/part-{number}.parquet"
+            files.write_durable(path, b"x" * 10)
+            made.append(DataFile(path, rows, 10, {"day": day} if output.partition_by else {}))
+        outputs = {"flights": StagedOutput(made, rows * len(made), columns)}
+        write_marker(files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0))
+        known = Warehouse(self.root).ensure_id()
+        request = PublishRequest(
+            *(self.root, known, job, job, "flights", base, 1000.0),
+            sources={"load": (staging,)},
+            published_by={"load"},
+            outputs={"flights": output},
+        )
+        return publish(request)
+
+    @property
+    def files(self) -> list[str]:
+        """The files that are published: the job that made each, and its partition."""
+        found = Warehouse(self.root).dataset("flights").files
+        return [f"{file.path.split('/')[1]} {' '.join(map(str, file.partition.values()))}".strip() for file in found]
+
+
+@pytest.fixture
+def nightly(tmp_path: Path) -> Nightly:
+    return Nightly(str(tmp_path / "warehouse"))
+
+
+def test_append_keeps_what_is_published(nightly: Nightly) -> None:
+    assert nightly.publish("one", APPEND).version == 1
+    assert nightly.publish("two", APPEND).rows == {"flights": 3}
+
+    assert nightly.files == ["one", "two"]
+    assert Warehouse(nightly.root).dataset("flights").rows == 6
+    assert Warehouse(nightly.root).dataset("flights", version=1).rows == 3
+
+
+def test_a_repeated_append_appends_once(nightly: Nightly) -> None:
+    nightly.publish("one", APPEND)
+    first = nightly.publish("two", APPEND)
+
+    assert nightly.publish("two", APPEND) == first
+    assert nightly.files == ["one", "two"]
+
+
+def test_replace_after_append_removes_all(nightly: Nightly) -> None:
+    for job in ("one", "two"):
+        nightly.publish(job, APPEND)
+    nightly.publish("three", OutputSpec())
+
+    assert nightly.files == ["three"]
+
+
+def test_jobs_that_append_at_the_same_time_all_append(nightly: Nightly) -> None:
+    Warehouse(nightly.root).ensure_id()
+    jobs = [f"job-{n}" for n in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        versions = [result.version for result in pool.map(lambda job: nightly.publish(job, APPEND), jobs)]
+
+    assert sorted(versions) == list(range(1, 13))
+    assert sorted(nightly.files) == sorted(jobs)
+
+
+def test_partition_overwrite_replaces_the_partitions_that_it_has_rows_of(nightly: Nightly) -> None:
+    nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02", None)
+    nightly.publish("two", BY_DAY, "2013-01-02", "2013-01-03")
+    assert nightly.files == ["one 2013-01-01", "one None", "two 2013-01-02", "two 2013-01-03"]
+
+    nightly.publish("three", BY_DAY, None)
+    assert nightly.files == ["one 2013-01-01", "two 2013-01-02", "two 2013-01-03", "three None"]
+
+
+def test_an_output_without_rows_changes_no_partition(nightly: Nightly) -> None:
+    nightly.publish("one", BY_DAY, "2013-01-01")
+    result = nightly.publish("two", OutputSpec(mode="append"), rows=0)
+
+    assert result.version == 2
+    assert nightly.files == ["one 2013-01-01"]
+
+
+def test_the_first_output_without_rows_publishes_the_columns(nightly: Nightly) -> None:
+    nightly.publish("one", APPEND, rows=0)
+    assert Warehouse(nightly.root).dataset("flights").schema == FLIGHTS
+
+    nightly.publish("two", BY_DAY, "2013-01-01")
+    assert nightly.files == ["one", "two 2013-01-01"]
+
+
+@pytest.mark.parametrize("output", [APPEND, BY_DAY])
+def test_other_columns_are_not_put_beside_those_that_are_published(nightly: Nightly, output: OutputSpec) -> None:
+    nightly.publish("one", BY_DAY, "2013-01-01")
+    result = nightly.publish("two", output, "2013-01-02", columns=schema("month:long", "carrier:string"))
+
+    assert result.failed is not None
+    assert result.failed.code == "SCHEMA_MISMATCH"
+    assert "carrier is absent in one and string in another" in result.failed.text
+    assert nightly.files == ["one 2013-01-01"]
+    entry = Warehouse(nightly.root).entry(2)
+    assert entry is not None
+    assert entry.kind == "abort", "a frozen publisher must not publish it later"
+
+
+def test_columns_that_differ_in_nulls_alone_are_the_same(nightly: Nightly) -> None:
+    nightly.publish("one", APPEND, columns=schema("month:long", nullable=False))
+    assert nightly.publish("two", APPEND, columns=schema("month:long")).failed is None
+    assert Warehouse(nightly.root).dataset("flights").schema == schema("month:long")
+
+
+def test_partitions_cannot_be_told_where_files_were_parted_in_another_way(nightly: Nightly) -> None:
+    nightly.publish("one", OutputSpec())
+    result = nightly.publish("two", BY_DAY, "2013-01-02")
+
+    assert result.failed is not None
+    assert result.failed.code == "PARTITION_MISMATCH"
+    assert "parted by no column" in result.failed.text
+    assert "parts by day" in result.failed.text
+
+    nightly.publish("three", OutputSpec(partition_by=("day",)), "2013-01-02", "2013-01-03")
+    nightly.publish("four", BY_DAY, "2013-01-02")
+    assert nightly.files == ["three 2013-01-03", "four 2013-01-02"]
+
+
+def test_history_has_each_change_with_its_job(nightly: Nightly) -> None:
+    nightly.publish("one", APPEND)
+    nightly.publish("two", BY_DAY, "2013-01-01")  # fails: its files cannot be told apart
+    nightly.publish("three", APPEND)
+    found = Warehouse(nightly.root).history("flights", 10)
+
+    assert [(entry.n, entry.job, entry.datasets["flights"].mode) for entry in found] == [
+        (3, "three", "append"),
+        (1, "one", "append"),
+    ]
+    assert len(Warehouse(nightly.root).history("flights", 1)) == 1
+
+
+# -- what a spec may say
+
+
+def spec(**more: Any) -> JobSpec:
+    groups = [{"name": "load", "steps": [{"sql": "SELECT 1", "output": "flights"}]}]
+    return JobSpec.model_validate({"name": "nightly", "groups": groups, **more})
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"outputs": {"flight": {"mode": "append"}}}, "no group makes an output 'flight'; did you mean 'flights'?"),
+        ({"outputs": {"flights": {"mode": "upsert"}}}, "outputs.flights.mode"),
+        ({"outputs": {"flights": {"mode": "partition_overwrite"}}}, "wants partition_by:"),
+        ({"outputs": {"flights": {"partition_by": ["a", "a"]}}}, "names a column twice"),
+        ({"outputs": {"flights": {"partition_by": "day"}}}, "outputs.flights.partition_by"),
+        ({"outputs": {"flights": {"mode": "append"}}, "publish": []}, "publish: does not name 'flights'"),
+    ],
+)
+def test_a_mode_that_cannot_be_is_refused_at_submit(written: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as found:
+        spec(**written)
+    assert said in str(found.value)
+
+
+def test_a_spec_keeps_its_outputs() -> None:
+    written = spec(outputs={"flights": {"mode": "partition_overwrite", "partition_by": ["day"]}})
+    assert JobSpec.from_text(written.to_json()).outputs == {"flights": BY_DAY}
