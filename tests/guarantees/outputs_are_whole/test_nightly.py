@@ -1,0 +1,58 @@
+"""A month of nightly loads through real workers and a coordinator: one dataset by partitions, one by appending."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+
+from examples.nycflights import read_table
+from tests.support import fleet
+from tests.support.coordinator_processes import coordinator_processes
+from tests.support.paths import ROOT
+from tests.support.servers import RedisServer
+from unstuck import Client, JobSpec, Settings, Status, published_files
+from unstuck.tasks.warehouse.log import Warehouse
+
+DAYS = [str(datetime.date(2013, 1, 1) + datetime.timedelta(days=n)) for n in range(30)]
+AGAIN = DAYS[11]  # the night that is run a second time
+
+
+@pytest.fixture
+def client(redis_server: RedisServer, tmp_path: Path) -> Client:
+    return Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "warehouse")))
+
+
+def test_a_load_for_each_day_of_a_month(client: Client, redis_server: RedisServer, tmp_path: Path) -> None:
+    spec = JobSpec.from_file(ROOT / "examples" / "nightly.yaml")
+    environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_SPARK_MASTER": "none"}
+    with (
+        fleet.worker(redis_server.url, tmp_path, concurrency=2, environ={**environ, "PYTHONPATH": str(ROOT)}),
+        coordinator_processes(tmp_path, environ) as coordinators,
+    ):
+        coordinators.tend(1)
+        # All at once, as after a weekend on which nothing ran: in any order, each night counts once.
+        jobs = [client.submit(spec.with_params({"day": day}), key=f"nightly-{day}").id for day in DAYS]
+        repeated = [client.submit(spec.with_params({"day": day}), key=f"nightly-{day}").id for day in DAYS]
+        assert repeated == jobs
+        assert {client.wait(job, timeout=120).job.status for job in jobs} == {Status.FINISHED}
+        again = client.submit(spec.with_params({"day": AGAIN})).id
+        assert client.wait(again, timeout=60).job.status is Status.FINISHED
+
+    warehouse = str(tmp_path / "warehouse")
+    flights = published_files(warehouse, "flights_by_day")
+    truth = read_table("flights", ["month", "day"]).to_pandas().query("month == 1 and day <= 30").groupby("day").size()
+    counted = duckdb.sql(f"SELECT day, count(*) FROM read_parquet({flights}) GROUP BY day ORDER BY day").fetchall()
+    assert {str(day): count for day, count in counted} == {f"2013-01-{day:02}": n for day, n in truth.items()}
+    assert pl.read_parquet(flights).height == sum(truth)
+    (replaced,) = [path for path in flights if again in path]
+    assert pl.read_parquet(replaced)["day"].cast(str).unique().to_list() == [AGAIN]
+
+    loads = pl.read_parquet(published_files(warehouse, "loads"))
+    assert sorted(loads["day"].cast(str)) == sorted([*DAYS, AGAIN])
+    history = Warehouse(warehouse).history("loads", 100)
+    assert [entry.n for entry in history] == list(range(31, 0, -1))
+    assert {entry.params["day"] for entry in history} == set(DAYS)
