@@ -5,7 +5,6 @@ Each takes a random source and answers with a ``Blow``: what was done, and how i
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import time
@@ -20,8 +19,12 @@ from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.proxy import Link
 from tests.chaos.driver.wake_ups import Thief, put_back
 from tests.chaos.driver.watch import Watch
+from tests.support.failpoints import Strike, order
+from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.status import GroupState
+from unstuck.tasks.failpoints import Point
+from unstuck.tasks.protocol.lanes import queue_of
 from unstuck.tasks.protocol.processes import ProcessRegistry
-from unstuck.tasks.protocol.token import Offer
 
 Undo = Callable[[], None]
 
@@ -82,6 +85,9 @@ class Faults:
             "wake-ups doubled": self._wake_ups_doubled,
             "offers lost": self._offers_lost,
             "offers doubled": self._offers_doubled,
+            "offers rolled back": self._offers_rolled_back,
+            "kill after take": lambda: self._kill_at("kill after take", Point.AFTER_CLAIM),
+            "kill after finish": lambda: self._kill_at("kill after finish", Point.AFTER_FINISH),
         }
         self._deck = self._deal()
 
@@ -166,6 +172,13 @@ class Faults:
                 send(process, signal.SIGCONT)
 
         return Blow(fault, name, f"SIGSTOP to its {what} (pid {found[0].pid}) for {lasts:.1f} s", lasts, thaw)
+
+    def _kill_at(self, fault: str, point: Point) -> Blow:
+        """The next runner that comes to this point dies there, with what Redis has just given to it."""
+        shot = order(self._fleet.arms, point, Strike.KILL)
+        lasts = self._rng.uniform(2.0, 5.0)
+        what = f"SIGKILL to whoever comes to {point} within {lasts:.1f} s"
+        return Blow(fault, "a runner", what, lasts, lambda: shot.unlink(missing_ok=True))
 
     # Redis.
 
@@ -256,24 +269,49 @@ class Faults:
     def _offers_lost(self) -> Blow:
         """Some entries of each ready set, or all of them."""
         share, lost = self._rng.choice((0.5, 1.0)), 0
-        for queue in self._fleet.queues:
-            ready = self._fleet.keys.ready(queue)
+        for ready in self._lanes():
             mine = [str(offer) for offer in self._fleet.eye.zrange(ready, 0, -1) if self._rng.random() < share]
             lost += int(self._fleet.eye.zrem(ready, *mine)) if mine else 0
         self._back("offers lost")
         return Blow("offers lost", "redis", f"{lost} offers deleted from the ready sets")
 
     def _offers_doubled(self) -> Blow:
-        """What runs stands ready once more: whoever takes it must drop it."""
+        """What runs or has ended stands ready once more, and what waits for a slot stands outside its lane too."""
         eye, keys, again = self._fleet.eye, self._fleet.keys, 0
-        for job in eye.zrange(keys.due, 0, -1):
-            for group, text in eye.hgetall(keys.of(str(job)).attempts).items():
-                attempt = json.loads(text)
-                if attempt.get("claimant"):
-                    offer = Offer(str(job), str(group), attempt["epoch"], attempt["nonce"])
-                    again += int(eye.zadd(keys.ready(self._rng.choice(self._fleet.queues)), {str(offer): 0}))
+        lanes = self._lanes()
+        for job in eye.zrange(keys.jobs, 0, -1):
+            for group, text in eye.hgetall(keys.of(str(job)).groups).items():
+                record = GroupRecord.from_json(str(text))
+                if record.epoch and record.state is not GroupState.QUEUED:
+                    again += int(eye.zadd(self._rng.choice(lanes), {str(record.offer(str(job), str(group))): 0}))
+        for lane in lanes:
+            if lane != queue_of(lane) and (standing := eye.zrange(lane, 0, -1)):
+                again += int(eye.zadd(queue_of(lane), dict.fromkeys(map(str, standing), 0)))
         self._back("offers doubled")
-        return Blow("offers doubled", "redis", f"{again} offers that were taken stand ready again")
+        return Blow("offers doubled", "redis", f"{again} offers stand ready where they should not")
+
+    def _offers_rolled_back(self) -> Blow:
+        """What stood ready some seconds ago stands ready again, and nothing that was added since."""
+        lasts, eye = self._rng.uniform(0.5, 4.0), self._fleet.eye
+        before = {lane: eye.zrange(lane, 0, -1, withscores=True) for lane in self._lanes()}
+
+        def undo() -> None:
+            with suppress(redis.RedisError):  # an outage of Redis is under way: then nothing is rolled back
+                pipe = eye.pipeline()
+                pipe.delete(*self._lanes())
+                for lane, standing in before.items():
+                    if standing:
+                        pipe.zadd(lane, dict(standing))
+                pipe.execute()
+            self._back("offers rolled back")
+
+        what = f"the ready sets will be as they are now in {lasts:.1f} s"
+        return Blow("offers rolled back", "redis", what, lasts, undo)
+
+    def _lanes(self) -> list[str]:
+        """The keys of all ready sets. Raises: redis.RedisError."""
+        keys = self._fleet.keys
+        return sorted(keys.ready(str(lane)) for lane in {*self._fleet.queues, *self._fleet.eye.smembers(keys.lanes)})
 
     # The way to it.
 

@@ -6,7 +6,6 @@ every process is ended by its id; if the driver itself is killed, the kernel end
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections import Counter
@@ -23,7 +22,7 @@ from redis.retry import Retry
 
 from tests.chaos.driver.proxy import Proxy
 from tests.chaos.driver.server import Server
-from tests.support.paths import ROOT
+from tests.support.failpoints import arming
 from tests.support.processes import below, command_line
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
@@ -66,8 +65,9 @@ class ChaosFleet:
         self.warehouse = folder / "warehouse"
         self.ran = folder / "ran"
         self.ran.touch()
-        self._env = {**SPARK, **settings, "UNSTUCK_WAREHOUSE": str(self.warehouse)}
-        self._env["PYTHONPATH"] = os.pathsep.join((str(ROOT), *filter(None, (os.environ.get("PYTHONPATH"),))))
+        self.arms = folder / "arms"
+        self.arms.mkdir()
+        self._env = {**SPARK, **settings, "UNSTUCK_WAREHOUSE": str(self.warehouse), **arming(self.arms)}
         self._say = say
         self._stack = ExitStack()
 

@@ -3,6 +3,7 @@
 Lost: a job whose submit was acknowledged is not in the store, did not end FINISHED, or published too little.
 Doubled: two jobs for one key, two entries in the warehouse log for one job, a group that succeeded twice, an attempt
 that began twice, or rows that appear twice. Stuck: a job that has not ended within the stated time after the faults.
+Overfull: more attempts of a pool held at once than it has slots (``pools``).
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class Ledger:
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
+    overfull: list[str] = field(default_factory=list)
+    pools: str = ""
     attempts: int = 0
     takeovers: int = 0
     relaunched: int = 0
@@ -71,7 +74,7 @@ class Ledger:
 
     @property
     def kept(self) -> bool:
-        return not (self.lost or self.doubled or self.stuck)
+        return not (self.lost or self.doubled or self.stuck or self.overfull)
 
     @property
     def slowest(self) -> Recovery | None:
@@ -80,7 +83,7 @@ class Ledger:
     def to_dict(self) -> dict[str, Any]:
         """For ``--json``: numbers first, sentences after them."""
         whole = asdict(self)
-        sentences = {name: whole.pop(name) for name in ("lost", "doubled", "stuck")}
+        sentences = {name: whole.pop(name) for name in ("lost", "doubled", "stuck", "overfull")}
         whole["recoveries"] = {name: round(one.took, 2) for name, one in stated(self.recoveries).items()}
         counts = {name: len(found) for name, found in sentences.items()}
         return {**whole, **counts, "kept": self.kept, "sentences": sentences}
@@ -102,6 +105,8 @@ class Ledger:
                 if not self.stuck
                 else f"{len(self.stuck)}, {self.settled:.0f} s after the last fault",
             ),
+            ("overfull", f"{len(self.overfull)}"),
+            ("pools", self.pools),
             (
                 "attempts",
                 f"{self.attempts} began; {self.relaunched} ended without an outcome that counts and ran again",
@@ -121,8 +126,9 @@ class Ledger:
             )
             rest = ", ".join(f"{name} {one.took:.1f}" for name, one in stated(self.recoveries).items())
             told.append(f"  {'per fault':<11} {rest} (seconds, the slowest of each)")
-        for word, sentences in (("LOST", self.lost), ("DOUBLED", self.doubled), ("STUCK", self.stuck)):
-            told += [f"  {word}: {sentence}" for sentence in sentences]
+        for word in ("lost", "doubled", "stuck", "overfull"):
+            sentences = getattr(self, word)
+            told += [f"  {word.upper()}: {sentence}" for sentence in sentences]
         return told
 
 

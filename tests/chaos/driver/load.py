@@ -15,6 +15,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
 
 WORK, PART, COPY = (f"tests.chaos.driver.steps:{name}" for name in ("work", "part", "copy"))
+POOLS = {"narrow": 1, "wide": 2}  # pool → its slots, fewer than there are runners
 ENOUGH = 8  # jobs that are open at a time
 SPARK_EVERY = 5  # every so many jobs one has a group of Spark: a session costs more than all the rest
 ENOUGH_SPARK = 2  # of those that are open: they wait for one worker, and must not keep the others from being submitted
@@ -27,7 +28,7 @@ class Asked:
     Attributes:
         dataset: the one that it publishes, which no other job does.
         rows: what must be in it: the numbers from 0 to below ``rows``, each once.
-        groups: the ids of all groups that run steps.
+        groups: the ids of all groups that run steps; some take a slot of a pool.
     """
 
     name: str
@@ -49,7 +50,9 @@ def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> 
         return {"python": function, "params": {"ran": str(ran), "rows": rows, "seconds": seconds, **more}}
 
     def group(name: str, step: dict[str, Any], output: str, *needs: str, **more: Any) -> dict[str, Any]:
-        return {"name": name, "spark": False, "needs": list(needs), "steps": [{**step, "output": output}], **more}
+        pool = {"pool": rng.choice(sorted(POOLS))} if rng.random() < 0.4 else {}
+        steps = [{**step, "output": output}]
+        return {"name": name, "spark": False, "needs": list(needs), "steps": steps, **pool, **more}
 
     if shape == "fork":
         members = rng.randint(2, 8)
@@ -62,10 +65,9 @@ def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> 
         ]
         ids, total = ("first", *(f"parts[{n}]" for n in range(members)), "last"), rows * members
     elif shape == "spark":
-        middle = {"name": "middle", "needs": ["first"], "steps": [{**step(COPY, source="first"), "output": "middle"}]}
         groups = [
             group("first", step(WORK), "first"),
-            middle,
+            group("middle", step(COPY, source="first"), "middle", "first", spark=True),
             group("last", step(COPY, source="middle"), dataset, "middle"),
         ]
         ids, total = ("first", "middle", "last"), rows
@@ -74,7 +76,8 @@ def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> 
         ids, total = ("first", "last"), rows
     # The driver kills far more workers than a fleet loses: the budget that ends a poisonous group must not run out.
     defaults = {"worker_losses": 100, "retry": {"max": 50, "backoff": "200ms", "max_backoff": "1s"}}
-    spec = {"name": name, "defaults": defaults, "publish": [dataset], "groups": groups}
+    priority = rng.choice(("high", "normal", "low"))
+    spec = {"name": name, "priority": priority, "defaults": defaults, "publish": [dataset], "groups": groups}
     return Asked(name, dataset, total, ids, spec)
 
 
@@ -99,6 +102,8 @@ class Load:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
+        for pool, slots in POOLS.items():
+            self.client.pools.set(pool, slots)
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self._thread.start()
 

@@ -15,9 +15,12 @@ from tests.chaos.driver.faults import Faults, Hand
 from tests.chaos.driver.fleet import QUICK, ChaosFleet, plain
 from tests.chaos.driver.ledger import Ledger, gather, judge
 from tests.chaos.driver.load import Load
+from tests.chaos.driver.pools import use_of
+from tests.chaos.driver.reports import transactions
 from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.watch import Watch
 from unstuck.coordinator.local.programs import Size
+from unstuck.coordinator.store.pools import PoolView
 
 SIZE = Size(workers=1, coordinators=2, light=2)
 PAUSES = (0.8, 3.0)  # seconds between two faults
@@ -54,9 +57,12 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
             ledger.settled, ledger.faults = settled, dict(dealt)
             ledger.recoveries, ledger.submits_repeated = list(watch.done), load.refused
             ledger.stuck += [f"after {hit.fault}, {hit.victim} never went on" for hit in watch.open]
+            ledger.stuck += [f"a slot of pool {pool.name} is never free again" for pool in _held(fleet)]
             if not ledger.kept:
                 for name in sorted({hit.victim for hit in watch.open} & set(fleet.names)):
                     screen.say(f"the end of the log of {name}:\n{fleet.child(name).log_tail()}")
+    use = use_of(transactions(fleet.server.folder), fleet.keys, load.accepted)
+    ledger.pools, ledger.overfull = str(use), use.over
     _tell(ledger, seed, as_json=as_json)
     return 0 if ledger.kept else 1
 
@@ -81,17 +87,23 @@ def _deal(
 
 
 def _settle(deadline: float, screen: Screen, fleet: ChaosFleet, load: Load, watch: Watch) -> None:
-    """Wait until every job has ended and everything that was hit goes on, or until the deadline."""
+    """Wait until every job has ended, all slots are free and everything that was hit goes on, or until the deadline."""
     while (left := deadline - time.monotonic()) > 0:
         try:
             status = load.status()
-            if not watch.open and all(job in status and status[job].terminal for job in load.accepted):
+            ended = all(job in status and status[job].terminal for job in load.accepted)
+            if ended and not watch.open and not _held(fleet):
                 return
         except redis.RedisError:
             screen.say("Redis does not answer, though all was mended")
         load.count()
         screen.show(fleet, load, watch, left)
         time.sleep(0.1)
+
+
+def _held(fleet: ChaosFleet) -> list[PoolView]:
+    """The pools of which attempts hold slots. Raises: redis.RedisError."""
+    return [pool for pool in fleet.client.pools.all() if pool.used]
 
 
 def _tell(ledger: Ledger, seed: int, *, as_json: bool) -> None:

@@ -44,6 +44,7 @@ class Server:
             "save": "",
             "appendonly": "yes",
             "appendfsync": "always",
+            "auto-aof-rewrite-percentage": "0",  # the account of the pools is read from the file
             "maxmemory-policy": "noeviction",
             "logfile": str(self.folder / "valkey.log"),
             "set-proc-title": "no",  # a title is written over the environment, by which support/reaper.py knows it

@@ -16,7 +16,7 @@ from redis.retry import Retry
 import unstuck.tasks.watchdog.__main__ as watchdog
 from tests.support import fleet
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
-from tests.support.failpoints import Once, armed
+from tests.support.failpoints import Death, Died, Once, armed
 from tests.support.servers import RedisServer
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.model.decision import Acks
@@ -175,6 +175,49 @@ def test_a_finish_whose_reply_was_lost_counts_once(coordinator: Coordinator, los
     coordinator.read()
     assert coordinator.status(job) is Status.FINISHED
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
+
+
+def test_a_finish_and_take_whose_reply_was_lost_ends_one_attempt_and_takes_one(
+    coordinator: Coordinator, lossy: redis.Redis
+) -> None:
+    job = coordinator.submit(*(group(name) for name in "abcd"))
+    coordinator.read()
+    _, _, third, last = coordinator.sent
+    lease = Lease(lossy, coordinator.keys, 15, "runner1")
+    first = lease.take(["light"], "claimant1", "host", "event1")
+    assert first is not None
+    # The script is loaded by a call whose reply is heard: the next reply that is lost is that of its run.
+    _, _, second = lease.finish_and_take(first.token, SUCCEEDED, "event2", ["light"], "claimant2", "host", "event3")
+    assert second is not None
+    LosesReplies.armed = 1
+    said, _, claim = lease.finish_and_take(second.token, SUCCEEDED, "event4", ["light"], "claimant3", "host", "event5")
+    assert LosesReplies.lost == 1
+    assert said == "DUPLICATE"
+    assert claim is not None
+    assert claim.token == third.held_by("claimant3")
+    assert coordinator.sent == [last], "the repeat took no second offer"
+    coordinator.read()
+    for name, wanted in zip("abcd", (["RUNNING", "SUCCEEDED"], ["RUNNING", "SUCCEEDED"], ["RUNNING"], []), strict=True):
+        assert coordinator.events(job, name) == ["QUEUED", *wanted]
+
+
+def test_a_runner_that_dies_before_it_hears_what_it_took_with_an_outcome_costs_that_a_lease_and_the_outcome_nothing(
+    coordinator: Coordinator,
+) -> None:
+    job = coordinator.submit(group("a"), group("b"))
+    coordinator.read()
+    lease = coordinator.lease_of("runner1")
+    first = lease.take(["light"], "claimant1", "host", "event1")
+    assert first is not None
+    with armed(Death([Point.AFTER_FINISH])), pytest.raises(Died):
+        lease.finish_and_take(first.token, SUCCEEDED, "event2", ["light"], "claimant2", "host", "event3")
+    assert not coordinator.sent, "it holds the second one"
+    coordinator.read()
+    lapse(coordinator, job, "b")
+    coordinator.reconciler.reconcile(job)
+    assert coordinator.drive(job) is Status.FINISHED
+    assert coordinator.events(job, "a") == ["QUEUED", "RUNNING", "SUCCEEDED"]
+    assert coordinator.events(job, "b") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED", "RUNNING", "SUCCEEDED"]
 
 
 def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(coordinator: Coordinator) -> None:

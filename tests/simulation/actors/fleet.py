@@ -245,8 +245,10 @@ class Host:
         while True:
             claim = ahead
             if claim is None:
-                take = partial(self._store.take, list(queues), self.id, *self._taking(), leaves=lingered)
+                taking = self._taking()
+                take = partial(self._store.take, list(queues), self.id, *taking, leaves=lingered)
                 claim = yield from self._call("take", take)
+                self._heard(taking[0], claim)
             queues.rotate(-1)
             if claim is not None:
                 ahead = yield from self._attempt(claim, list(queues))
@@ -265,6 +267,10 @@ class Host:
             self._store.newer.add(claimant)
         return claimant, self.name, event
 
+    def _heard(self, claimant: str, claim: Claimed | None) -> None:
+        if self._store.watching:
+            self._store.watching.heard(claimant, None if claim is None else claim.token)
+
     def _attempt(self, claim: Claimed, queues: list[str]) -> Told[Claimed | None]:
         """Run it. Returns what was taken with its outcome, where the group counts as one without Spark."""
         token, following = claim.token, None
@@ -274,8 +280,10 @@ class Host:
             said = self._stage.mint()
             arguments, what = (token, outcome, said, self.id), f"{token} {outcome.kind}"
             if claim.order.group.queue_name == LIGHT and outcome.kind is OutcomeKind.SUCCEEDED:
-                both = partial(self._store.finish_and_take, *arguments, queues, *self._taking())
+                taking = self._taking()
+                both = partial(self._store.finish_and_take, *arguments, queues, *taking)
                 _, following = yield from self._call(f"finish and take {what}", both)
+                self._heard(taking[0], following)
             else:
                 yield from self._call(f"finish {what}", partial(self._store.finish, *arguments))
         self._hold(None)

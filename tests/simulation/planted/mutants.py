@@ -69,6 +69,27 @@ MUTANTS = (
         line(ModelStore.has_slot, "< self.pools.get(pool, 1)", "<= self.pools.get(pool, 1)"),
     ),
     mutant(
+        "a finish and take that is repeated takes another offer",
+        broken.ONE,
+        276,
+        line(
+            ModelStore.finish_and_take,
+            "return self.finish(",
+            "self.taken.pop(caller, None)\n    return self.finish(",
+        ),
+        within=1000,
+    ),
+    mutant(
+        "a take that is repeated is told that nothing stands",
+        broken.ONE,
+        7,
+        line(
+            ModelStore.take,
+            "return self._claim(offer, claimant, worker, event) if offer is not None else None",
+            "return None",
+        ),
+    ),
+    mutant(
         "the slot of a lost attempt is never free",
         broken.LOST_SLOT,
         0,

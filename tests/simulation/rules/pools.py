@@ -12,7 +12,7 @@ from unstuck.tasks.protocol.token import Offer, Token
 def over_full(core: ModelStore, token: Token) -> str:
     """What is wrong with the pools now that ``token`` was claimed."""
     pool = core.jobs[token.job].attempts[token.group].pool
-    holders = [f"{job}/{group}" for job, group, attempt in _running(core) if attempt.pool == pool]
+    holders = [f"{job}/{group}" for job, group, attempt in running(core) if attempt.pool == pool]
     if pool and len(holders) > core.pools.get(pool, 1):
         return f"{token} was claimed, and pool {pool} with {core.pools.get(pool, 1)} slots holds {holders}"
     return ""
@@ -20,11 +20,11 @@ def over_full(core: ModelStore, token: Token) -> str:
 
 def kept_after_the_end(core: ModelStore) -> Iterator[tuple[str, Offer]]:
     """Slots that no attempt needs any more."""
-    needed = {(attempt.pool, Offer(job, group, attempt.epoch, attempt.nonce)) for job, group, attempt in _running(core)}
+    needed = {(attempt.pool, Offer(job, group, attempt.epoch, attempt.nonce)) for job, group, attempt in running(core)}
     yield from sorted(core.held - needed, key=str)
 
 
-def _running(core: ModelStore) -> Iterator[tuple[str, str, Attempt]]:
+def running(core: ModelStore) -> Iterator[tuple[str, str, Attempt]]:
     for job_id, job in core.jobs.items():
         for group, attempt in job.attempts.items() if not job.record.terminal else ():
             if attempt.claimant and attempt.outcome is None:

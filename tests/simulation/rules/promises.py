@@ -25,7 +25,7 @@ from tests.simulation.rules.joins import can_never_go, condition_says, rule_hold
 from tests.simulation.rules.lateness import Lateness
 from tests.simulation.rules.packages import Packages
 from tests.simulation.rules.pools import over_full
-from tests.simulation.rules.said import Said
+from tests.simulation.rules.said import Said, unheard
 from tests.simulation.stage.stage import Stage
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
@@ -192,6 +192,10 @@ class Promises:
         self._hold(ONE, over_full(self._core, token))
         self._asked.claimed(token)
         self.happened("claimed", token.job)
+
+    def heard(self, claimant: str, token: Token | None) -> None:
+        """The runner has the answer to its take, after as many repeats as it took."""
+        self._hold(ONE, unheard(self._core, claimant, token))
 
     def handed_out(self, token: Token, order: WorkOrder) -> None:
         self._adopted.handed_out(token, order)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tests.simulation.model.store import ModelStore
+from tests.simulation.rules.pools import running
 from unstuck.coordinator.model.records import Attempt
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
@@ -15,6 +17,15 @@ Offered = tuple[str, str, int, str]  # job, group, epoch, nonce
 
 def offered(token: Token) -> Offered:
     return token.job, token.group, token.epoch, token.nonce
+
+
+def unheard(core: ModelStore, claimant: str, token: Token | None) -> str:
+    """What ``claimant`` holds besides ``token``, which is all that its runner was told of."""
+    for job, group, attempt in running(core):
+        held = Token(job, group, attempt.epoch, attempt.nonce, attempt.claimant)
+        if held.claimant == claimant and held != token:
+            return f"{held} is held, and its runner was told of {token or 'nothing'}: nobody runs it"
+    return ""
 
 
 class Said:

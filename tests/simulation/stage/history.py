@@ -212,16 +212,16 @@ def _spoil(trouble: Trouble, core: ModelStore, dice: random.Random) -> Life:
         yield dice.uniform(0.5, 4.0)
         if not trouble.on or trouble.away or dice.random() >= share:
             continue
-        queue = dice.choice(QUEUES)
+        lane = dice.choice([*QUEUES, *sorted(set(core.ready) - set(QUEUES))])
         if dice.random() < 0.3:
-            core.spoil(queue, [])
+            core.spoil(lane, [])
         else:
             known = [
                 Offer(job_id, group, attempt.epoch - dice.choice((0, 0, 1)), attempt.nonce)
                 for job_id, job in core.jobs.items()
                 for group, attempt in job.attempts.items()
             ]
-            core.spoil(queue, dice.sample(known, min(len(known), 3)))
+            core.spoil(lane, dice.sample(known, min(len(known), 3)))
 
 
 def _submit(stage: Stage, trouble: Trouble, core: ModelStore, job: SimulatedJob, depot: Depot, sky: Sky) -> Life:
