@@ -19,6 +19,7 @@ from unstuck.coordinator.cli.ops.doctor import doctor
 from unstuck.coordinator.cli.ops.fleet import fleet
 from unstuck.coordinator.cli.ops.local import up
 from unstuck.coordinator.cli.ops.pools import pool
+from unstuck.coordinator.cli.ops.vacuum import vacuum
 from unstuck.coordinator.cli.submit import submit, validate
 from unstuck.coordinator.cli.watch import events, watch
 
@@ -45,6 +46,7 @@ COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     (CONTROL, "skip", skip, "unstuck skip flights 'by_month[3]'"),
     (CONTROL, "rerun", rerun, "unstuck rerun flights clean"),
     (OPERATE, "fleet", fleet, "unstuck fleet"),
+    (OPERATE, "vacuum", vacuum, "unstuck vacuum --keep 10 --older-than 30d --dry-run"),
     (OPERATE, "doctor", doctor, "unstuck doctor --json"),
 )
 

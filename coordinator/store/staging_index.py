@@ -7,14 +7,15 @@ the job's record, because the last look comes after the record has expired.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import redis
 
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
-from unstuck.coordinator.model.status import TERMINAL
+from unstuck.coordinator.model.status import TERMINAL, Status
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 
@@ -96,6 +97,24 @@ class StagingIndex:
                 going.update(_line(retry, known))
             folders.update(record.staging for record in records if record is not None and record.staging)
         return Retries(frozenset(going), frozenset(folders))
+
+    def needed(self) -> Callable[[str], bool]:
+        """Whether a job may need the attempt folder of a file: one that is open, is retried, or may be retried.
+
+        What retries hold is read now, and the status of each job when its first file is asked for.
+        """
+        retries = self.retries()
+
+        @cache
+        def may_be_adopted(job: str) -> bool:
+            status = self._redis.hget(self._keys.of(job).job, "status")
+            return job in retries.of or (status is not None and status != Status.FINISHED)
+
+        def asked(path: str) -> bool:
+            _staging, job, group, attempt, *_ = path.split("/")
+            return f"{_staging}/{job}/{group}/{attempt}" in retries.folders or may_be_adopted(job)
+
+        return asked
 
 
 def _line(retry: str, known: dict[str, str]) -> Iterator[str]:

@@ -226,6 +226,24 @@ class Files:
         if local is not None:
             self._make_folder(local)
 
+    def remove_file(self, path: str) -> None:
+        """Remove a file; nothing if it is absent. Folders that are empty then go too. Raises: OSError; as ``check``."""
+        self.check()
+        local = self.local_path(path)
+        if local is None:
+            if self._fs.exists(self._key(path)):
+                self._fs.rm_file(self._key(path))
+            return
+        local.unlink(missing_ok=True)
+        root = Path(self.uri(""))
+        for folder in local.parents:
+            if folder == root or next(folder.iterdir(), None) is not None:
+                break
+            try:
+                folder.rmdir()
+            except OSError:
+                break  # somebody has put a file there, or removed the folder
+
     def remove_tree(self, folder: str) -> None:
         """Remove ``folder`` and all below it, or a file; nothing if it is absent, also when others remove it meanwhile.
 

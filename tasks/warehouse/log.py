@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -29,7 +29,7 @@ ENTRY_VERSION = 1
 SNAPSHOT_EVERY = 50
 ID_FILE = "_warehouse_id"
 _LOG = "_log"
-_NAME = re.compile(r"(\d{12,})(\.snapshot)?\.json")
+_NAME = re.compile(r"(\d{12,})(?:\.(snapshot|oldest|vacuumed))?\.json")
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +104,15 @@ def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
     return folded
 
 
+class _Listing(NamedTuple):
+    """What the names of the files in a log say; the versions that have a snapshot come newest first."""
+
+    head: int
+    snapshots: list[int]
+    oldest: int
+    vacuumed: int
+
+
 class Warehouse:
     """The log of the warehouse at ``uri``. Holds no state but the address: every call reads what stands."""
 
@@ -145,23 +154,36 @@ class Warehouse:
 
     def head(self) -> int:
         """The newest version; 0 while nothing is published. One listing, however long the log is."""
-        return self._listing()[0]
+        return self._listing().head
 
-    def _listing(self) -> tuple[int, list[int]]:
-        """Head, and the versions that have a snapshot, newest first.
+    def oldest(self) -> int:
+        """The oldest version that can be read; 0 while no vacuum has removed any."""
+        return self._listing().oldest
+
+    def vacuumed(self) -> int:
+        """The version up to which a vacuum has removed everything that it could."""
+        return self._listing().vacuumed
+
+    def keep_from(self, n: int) -> None:
+        """Say that versions older than ``n`` can no longer be read. Raises: as ``create_entry``."""
+        self.storage.create(f"{_LOG}/{n:012d}.oldest.json", b"{}")
+
+    def finish_vacuum(self, n: int) -> None:
+        """Say that all was removed that only versions older than ``n`` have. Raises: as ``create_entry``."""
+        self.storage.create(f"{_LOG}/{n:012d}.vacuumed.json", b"{}")
+
+    def _listing(self) -> _Listing:
+        """What the names in the log say.
 
         The listing of a folder that others write to may miss an entry and show a later one, so a hole in it proves
         nothing. The newest name does: its slot could be created only after all before it.
         """
-        head, snapshots = 0, []
+        found: dict[str, list[int]] = {"": [0], "snapshot": [], "oldest": [0], "vacuumed": [0]}
         for name in self.storage.names(_LOG):
             if match := _NAME.fullmatch(name):
-                n = int(match[1])
-                if match[2]:
-                    snapshots.append(n)
-                else:
-                    head = max(head, n)
-        return head, sorted(snapshots, reverse=True)
+                found[match[2] or ""].append(int(match[1]))
+        newest_first = sorted(found["snapshot"], reverse=True)
+        return _Listing(max(found[""]), newest_first, max(found["oldest"]), max(found["vacuumed"]))
 
     def entry(self, n: int) -> Entry | None:
         """The entry in slot ``n``; None while the slot is free.
@@ -189,7 +211,7 @@ class Warehouse:
             raise LogBroken(f"the log entry {self.storage.uri(path)} says that it is entry {entry.n}")
         return entry
 
-    def _existing_entry(self, n: int) -> Entry:
+    def existing_entry(self, n: int) -> Entry:
         """The entry in a slot that cannot be free. Raises: LogBroken, WarehouseNewer."""
         entry = self.entry(n)
         if entry is None:
@@ -206,19 +228,28 @@ class Warehouse:
             DatasetNotFound: the log has no such version.
             LogBroken, WarehouseNewer: an entry is missing, unreadable, or of a later release.
         """
-        head, snapshots = self._listing()
-        version = head if version is None else version
-        if not 0 <= version <= head:
+        listing = self._listing()
+        version = listing.head if version is None else version
+        if not 0 <= version <= listing.head:
             raise DatasetNotFound(
-                f"the warehouse {self.storage.uri('')} has no version {version}; the newest one is {head}"
+                f"the warehouse {self.storage.uri('')} has no version {version}; the newest one is {listing.head}"
             )
+        if version < listing.oldest:
+            raise DatasetNotFound(
+                f"version {version} of the warehouse {self.storage.uri('')} was removed by a vacuum; the oldest one "
+                f"that can be read is {listing.oldest}"
+            )
+        return self._state_at(version, listing)
+
+    def _state_at(self, version: int, listing: _Listing) -> State:
+        """As `state`, of a version that stands in the log."""
         start, state = 0, State()
-        for n in snapshots:
+        for n in listing.snapshots:
             if n <= version and (shortcut := self._snapshot(n)) is not None:
                 start, state = n, shortcut
                 break
         for n in range(start + 1, version + 1):
-            state = fold(state, self._existing_entry(n))
+            state = fold(state, self.existing_entry(n))
         return state
 
     def dataset(self, dataset: str, version: int | None = None) -> DatasetState:
@@ -237,7 +268,7 @@ class Warehouse:
 
         Raises: LogBroken, WarehouseNewer.
         """
-        changed = (entry for n in range(self.head(), 0, -1) if dataset in (entry := self._existing_entry(n)).datasets)
+        changed = (entry for n in range(self.head(), 0, -1) if dataset in (entry := self.existing_entry(n)).datasets)
         return list(islice(changed, limit))
 
     def find_publish(self, publish_id: str, after: int) -> int | None:
@@ -253,7 +284,7 @@ class Warehouse:
                 f"the log at {self.storage.uri('')} ends at version {head}, but {publish_id} began at version {after}: "
                 "the warehouse seems to have been restored from an older copy"
             )
-        return next((n for n in range(after + 1, head + 1) if self._existing_entry(n).publish_id == publish_id), None)
+        return next((n for n in range(after + 1, head + 1) if self.existing_entry(n).publish_id == publish_id), None)
 
     def create_entry(self, n: int, entry: Entry) -> bool:
         """Take slot ``n`` with ``entry``; False if the slot is taken.
@@ -287,7 +318,7 @@ class Warehouse:
         head = self.head()
         found = self.find_publish(publish_id, after)
         if found is not None:
-            return self._existing_entry(found), False
+            return self.existing_entry(found), False
         n, state = head + 1, self.state(head)
         while True:
             entry = make(n, state)
@@ -296,14 +327,18 @@ class Warehouse:
                 reach(Point.AFTER_ENTRY, entry.job)
                 self._snapshot_if_due(n)
                 return entry, True
-            standing = self._existing_entry(n)
+            standing = self.existing_entry(n)
             if standing.publish_id == publish_id:
                 return standing, False
             n, state = n + 1, fold(state, standing)
 
     def write_snapshot(self, n: int) -> None:
         """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as ``state``."""
-        body = {"version": ENTRY_VERSION, "n": n, "datasets": _STATE.dump_python(self.state(n), mode="json")}
+        body = {
+            "version": ENTRY_VERSION,
+            "n": n,
+            "datasets": _STATE.dump_python(self._state_at(n, self._listing()), mode="json"),
+        }
         self.storage.write_durable(_snapshot_path(n), json.dumps({**body, "sha256": _digest(body)}).encode())
 
     def _snapshot_if_due(self, n: int) -> None:

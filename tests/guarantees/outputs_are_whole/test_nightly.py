@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import json
 from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from examples.nycflights import read_table
 from tests.support import fleet
@@ -15,6 +17,7 @@ from tests.support.coordinator_processes import coordinator_processes
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
+from unstuck.coordinator.cli.app import app
 from unstuck.tasks.warehouse.log import Warehouse
 
 DAYS = [str(datetime.date(2013, 1, 1) + datetime.timedelta(days=n)) for n in range(30)]
@@ -28,7 +31,12 @@ def client(redis_server: RedisServer, tmp_path: Path) -> Client:
 
 def test_a_load_for_each_day_of_a_month(client: Client, redis_server: RedisServer, tmp_path: Path) -> None:
     spec = JobSpec.from_file(ROOT / "examples" / "nightly.yaml")
-    environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_SPARK_MASTER": "none"}
+    warehouse = str(tmp_path / "warehouse")
+    environ = {
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_SPARK_MASTER": "none",
+        "UNSTUCK_WAREHOUSE": warehouse,
+    }
     with (
         fleet.worker(redis_server.url, tmp_path, concurrency=2, environ={**environ, "PYTHONPATH": str(ROOT)}),
         coordinator_processes(tmp_path, environ) as coordinators,
@@ -42,7 +50,6 @@ def test_a_load_for_each_day_of_a_month(client: Client, redis_server: RedisServe
         again = client.submit(spec.with_params({"day": AGAIN})).id
         assert client.wait(again, timeout=60).job.status is Status.FINISHED
 
-    warehouse = str(tmp_path / "warehouse")
     flights = published_files(warehouse, "flights_by_day")
     truth = read_table("flights", ["month", "day"]).to_pandas().query("month == 1 and day <= 30").groupby("day").size()
     counted = duckdb.sql(f"SELECT day, count(*) FROM read_parquet({flights}) GROUP BY day ORDER BY day").fetchall()
@@ -50,6 +57,13 @@ def test_a_load_for_each_day_of_a_month(client: Client, redis_server: RedisServe
     assert pl.read_parquet(flights).height == sum(truth)
     (replaced,) = [path for path in flights if again in path]
     assert pl.read_parquet(replaced)["day"].cast(str).unique().to_list() == [AGAIN]
+
+    told = CliRunner().invoke(app, ["vacuum", "--keep", "1", "--older-than", "0s", "--json"], env=environ)
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["files"] == 1, "the file of the night that was run again"
+    assert (
+        duckdb.sql(f"SELECT day, count(*) FROM read_parquet({flights}) GROUP BY day ORDER BY day").fetchall() == counted
+    )
 
     loads = pl.read_parquet(published_files(warehouse, "loads"))
     assert sorted(loads["day"].cast(str)) == sorted([*DAYS, AGAIN])

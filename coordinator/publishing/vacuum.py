@@ -1,0 +1,98 @@
+"""Vacuum: removes published files that no version of the warehouse names which is kept.
+
+First the oldest version that is kept is written down, so a reader of an older one is told that it is gone. Then the
+files are removed. A vacuum that dies half-way is finished by the next one, and several at a time do no harm.
+"""
+# What can be removed is what the entries up to the oldest kept version took out, less what stands in a kept version:
+# two retries of one job may publish the same file, one after the other.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from unstuck.tasks.warehouse.log import Warehouse
+
+STAGING = "_staging/"
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    """What a vacuum removed, or would remove.
+
+    Attributes:
+        oldest: the oldest version that can be read afterwards; 0 for a warehouse in which nothing is published.
+        files, bytes: of what was removed.
+        held: files that stay until a later vacuum, since a job may need them.
+    """
+
+    oldest: int
+    files: int
+    bytes: int
+    held: int
+
+
+def vacuum(
+    warehouse: Warehouse,
+    needed: Callable[[str], bool],
+    *,
+    keep: int,
+    before: float,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Vacuumed:
+    """Remove the files of old versions.
+
+    Args:
+        needed: whether the attempt folder of a file may be needed by a job: one that is open, or may be retried.
+        keep: versions that are kept at least, the newest one included.
+        before: seconds since the epoch; a version that was the newest one at that time or later is kept.
+        dry_run: remove nothing, and count.
+        progress: told of how many files of how many were looked at.
+
+    Raises:
+        LogBroken, WarehouseNewer: the log cannot be read, and nothing was removed.
+        OSError: a file could not be removed. Repeating the call is safe.
+    """
+    head = warehouse.head()
+    oldest = max(_oldest_kept(warehouse, head, keep, before), warehouse.oldest())
+    if oldest <= warehouse.vacuumed():
+        return Vacuumed(oldest, 0, 0, 0)
+    removable = _removable(warehouse, oldest, head)
+    if not dry_run:
+        warehouse.keep_from(oldest)
+    size = count = held = 0
+    for number, path in enumerate(removable):
+        progress(number, len(removable))
+        if needed(path):
+            held += 1
+            continue
+        if (known := warehouse.storage.size(path)) is None:
+            continue  # a vacuum that died had removed it
+        size, count = size + known, count + 1
+        if not dry_run:
+            warehouse.storage.remove_file(path)
+    if not dry_run and not held:
+        warehouse.finish_vacuum(oldest)
+    return Vacuumed(oldest, count, size, held)
+
+
+def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> int:
+    """The version that was the newest one at ``before``, or an older one so that ``keep`` versions stay."""
+    n = min(head, max(head - keep + 1, 0))
+    while n > 0 and warehouse.existing_entry(n).at > before:
+        n -= 1
+    return n
+
+
+def _removable(warehouse: Warehouse, oldest: int, head: int) -> list[str]:
+    """The files that were taken out up to ``oldest`` and stand in no version from there to ``head``."""
+    taken_out: dict[str, None] = {}
+    for n in range(warehouse.vacuumed() + 1, oldest + 1):
+        for change in warehouse.existing_entry(n).datasets.values():
+            taken_out.update(dict.fromkeys(change.removed))
+    live = {file.path for dataset in warehouse.state(oldest).values() for file in dataset.files}
+    for n in range(oldest + 1, head + 1):
+        for change in warehouse.existing_entry(n).datasets.values():
+            live.update(file.path for file in change.added)
+    return [path for path in taken_out if path.startswith(STAGING) and path not in live]

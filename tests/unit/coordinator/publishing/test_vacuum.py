@@ -1,0 +1,156 @@
+"""Vacuum: what goes, what stays, and that a vacuum may die at any point."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.coordinator.publishing.test_modes import APPEND, BY_DAY, Nightly
+from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
+from unstuck.tasks.errors import DatasetNotFound
+from unstuck.tasks.protocol.group import OutputSpec
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Change, Entry, State, Warehouse
+
+PUBLISHED_AT = 1000.0  # of all jobs of `Nightly`
+
+
+@pytest.fixture
+def nightly(tmp_path: Path) -> Nightly:
+    return Nightly(str(tmp_path / "warehouse"))
+
+
+def files_of(nightly: Nightly) -> list[str]:
+    """The jobs whose files stand in the warehouse."""
+    return sorted({path.parts[-5] for path in Path(nightly.root).rglob("*.parquet")})
+
+
+def clean(nightly: Nightly, keep: int = 1, before: float = PUBLISHED_AT + 1, **more: Any) -> Vacuumed:
+    more = {"needed": lambda path: False, **more}
+    return vacuum(Warehouse(nightly.root), keep=keep, before=before, **more)
+
+
+def test_files_that_only_old_versions_have_go(nightly: Nightly) -> None:
+    for job in ("one", "two", "three"):
+        nightly.publish(job, OutputSpec())
+
+    assert clean(nightly, keep=2) == Vacuumed(oldest=2, files=1, bytes=10, held=0)
+    assert files_of(nightly) == ["three", "two"]
+    assert clean(nightly, keep=1).oldest == 3
+    assert files_of(nightly) == ["three"]
+
+
+def test_what_was_appended_stays(nightly: Nightly) -> None:
+    for job in ("one", "two", "three"):
+        nightly.publish(job, APPEND)
+
+    assert clean(nightly).files == 0
+    assert files_of(nightly) == ["one", "three", "two"]
+
+
+def test_partitions_that_nobody_replaced_stay(nightly: Nightly) -> None:
+    nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02")
+    nightly.publish("two", BY_DAY, "2013-01-02")
+
+    assert clean(nightly).files == 1
+    assert nightly.files == ["one 2013-01-01", "two 2013-01-02"]
+    assert all((Path(nightly.root) / file.path).exists() for file in Warehouse(nightly.root).dataset("flights").files)
+
+
+def test_a_version_that_was_the_newest_since_then_stays(nightly: Nightly) -> None:
+    for job in ("one", "two", "three"):
+        nightly.publish(job, OutputSpec())
+
+    assert clean(nightly, before=PUBLISHED_AT - 1).files == 0
+    assert files_of(nightly) == ["one", "three", "two"]
+
+
+def test_a_reader_of_an_old_version_is_told(nightly: Nightly) -> None:
+    for job in ("one", "two"):
+        nightly.publish(job, OutputSpec())
+    clean(nightly)
+
+    with pytest.raises(
+        DatasetNotFound, match=r"version 1 .* removed by a vacuum; the oldest one that can be read is 2"
+    ):
+        Warehouse(nightly.root).dataset("flights", version=1)
+    assert Warehouse(nightly.root).dataset("flights").job == "two"
+
+
+def test_a_dry_run_changes_nothing(nightly: Nightly) -> None:
+    for job in ("one", "two"):
+        nightly.publish(job, OutputSpec())
+
+    assert clean(nightly, dry_run=True) == Vacuumed(oldest=2, files=1, bytes=10, held=0)
+    assert files_of(nightly) == ["one", "two"]
+    assert Warehouse(nightly.root).dataset("flights", version=1).job == "one"
+
+
+def test_what_a_job_may_need_stays_until_it_does_not(nightly: Nightly) -> None:
+    for job in ("one", "two", "three"):
+        nightly.publish(job, OutputSpec())
+
+    assert clean(nightly, needed=lambda path: "/one/" in path) == Vacuumed(oldest=3, files=1, bytes=10, held=1)
+    assert files_of(nightly) == ["one", "three"]
+    assert clean(nightly) == Vacuumed(oldest=3, files=1, bytes=10, held=0)
+    assert files_of(nightly) == ["three"]
+
+
+def test_a_file_that_was_published_again_stays(nightly: Nightly) -> None:
+    """Two retries of one job publish what it had made, one after the other, with another job in between."""
+    nightly.publish("one", OutputSpec())
+    nightly.publish("two", OutputSpec())
+    log = Warehouse(nightly.root)
+    made = log.dataset("flights", version=1)
+
+    def again(n: int, state: State) -> Entry:
+        removed = [file.path for file in state["flights"].files]
+        change = Change("replace", made.files, removed, made.rows, made.schema)
+        return Entry(n, n - 1, "retry", "package", "retry", "flights", PUBLISHED_AT, {}, {"flights": change})
+
+    log.append("retry", 0, again)
+    assert clean(nightly).files == 1
+    assert files_of(nightly) == ["one"]
+
+
+def test_a_vacuum_that_dies_is_finished_by_the_next_one(nightly: Nightly, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job in ("one", "two", "three", "four"):
+        nightly.publish(job, OutputSpec())
+    remove = Files.remove_file
+    removed: list[str] = []
+
+    def dies(files: Files, path: str) -> None:
+        if removed:
+            raise OSError("no such device")
+        removed.append(path)
+        remove(files, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "remove_file", dies)
+        with pytest.raises(OSError, match="no such device"):
+            clean(nightly)
+    assert len(files_of(nightly)) == 3
+    assert nightly.files == ["four"]
+
+    assert clean(nightly).files == 2
+    assert files_of(nightly) == ["four"]
+    assert clean(nightly).files == 0
+
+
+def test_later_versions_go_on_as_before(nightly: Nightly) -> None:
+    for number in range(120):  # past two snapshots
+        nightly.publish(f"job-{number}", BY_DAY, f"day-{number % 3}")
+        if number % 40 == 39:
+            clean(nightly, keep=5)
+
+    assert nightly.files == ["job-117 day-0", "job-118 day-1", "job-119 day-2"]
+    assert len(files_of(nightly)) <= 3 + 5
+    assert not [folder for folder, folders, files in os.walk(nightly.root) if not folders and not files]
+
+
+def test_an_empty_warehouse_has_nothing_to_remove(nightly: Nightly) -> None:
+    Warehouse(nightly.root).ensure_id()
+    assert clean(nightly) == Vacuumed(0, 0, 0, 0)
