@@ -96,7 +96,9 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
     for fork, key in draft.planned(group_id).feeds:
         if key in outcome.forks:
             feed(draft, fork, tuple(outcome.forks[key]))
-    adopted = Reason("ADOPTED", "an earlier attempt had finished this work; nothing was run")
+    reason = Reason("RAN_ANEW", outcome.anew) if outcome.anew else None
+    if outcome.adopted:
+        reason = Reason("ADOPTED", "an earlier attempt had finished this work, by the same code; nothing was run")
     done = replace(
         record,
         state=S.SUCCEEDED,
@@ -106,7 +108,7 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
         results=outcome.results,
         failures=0,
         losses=0,
-        reason=adopted if outcome.adopted else None,
+        reason=reason,
     )
     event: dict[str, Any] = {"rows": sum(outcome.rows.values())} if outcome.rows else {}
     draft.move(group_id, done, **event, **({"adopted": True} if outcome.adopted else {}))

@@ -219,6 +219,14 @@ class GroupSpec(Strict):
         default=None, description="A group that nobody claims for this long fails; left out: it waits for ever."
     )
     fresh: StrictBool = Field(default=False, description="Each attempt runs in a new process.")
+    code_version: str | None = Field(
+        default=None,
+        strict=True,
+        min_length=1,
+        max_length=200,
+        description="Stands for the code of the steps: work is taken over by a retry where it is the same; left out: "
+        "the source of the packages that the steps are in.",
+    )
     optional: StrictBool = Field(default=False, description="A failure of the group does not fail the job.")
     worker_losses: int = Field(
         default=3, ge=1, le=1000, strict=True, description="Workers lost in a row until the group fails as POISON."
@@ -373,9 +381,10 @@ class WorkOrder(Strict):
 
     @property
     def fingerprint(self) -> str:
-        """Equal fingerprints mean: running again would do the same work on the same inputs.
+        """Equal fingerprints mean: the same code would do the same work on the same inputs.
 
-        Covers steps, parameters, conf, fork value and the attempts it reads; not timeouts, retries or queues.
+        Covers what the spec says of steps, parameters, conf, fork value and the attempts it reads; not timeouts,
+        retries or queues.
         """
         what = {
             "steps": [s.model_dump(mode="json", exclude={"timeout"}) for s in self.group.steps],

@@ -56,6 +56,7 @@ class Outcome:
         staging: the folder that holds the marker, relative to the warehouse; for an adopted marker that of the
             earlier attempt. Empty unless ``kind`` is SUCCEEDED.
         adopted: a standing marker with the same fingerprint was found, and nothing was run.
+        anew: why the work of a job that this one retries was not taken over, in words.
         rows: rows per output.
         forks: values collected for dynamic forks, by ``output.column``.
         results: small values that steps returned through ``ctx.result``.
@@ -64,6 +65,7 @@ class Outcome:
     kind: OutcomeKind
     staging: str = ""
     adopted: bool = False
+    anew: str = ""
     rows: dict[str, StrictInt] = field(default_factory=dict)
     forks: dict[str, list[Any]] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)

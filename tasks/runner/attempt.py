@@ -47,13 +47,14 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.stdio_filter import filtered
+from unstuck.tasks.steps.code import code_of, fingerprint
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.inputs import read_inputs
 from unstuck.tasks.steps.output import collect
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import Marker, find_done_marker, write_marker
+from unstuck.tasks.warehouse.marker import Marker, find_done_marker, newest_marker, write_marker
 from unstuck.tasks.watchdog.policy import Order
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class Attempt:
         self._held = Held(token, self._secrets.clean)
         self._warehouse = ""  # the address, once it is known
         self._stop_log: Callable[[], None] = lambda: None  # of the log, once there is one
+        self._anew = ""  # why work that was done is done again, in words
         self._changed = ""  # what the steps changed in this process, in words
 
     def run(self) -> str:
@@ -170,20 +172,33 @@ class Attempt:
                 reach(Point.BEFORE_MARKER, self._token.job)
                 write_marker(self._files, self._token.staging, marker)
             reach(Point.AFTER_MARKER, self._token.job)
-        return _success(self._token.staging, marker)
+        return _success(self._token.staging, marker, anew=self._anew)
 
     def _adopted(self) -> Outcome | None:
         """The success of an earlier attempt that did the same work; None if there is none."""
+        self._code = code_of(self._order)
+        self._fingerprint = fingerprint(self._order, self._code)
         for job in (self._token.job, *self._order.plan.adopts):
             folder = replace(self._token, job=job).staging.rpartition("/")[0]
-            standing = find_done_marker(self._files, folder, self._order.fingerprint)
+            standing = find_done_marker(self._files, folder, self._fingerprint)
             if standing is None:
+                if job != self._token.job and not self._anew:
+                    self._anew = self._why_anew(job, folder)
                 continue
             staging, marker = standing
             self._files.check()
             log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
             return _success(staging, marker, adopted=True)
         return None
+
+    def _why_anew(self, job: str, folder: str) -> str:
+        """Why the work of ``job``, which this one retries, is not taken over; empty if there is none."""
+        there = newest_marker(self._files, folder)
+        if there is None:
+            return ""
+        what = "the code of its steps" if there.code != self._code else "what it reads, its parameters or its steps"
+        log.info("%s runs anew: %s changed since job %s", self._token, what, job)
+        return f"{what} changed since job {job}, so it ran anew"
 
     def _resolved(self) -> dict[str, Any]:
         """The parameters of all steps. References that are resolved later are read too: all secrets get known."""
@@ -305,7 +320,8 @@ class Attempt:
                 room -= fork_bytes(values)
         return Marker(
             token=str(self._token),
-            fingerprint=self._order.fingerprint,
+            fingerprint=self._fingerprint,
+            code=self._code,
             outputs=work.outputs,
             forks=forks,
             results=self._secrets.clean_all(work.results),
@@ -397,11 +413,12 @@ class Attempt:
         return f"{outcome.kind} {answer}"
 
 
-def _success(staging: str, marker: Marker, *, adopted: bool = False) -> Outcome:
+def _success(staging: str, marker: Marker, *, adopted: bool = False, anew: str = "") -> Outcome:
     return Outcome(
         OutcomeKind.SUCCEEDED,
         staging=staging,
         adopted=adopted,
+        anew=anew,
         rows={name: output.rows for name, output in marker.outputs.items()},
         forks=marker.forks,
         results=marker.results,

@@ -104,6 +104,14 @@ class _ending_forks:
             os._exit(code if isinstance(code, int) else int(code is not None))
 
 
+def search_working_folder() -> str | None:
+    """Let modules be found in the working folder of this process. Returns the folder; None if it is gone."""
+    here = working_folder()
+    if here is not None and here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    return here
+
+
 def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
     """The function ``module:function``. ``allowed``: modules that it may be in, or below; empty: any.
 
@@ -116,9 +124,7 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
         raise StepNotFound(
             f"{name} is not among the modules that this worker may import ({', '.join(allowed)}; UNSTUCK_STEP_MODULES)"
         )
-    here = working_folder()
-    if here is not None and here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    here = search_working_folder()
     try:
         target: Any = importlib.import_module(module_name)
         for part in path.split("."):

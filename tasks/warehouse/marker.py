@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from typing import Any, Literal
 
@@ -61,6 +61,7 @@ class Marker:
         outputs: by name.
         forks: values collected for dynamic forks, by ``output.column``.
         results: small values that steps returned through ``ctx.result``.
+        code: what stood for the code of its steps, for people; the fingerprint covers it.
         written_at: seconds since the epoch, by the clock of the worker; for people only.
     """
 
@@ -70,6 +71,7 @@ class Marker:
     forks: dict[str, list[Any]]
     results: dict[str, Any]
     written_at: float
+    code: str = ""
     version: Literal[1] = MARKER_VERSION
 
 
@@ -143,12 +145,20 @@ def find_done_marker(files: Files, group_folder: str, fingerprint: str) -> tuple
 
     Raises: OSError: the store could not be asked.
     """
-    attempts = [(int(match[1]), name) for name in files.names(group_folder) if (match := _ATTEMPT.fullmatch(name))]
-    for _, name in sorted(attempts, reverse=True):
-        staging = f"{group_folder}/{name}"
-        marker = read_marker(files, staging)
-        if marker is None or marker.fingerprint != fingerprint:
-            continue
-        if all(files_exist(files, output.files) for output in marker.outputs.values()):
+    for staging, marker in _markers(files, group_folder):
+        if marker.fingerprint == fingerprint and all(files_exist(files, one.files) for one in marker.outputs.values()):
             return staging, marker
     return None
+
+
+def newest_marker(files: Files, group_folder: str) -> Marker | None:
+    """The marker of the newest attempt that finished, whatever it did. Raises: OSError."""
+    return next((marker for _, marker in _markers(files, group_folder)), None)
+
+
+def _markers(files: Files, group_folder: str) -> Iterator[tuple[str, Marker]]:
+    """The folder and the marker of each attempt that has one, the newest first."""
+    attempts = [(int(match[1]), name) for name in files.names(group_folder) if (match := _ATTEMPT.fullmatch(name))]
+    for _, name in sorted(attempts, reverse=True):
+        if (marker := read_marker(files, f"{group_folder}/{name}")) is not None:
+            yield f"{group_folder}/{name}", marker

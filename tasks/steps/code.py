@@ -1,0 +1,62 @@
+"""The code of steps, as a part of the fingerprint: work that other code has done is not taken over.
+
+The source of all modules of a step's top-level package counts, as it was when this process first needed it. That is
+also what this process runs, since a module is imported once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import secrets
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from unstuck.tasks.protocol.group import WorkOrder
+from unstuck.tasks.steps.execute import search_working_folder
+
+log = logging.getLogger(__name__)
+
+
+def code_of(order: WorkOrder) -> str:
+    """What stands for the code of ``order``: its ``code_version``, or digests of its packages; empty for SQL."""
+    if order.group.code_version is not None:
+        return f"version {order.group.code_version}"
+    packages = sorted({step.python.partition(":")[0].partition(".")[0] for step in order.group.steps if step.python})
+    return " ".join(f"{package}:{_digest(package)}" for package in packages)
+
+
+def fingerprint(order: WorkOrder, code: str) -> str:
+    """Equal fingerprints mean: running again would do the same work, by the same code, on the same inputs."""
+    return hashlib.sha256(f"{order.fingerprint}/{code}".encode()).hexdigest()[:32]
+
+
+@cache
+def _digest(package: str) -> str:
+    """Of the source of all modules of ``package``; empty if there is no such package."""
+    digest = hashlib.sha256()
+    try:
+        for name, path in _sources(package):
+            digest.update(f"{name}\0".encode())
+            digest.update(path.read_bytes())
+    except Exception as error:  # noqa: BLE001 - a finder of the user's may raise anything
+        log.warning("the source of %s cannot be read, so no work of its steps is taken over: %s", package, error)
+        return secrets.token_hex(8)
+    return digest.hexdigest()[:16]
+
+
+def _sources(package: str) -> Iterator[tuple[str, Path]]:
+    search_working_folder()
+    spec = getattr(sys.modules.get(package), "__spec__", None) or importlib.util.find_spec(package)
+    if spec is None:
+        return
+    if spec.submodule_search_locations is None:
+        if spec.origin is not None and Path(spec.origin).is_file():
+            yield package, Path(spec.origin)
+        return
+    for folder in map(Path, spec.submodule_search_locations):
+        for path in sorted(folder.rglob("*.py")):
+            yield str(path.relative_to(folder)), path

@@ -1,0 +1,114 @@
+"""A retry after the code of a step was mended: real workers with the old code, then with the new, one real coordinator.
+
+Work by other code is never taken over, and each group says why it ran or did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.support import fleet
+from tests.support.coordinator_processes import coordinator_processes
+from tests.support.servers import RedisServer
+from unstuck import Client, JobSpec, Settings, Status, published_files
+from unstuck.coordinator.views.jobs import JobView
+
+STEPS = """
+import pyarrow as pa
+
+def prices(spark, ctx):
+    return pa.table({"price": [PRICE]})
+
+def report(spark, ctx):
+    table = ctx.input("prices")
+    assert table["price"][0].as_py() > 0, "a price below zero"
+    return table
+"""
+SPEC = """
+name: prices
+defaults: {retry: {max: 0}}
+groups:
+  - {name: rates, spark: false, steps: [{python: "rates:rates", output: rates}]}
+  - {name: prices, spark: false, steps: [{python: "shop.steps:prices", output: prices}]}
+  - {name: report, needs: [prices, rates], spark: false, steps: [{python: "shop.steps:report", output: report}]}
+"""
+
+
+class Shop:
+    """A project with steps, and a fleet that runs them."""
+
+    def __init__(self, redis_url: str, folder: Path) -> None:
+        self.folder, self._url = folder, redis_url
+        self.client = Client(Settings(redis_url=redis_url, warehouse=str(folder / "warehouse")))
+        (folder / "shop").mkdir()
+        (folder / "shop" / "__init__.py").touch()
+        (folder / "rates.py").write_text(
+            "import pyarrow as pa\ndef rates(spark, ctx):\n    return pa.table({'rate': [1]})\n"
+        )
+
+    def deploy(self, price: int) -> None:
+        """New code: ``PRICE`` stands in a module that the module of the steps imports."""
+        (self.folder / "shop" / "price.py").write_text(f"PRICE = {price}\n")
+        (self.folder / "shop" / "steps.py").write_text(f"from shop.price import PRICE\n{STEPS}")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        environ = {"UNSTUCK_REDIS_URL": self._url, "UNSTUCK_SPARK_MASTER": "none"}
+        with (
+            fleet.worker(self._url, self.folder, environ={**environ, "PYTHONPATH": str(self.folder)}),
+            coordinator_processes(self.folder, environ) as coordinators,
+        ):
+            coordinators.tend(1)
+            yield
+
+    def ended(self, job: str) -> JobView:
+        return self.client.wait(job, timeout=90)
+
+
+@pytest.fixture
+def shop(redis_server: RedisServer, tmp_path: Path) -> Shop:
+    return Shop(redis_server.url, tmp_path)
+
+
+def reasons(view: JobView) -> dict[str, str]:
+    records = {member.id: member.record for group in view.groups for member in group.members}
+    return {name: record.reason.code if record.reason else "" for name, record in records.items()}
+
+
+def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None:
+    # Given: a job that failed, and whose first groups succeeded
+    shop.deploy(price=-1)
+    with shop.running():
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id).job
+        assert failed.status is Status.FAILED
+
+    # When: the code is mended, the workers are started anew, and the job is retried
+    shop.deploy(price=7)
+    with shop.running():
+        retried = shop.ended(shop.client.retry(failed.id).id)
+
+    # Then: only what the code has not made is taken over, and the rest says why it ran
+    assert retried.job.status is Status.FINISHED
+    assert reasons(retried) == {"rates": "ADOPTED", "prices": "RAN_ANEW", "report": ""}
+    (said,) = (group.members[0].record.reason for group in retried.groups if group.name == "prices")
+    assert said is not None
+    assert said.text == f"the code of its steps changed since job {failed.id}, so it ran anew"
+    warehouse = str(shop.folder / "warehouse")
+    assert duckdb.read_parquet(published_files(warehouse, "report")).fetchall() == [(7,)]
+
+
+def test_a_code_version_stands_for_the_code(shop: Shop) -> None:
+    spec = JobSpec.from_text(SPEC.replace("name: prices, spark", "name: prices, code_version: v1, spark"))
+    shop.deploy(price=-1)
+    with shop.running():
+        failed = shop.ended(shop.client.submit(spec).id).job
+    shop.deploy(price=7)
+    with shop.running():
+        retried = shop.ended(shop.client.retry(failed.id).id)
+
+    assert reasons(retried) == {"rates": "ADOPTED", "prices": "ADOPTED", "report": "STEP_FAILED"}
