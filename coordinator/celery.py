@@ -19,6 +19,7 @@ from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging
+from unstuck.tasks.transport.redis_client import FEW_QUESTIONS, REPLY_WITHIN, retries
 
 _settings = settings()
 app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings)
@@ -29,7 +30,12 @@ app.conf.update(
     beat_scheduler="redbeat.RedBeatScheduler",
     beat_max_loop_interval=max(1.0, _settings.sweep_every),
     redbeat_redis_url=_settings.redis_url,
-    redbeat_redis_options={"socket_timeout": 30.0, "socket_connect_timeout": 5.0},
+    redbeat_redis_options={
+        "socket_timeout": REPLY_WITHIN,
+        "socket_connect_timeout": REPLY_WITHIN,
+        "retry": retries(),
+        **FEW_QUESTIONS,
+    },
     redbeat_key_prefix=f"{_settings.prefix}:beat:",
     redbeat_lock_timeout=max(5.0, 5 * _settings.sweep_every),
     beat_schedule={

@@ -46,7 +46,7 @@ from unstuck.coordinator.views.queues import all_at_work, full_pools, left_lying
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
-from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.transport.redis_client import REPLY_WITHIN, connect
 from unstuck.tasks.warehouse.log import Warehouse
 
 T = TypeVar("T")
@@ -91,7 +91,9 @@ class Client:
         """``breaker``: with warehouses that do not answer."""
         self._breaker = breaker
         self.settings = settings or default_settings()
-        self._redis = redis_client or connect(self.settings.redis_url)
+        # WAITAOF and WAIT take up to five seconds.
+        within = REPLY_WITHIN if self.settings.durability == "everysec" else 6.0
+        self._redis = redis_client or connect(self.settings.redis_url, timeout=within)
         self._store = Store.of(self.settings, self._redis)
         self.queries = Queries(self._redis, Keys(self.settings.prefix))
         self.pools = Pools(self._redis, Keys(self.settings.prefix))

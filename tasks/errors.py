@@ -34,7 +34,7 @@ class SqlInvalid(Unrecoverable):
 
 
 class OutputInvalid(Unrecoverable):
-    """An output was written twice, has no usable name, or is a frame that cannot be stored."""
+    """An output was written twice, has no usable name, or is a frame or a result that cannot be stored."""
 
     code = "OUTPUT_INVALID"
 
@@ -43,12 +43,6 @@ class ForkValuesInvalid(Unrecoverable):
     """The values collected for a dynamic fork are null, doubled, too many, or not JSON scalars."""
 
     code = "FORK_VALUES_INVALID"
-
-
-class MarkerFailed(Unrecoverable):
-    """The durable marker of an attempt could not be written, so the attempt cannot count as done."""
-
-    code = "MARKER_FAILED"
 
 
 class SettingsInvalid(UnstuckError):
@@ -89,6 +83,12 @@ class StagingLost(UnstuckError):
     """What this attempt wrote is not in the warehouse: it was away for a while, or somebody removed the files."""
 
     code = "STAGING_LOST"
+
+
+class MarkerFailed(UnstuckError):
+    """The durable marker of an attempt could not be written, so the attempt cannot count as done."""
+
+    code = "MARKER_FAILED"
 
 
 class AttemptEnded(UnstuckError):

@@ -15,7 +15,7 @@ from kombu import Exchange, Queue
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, leave, settings_or_leave
 from unstuck.tasks.transport.kombu_fixes import BrokerConnection
-from unstuck.tasks.transport.redis_client import broker_url
+from unstuck.tasks.transport.redis_client import REPLY_WITHIN, broker_url
 
 QUEUES = ("spark", "light")
 START_WITHIN = 60.0  # seconds; a child on a busy host may take long to say that it is up
@@ -64,10 +64,12 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
         # No retry option here: it would silently switch Producer.batch off (measured).
         broker_transport_options={
             # These alone find a connection whose other end is gone without notice (a failover, a firewall). A process
-            # has several, and finds them one after the other. BRPOP waits for one second, so five suffice for a reply.
-            "socket_timeout": 5.0,
-            "socket_connect_timeout": 5.0,
+            # has several, and finds them one after the other. BRPOP waits for one second.
+            "socket_timeout": REPLY_WITHIN,
+            "socket_connect_timeout": REPLY_WITHIN,
             "socket_keepalive": True,
+            # Longer than between two heartbeats of Celery, which would ask before each: a server whose disk is broken
+            # refuses that, and Celery would try to send the heartbeat for as long, and listen to nothing.
             "health_check_interval": 5,
             "visibility_timeout": 3600,
             # Two fleets may share a database. Without it they would take each other's messages.

@@ -16,7 +16,7 @@ from kombu.transport import virtual
 
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import settings
-from unstuck.tasks.transport.redis_client import takes_writes, unavailable
+from unstuck.tasks.transport.redis_client import FEW_QUESTIONS, takes_writes, unavailable
 
 # Waiting for the broker. Celery's own waits go up to 30 s, and a server that answers and refuses writes (a failover, a
 # broken disk, a full memory) counts as one that is back, so Celery connects to it several times a second. Both are
@@ -77,7 +77,7 @@ def _fit_to_fork(base: Any) -> Any:
 
     class Channel(base.Channel):  # type: ignore[misc]
         def _connparams(self, asynchronous: bool = False) -> Any:
-            found = super()._connparams(asynchronous)
+            found = {**super()._connparams(asynchronous), **FEW_QUESTIONS}
             if asynchronous:
                 found["connection_class"] = _unregistered_first(found["connection_class"], self)
             return found

@@ -6,6 +6,7 @@ A watchdog must go on counting seconds while Redis is away, and a caller that mu
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
@@ -20,7 +21,23 @@ from unstuck.tasks.protocol.keys import Keys
 log = logging.getLogger(__name__)
 
 
-def connect(url: str, *, timeout: float = 5.0, repeats: int = 2) -> redis.Redis:
+def _begin(connection: Any) -> None:
+    """Ask nothing of the server on a new connection but what must be asked: to log in, and to choose the database."""
+    connection.driver_info = None
+    connection.next_health_check = time.monotonic() + connection.health_check_interval
+    connection.on_connect()
+
+
+# Of every connection of ours. By itself redis-py asks five things more on each, and each reply is waited for and may be
+# lost: on a line that loses one reply in twenty a Celery worker hardly came to listen.
+FEW_QUESTIONS: dict[str, Any] = {"protocol": 2, "redis_connect_func": _begin}
+
+# A reply that is lost without a word costs who waits for it the first, and is asked for again on another connection.
+REPLY_WITHIN = 2.0  # seconds; longer than any command waits in the server, but for WAITAOF
+REPEATS = 3  # redis-py may repeat each connect as often within each: 16 tries, which must end before a hang alarm does
+
+
+def connect(url: str, *, timeout: float = REPLY_WITHIN, repeats: int = REPEATS) -> redis.Redis:
     """A client that answers within about ``timeout`` seconds per try, with decoded responses."""
     # A Unix socket has no such option, and redis-py refuses it there.
     tcp: dict[str, Any] = {} if _is_socket(url) else {"socket_keepalive": True}
@@ -32,9 +49,15 @@ def connect(url: str, *, timeout: float = 5.0, repeats: int = 2) -> redis.Redis:
         socket_timeout=timeout,
         socket_connect_timeout=timeout,
         health_check_interval=15,
-        retry=Retry(ExponentialBackoff(base=0.05, cap=0.5), repeats),
+        retry=retries(repeats),
+        **FEW_QUESTIONS,
         **tcp,
     )
+
+
+def retries(repeats: int = REPEATS) -> Retry:
+    """Repeat a command so often whose reply did not come, after short waits."""
+    return Retry(ExponentialBackoff(base=0.05, cap=0.5), repeats)
 
 
 def broker_url(url: str) -> str:

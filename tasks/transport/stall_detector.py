@@ -40,6 +40,7 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(consumer, **kwargs)
         self._received = 0  # messages
         self._received_before = 0  # at the last look
+        self._connection: Any = None  # of Celery, at the last look
         self._silent_looks = 0  # in a row, at which it had received nothing although it should
         self._thread: threading.Thread | None = None
 
@@ -88,7 +89,8 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         while self.at_work():
             time.sleep(every)
             queues = list(consumer.app.amqp.queues.consume_from)  # may change: ``celery control cancel_consumer``
-            if self._has_stalled(_waiting(client, keys, queues) and self.at_work() and self.free(consumer)):
+            should_receive = _waiting(client, keys, queues) and self.at_work() and self.free(consumer)
+            if self._has_stalled(should_receive, consumer.connection):
                 # With a deadline: what hangs may be the log, with the main thread in it.
                 said = "%s has stalled: for %.0fs it has received nothing from %s, %s"
                 what = (whoami(), settings.stalled_after, ", ".join(queues), self.consequence)
@@ -97,10 +99,15 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
                 self.give_up()
         client.close()
 
-    def _has_stalled(self, should_receive: bool) -> bool:
-        """Has this process received nothing at all looks in a row? ``should_receive``: what this look has found."""
+    def _has_stalled(self, should_receive: bool, connection: Any) -> bool:
+        """Has this process received nothing on one and the same ``connection`` at all looks in a row?
+
+        One that connects again and again does not hang: its line is bad. ``should_receive``: what this look found.
+        """
         received, before, self._received_before = self._received, self._received_before, self._received
-        self._silent_looks = self._silent_looks + 1 if should_receive and received == before else 0
+        silent = should_receive and received == before and connection is self._connection
+        self._connection = connection
+        self._silent_looks = self._silent_looks + 1 if silent else 0
         return self._silent_looks > LOOKS
 
 

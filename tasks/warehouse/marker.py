@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
-from unstuck.tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
+from unstuck.tasks.errors import MarkerFailed, OutputInvalid, StagingLost, WarehouseMismatch
 from unstuck.tasks.protocol.report import in_short
 from unstuck.tasks.warehouse.files import Files
 
@@ -82,7 +82,8 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
     """Put the marker into the attempt's ``staging`` folder, durably, after the files it names.
 
     Raises:
-        MarkerFailed: it could not be written within some seconds, or its forks or results are not JSON.
+        MarkerFailed: it could not be written within some seconds.
+        OutputInvalid: its forks or results are not JSON.
         WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
         StagingLost: a file that the marker names is not there.
     """
@@ -96,11 +97,14 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
     )
     try:
         data = _MARKER.dump_json(marker)
+    except ValueError as error:
+        raise OutputInvalid(f"what {marker.token} made cannot be stored as JSON: {error}") from error
+    try:
         retrying(_write, files, path, marker, data)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise MarkerFailed(
-            f"the marker of {marker.token} could not be written to {files.uri(path)}: {error}. "
-            "Its outputs count for nothing; look at the space, rights and health of the warehouse"
+            f"the marker of {marker.token} could not be written to {files.uri(path)}: {error}. Its outputs count for "
+            "nothing; the group runs again, as its retry: allows. Look at the space, rights and health of the warehouse"
         ) from error
 
 

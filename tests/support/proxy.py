@@ -1,9 +1,11 @@
-"""A TCP proxy in front of a Redis, for tests that need a connection which is open and carries nothing any more."""
+"""A TCP proxy in front of a Redis, for tests that need a connection which breaks, or is open and carries nothing."""
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -11,10 +13,15 @@ class Proxy:
     """Passes bytes on, both ways, until a connection is muted: then it stays open, and everything is swallowed.
 
     That is what a firewall does which has forgotten an idle connection.
+
+    Attributes:
+        lost: how many replies ``lose`` has lost.
     """
 
     def __init__(self, port: int) -> None:
         """``port``: of the server on this machine."""
+        self.lost = 0
+        self._part, self._silent, self._random = 0.0, False, random.Random(0)
         self._to = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -37,6 +44,13 @@ class Proxy:
             line.muted = True
         return len(found)
 
+    def lose(self, part: float, *, silent: bool) -> None:
+        """From now on lose this part of all replies, with the connections on which they were to come.
+
+        ``silent``: such a connection stays open, muted; else it is closed.
+        """
+        self._part, self._silent = part, silent
+
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -48,13 +62,22 @@ class Proxy:
         with suppress(OSError):  # the listener was closed
             while True:
                 client, _ = self._listener.accept()
-                self._lines.append(_Line(client, socket.create_connection(("127.0.0.1", self._to))))
+                self._lines.append(_Line(client, socket.create_connection(("127.0.0.1", self._to)), self._closes))
+
+    def _closes(self, line: _Line) -> bool:
+        """Perhaps lose the reply that has come for ``line``; True if ``line`` is to be closed for it."""
+        if line.muted or self._random.random() >= self._part:
+            return False
+        self.lost += 1
+        line.muted = True
+        return not self._silent
 
 
 class _Line:
-    """One connection through the proxy."""
+    """One connection through the proxy. ``closes``: asked before each reply; True: the reply and the line are lost."""
 
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, client: socket.socket, server: socket.socket, closes: Callable[[_Line], bool]) -> None:
+        self._closes = closes
         self.muted = False
         self.last_words = 0
         self.ended = False
@@ -72,6 +95,8 @@ class _Line:
             while data := source.recv(1 << 16):
                 if asking:
                     self.words.update(data.upper().split())
+                if not asking and self._closes(self):
+                    break
                 if not self.muted:
                     target.sendall(data)
                 elif not asking:

@@ -17,22 +17,25 @@ KEYS = Keys()
 
 def test_a_worker_that_takes_nothing_though_it_could_at_all_looks_has_stalled() -> None:
     detector = StallDetector(None)
-    assert [detector._has_stalled(True) for _ in range(LOOKS + 1)] == [False] * LOOKS + [True]
+    assert [detector._has_stalled(True, None) for _ in range(LOOKS + 1)] == [False] * LOOKS + [True]
 
 
 @pytest.mark.parametrize(
-    ("should_receive", "received", "why"),
+    ("should_receive", "received", "connection", "why"),
     [
-        (True, 1, "it has received a message"),
-        (False, 0, "it is busy, or was told to stop, or its queues are empty, or Redis did not answer"),
+        (True, 1, None, "it has received a message"),
+        (False, 0, None, "it is busy, or was told to stop, or its queues are empty, or Redis did not answer"),
+        (True, 0, "another", "it had lost its connection, and has connected again"),
     ],
 )
-def test_one_excuse_begins_the_count_anew(should_receive: bool, received: int, why: str) -> None:
+def test_one_excuse_begins_the_count_anew(
+    should_receive: bool, received: int, connection: str | None, why: str
+) -> None:
     detector = StallDetector(None)
-    assert not any(detector._has_stalled(True) for _ in range(LOOKS))
+    assert not any(detector._has_stalled(True, None) for _ in range(LOOKS))
     detector._received += received
-    assert not detector._has_stalled(should_receive), why
-    assert [detector._has_stalled(True) for _ in range(LOOKS + 1)] == [False] * LOOKS + [True], why
+    assert not detector._has_stalled(should_receive, connection), why
+    assert [detector._has_stalled(True, connection) for _ in range(LOOKS + 1)] == [False] * LOOKS + [True], why
 
 
 def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis, redis_server: RedisServer) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from unstuck.tasks.errors import MarkerFailed, StagingLost, WarehouseMismatch
+from unstuck.tasks.errors import MarkerFailed, OutputInvalid, StagingLost, Unrecoverable, WarehouseMismatch
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import (
@@ -149,6 +149,7 @@ def test_a_marker_that_cannot_be_written_fails_loudly_and_leaves_nothing_to_beli
         write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
 
     assert failure.value.code == "MARKER_FAILED"
+    assert not isinstance(failure.value, Unrecoverable), "the disk may have space again when the group is retried"
     assert isinstance(failure.value.__cause__, OSError)
     assert find_done_marker(files, GROUP, "same") is None
     assert files.names(f"{GROUP}/1-n-c") == ["flights"], "no temporary file is left"
@@ -190,9 +191,9 @@ def test_a_marker_waits_a_moment_for_a_warehouse_that_is_away(tmp_path: Path) ->
 def void(_: object) -> None: ...
 
 
-def test_results_that_are_not_json_fail_the_marker_and_not_its_reader(files: Files) -> None:
+def test_results_that_are_not_json_fail_the_writer_and_not_the_reader_of_the_marker(files: Files) -> None:
     marker = replace(stage(files, "1-n-c"), results={"lock": threading.Lock()})
-    with pytest.raises(MarkerFailed, match="serialize"):
+    with pytest.raises(OutputInvalid, match=r"job-1/clean/1-n-c.*JSON.*serialize"):
         write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
 
 

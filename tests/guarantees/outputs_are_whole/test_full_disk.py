@@ -1,0 +1,67 @@
+"""A disk that is full when a marker is written: a real coordinator, real runners, and the kernel's own answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.coordinator import Coordinator
+from tests.support.runner import single_runner
+from tests.support.servers import wait_until
+from unstuck.coordinator.model.status import GroupState, Status
+
+# Whoever writes to /dev/full is told by the kernel that no space is left.
+FULL = """
+from unstuck.tasks.warehouse import files
+write = files._write_temp
+def full(target, data):
+    if target.name != "_marker.json":
+        return write(target, data)
+    with open("/dev/full", "wb") as disk:
+        disk.write(data)
+files._write_temp = full
+"""
+STEP = {"python": "fleet_steps:table", "output": "numbers"}
+GROUP = {"name": "make", "spark": False, "steps": [STEP], "retry": {"max": 2, "backoff": "10ms"}}
+
+
+def run_next(coordinator: Coordinator, job: str, folder: Path, disk: str = "") -> str:
+    """Run the attempt that is next, in a runner with ``disk``. Returns what the runner says of it."""
+    coordinator.read()
+
+    def offered() -> bool:
+        coordinator.sweep.run()
+        return bool(coordinator.sent)
+
+    wait_until(offered, 10, "an attempt to be offered")
+    (offer,) = coordinator.offers(job)
+    with single_runner(coordinator.settings.redis_url, folder, offer, prepared=disk) as runner:
+        said = runner.said()[-1]  # the step prints, too
+    coordinator.read()
+    return said
+
+
+def test_a_disk_that_is_full_for_a_moment_costs_a_retry_and_no_job(coordinator: Coordinator, tmp_path: Path) -> None:
+    job = coordinator.submit(GROUP)
+    assert run_next(coordinator, job, tmp_path, FULL) == "failed APPLIED"
+    (group,) = coordinator.show(job).groups
+    assert group.members[0].record.state is GroupState.BACKOFF, "it is tried again"
+
+    assert run_next(coordinator, job, tmp_path) == "succeeded APPLIED"
+    coordinator.wait_for(job, Status.FINISHED)
+
+
+def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    job = coordinator.submit(GROUP)
+    for _ in range(3):
+        assert run_next(coordinator, job, tmp_path, FULL) == "failed APPLIED"
+
+    shown = coordinator.show(job)
+    assert shown.job.status is Status.FAILED
+    record = shown.groups[0].members[0].record
+    assert (record.epoch, record.failures, record.state) == (3, 3, GroupState.FAILED)
+    assert record.reason is not None
+    assert record.reason.code == "MARKER_FAILED"
+    for said in ("the marker of ", "No space left on device", "Look at the space", "all 2 retries are used up"):
+        assert said in record.reason.text
