@@ -77,6 +77,26 @@ groups:
     ]
 
 
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("TimeoutError", "retry_on: expected a list, not 'TimeoutError'"),
+        ("[]", "retry_on: expected at least one, not none"),
+        ("[1]", "retry_on[0]: expected text, not the number 1; put it in quotes"),
+        (
+            "[requests.*]",
+            "retry_on[0]: expected a name such as TimeoutError, requests.exceptions.Timeout or DIVIDE_BY_ZERO, not"
+            " 'requests.*'",
+        ),
+    ],
+)
+def test_what_is_no_name_of_an_error_is_told_where_it_stands(written: str, message: str) -> None:
+    (line,) = told(f"name: x\ndefaults: {{retry: {{retry_on: {written}}}}}\n{HEAD[8:]}{A}")
+    assert line.partition(": ")[2] == f"defaults.retry.{message}"
+    (line,) = told(f"{HEAD}  - {{name: a, retry: {{retry_on: {written}}}, steps: [{{python: 'm:f'}}]}}\n")
+    assert line.partition(": ")[2] == f"groups[0].retry.{message}"
+
+
 @pytest.mark.parametrize("field", sorted(NOT_YET))
 def test_a_field_of_the_design_that_is_still_to_come_says_so(field: str) -> None:
     assert told(f"{field}: 1\n" + HEAD + A) == [f"s.yaml:1:1: {field}: {field!r} is not supported yet; remove it"]
