@@ -122,7 +122,7 @@ class Client:
         Args:
             spec: a JobSpec, a mapping, or the path of a YAML or JSON file.
             key: submitting the same spec under the same key again answers with the same job.
-            params: values for parameters that the spec names.
+            params: values for parameters that the spec names; those that it requires must be among them.
             by: who submits; the OS user by default.
 
         Raises:
@@ -138,7 +138,7 @@ class Client:
         if key is not None:
             check_key(key)
         try:
-            return self._store_job(_read(spec), params, self.settings.warehouse, key or "", by)
+            return self._store_job(_read(spec, params or {}), self.settings.warehouse, key or "", by)
         except KeyTaken as taken:
             raise KeyConflict(
                 f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
@@ -172,21 +172,21 @@ class Client:
         if old.status not in RETRY_LEGAL:
             raise Refused(against_retry(old))
         try:
-            return self._store_job(JobSpec.model_validate(old.written()), params, old.warehouse, "", by, reason, old)
+            spec = JobSpec.from_values(old.written(), params or {})
+            return self._store_job(spec, old.warehouse, "", by, reason, old)
         except NotEnded as error:
             raise Refused(against_retry(replace(old, status=error.status))) from None
 
     def _store_job(
         self,
         job_spec: JobSpec,
-        params: Mapping[str, Any] | None,
         warehouse: str,
         key: str,
         by: str | None,
         reason: str = "",
         retried: JobRecord | None = None,
     ) -> Submitted:
-        compiled = compile_to_store(job_spec.with_params(dict(params)) if params else job_spec)
+        compiled = compile_to_store(job_spec)
         if retried is not None:
             key = f"retry/{retried.id}/{compiled.fingerprint[:16]}"
         # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
@@ -434,9 +434,9 @@ class Client:
             time.sleep(every)
 
 
-def _read(spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str]) -> JobSpec:
+def _read(spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str], params: Mapping[str, Any]) -> JobSpec:
     if isinstance(spec, JobSpec):
-        return spec
+        return spec.with_params(params)
     if isinstance(spec, Mapping):
-        return JobSpec.model_validate(dict(spec))
-    return JobSpec.from_file(Path(spec))
+        return JobSpec.from_values(dict(spec), params)
+    return JobSpec.from_file(Path(spec), params)

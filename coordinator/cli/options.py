@@ -79,7 +79,7 @@ def read_spec(path: Path, params: list[str] | None) -> JobSpec:
     if sys.stdin is None:
         raise BadRequest("standard input is closed, and `-` reads the spec from it")
     text = read_bytes(sys.stdin.buffer.read(MAX_BYTES + 1), source)
-    return JobSpec.from_text(text, source, Path.cwd()).with_params(values)
+    return JobSpec.from_text(text, source, Path.cwd(), values)
 
 
 def _statuses(begun: str) -> list[str]:

@@ -18,7 +18,8 @@ from unstuck.coordinator.model.records import Alteration, Change, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.model import JobSpec, override
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.params import override, with_value, without_value
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 
@@ -30,6 +31,7 @@ _POLICY = re.compile(
 )
 _QUEUE = re.compile(rf"{_GROUP}(queue|pool)")
 _CODE = re.compile(rf"params(\..+)?|{_GROUP}conf(\..+)?|groups\.[^.]+\.(params(\..+)?|when)|{_STEP}(\..+)?")
+_PARAM = re.compile(r"params\.[^.]+")
 _SHAPE = re.compile(r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark)(\..+)?")
 _DURATION = re.compile(r"(.+\.)?(timeout|queue_timeout|backoff|max_backoff)")
 
@@ -55,7 +57,7 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     if problems:
         raise SpecError(problems)
     try:
-        spec = JobSpec.model_validate(new)
+        spec = JobSpec.from_values(new, {})
     except SpecError:
         if shape := next(filter(_SHAPE.fullmatch, values), ""):  # no other value would be legal there either
             return Commanded(Answer.REFUSED, job, f"{where}: {_of_the_shape(shape)}. Nothing was changed.")
@@ -147,9 +149,12 @@ def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
 
 
 def _put(place: Any, key: Any, path: str, value: Any) -> Problem | None:
+    standing = place.get(key) if isinstance(place, dict) else place[key]
     try:
-        if isinstance(value, str) and ".conf." not in path:  # Spark's conf is text
-            value = override(value, place.get(key) if isinstance(place, dict) else place[key])
+        if _PARAM.fullmatch(path) and standing is not None:
+            value = without_value(standing) if value is None else with_value(standing, value)
+        elif isinstance(value, str) and ".conf." not in path:  # Spark's conf is text
+            value = override(value, stays_text=isinstance(standing, str))
     except ValueError as error:
         return Problem(f"{path}: {error}")
     if value is None and isinstance(place, dict):

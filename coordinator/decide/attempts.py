@@ -117,8 +117,8 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
 def _failed(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
     policy, failures = draft.planned(group_id).retry, record.failures + 1
     charged = replace(_remembered(record, failure), failures=failures)
-    if not failure.recoverable:
-        _fail(draft, group_id, charged, Reason(failure.code, f"{failure.text} (not worth a retry)"))
+    if why := policy.why_final(failure):
+        _fail(draft, group_id, charged, Reason(failure.code, f"{failure.text} ({why})"))
     elif failures > policy.max:
         tried = "it was not to be retried" if not policy.max else f"all {policy.max} retries are used up"
         _fail(draft, group_id, charged, Reason(failure.code, f"{failure.text} ({tried})"))

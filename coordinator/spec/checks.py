@@ -19,6 +19,7 @@ from typing import Any
 
 from unstuck.coordinator.errors import BadKey, ConditionError
 from unstuck.coordinator.spec.condition import parse
+from unstuck.coordinator.spec.params import wrong_declarations, wrong_overlay
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,
@@ -379,9 +380,11 @@ def _params_of(group: GroupSpec, loc: Loc) -> Iterator[tuple[Mapping[str, Any], 
 
 def _params(every: Sequence[GroupSpec], params: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _params_at(params, ("params",))
+    yield from wrong_declarations(params)
     for i, group in enumerate(every):
         for written, loc in _params_of(group, ("groups", i)):
             yield from _params_at(written, loc)
+            yield from wrong_overlay(params, written, loc)
 
 
 def _params_at(params: Mapping[str, Any], loc: Loc) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.params import Param
 
 ID = "urn:unstuck:job-spec"
 FILE = Path(__file__).with_name("spec.schema.json")
@@ -42,6 +43,10 @@ def json_schema() -> dict[str, Any]:
             # Pydantic names the keys that fit, but does not forbid the others.
             if "patternProperties" in field:
                 field["additionalProperties"] = False
+    # A plain default may be anything; the declaration is named for the help that editors give.
+    schema["$defs"]["Param"] = Param.model_json_schema()
+    (name,) = schema["properties"]["params"]["patternProperties"]
+    schema["properties"]["params"]["patternProperties"][name] = {"anyOf": [{"$ref": "#/$defs/Param"}, {}]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": ID, **schema}
 
 

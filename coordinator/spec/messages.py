@@ -13,10 +13,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
-from unstuck.tasks.protocol.group import DatasetName, ForkFrom, GroupName, ParamName, QueueName, Step
+from unstuck.tasks.protocol.group import DatasetName, ErrorName, ForkFrom, GroupName, ParamName, QueueName, Step
 
 # Fields that a later release will have; the message differs from that of a misspelt field.
-NOT_YET = frozenset(("quality", "max_rejected_ratio", "kind", "every", "retry_on", "never_retry_on", "mode"))
+NOT_YET = frozenset(("quality", "max_rejected_ratio", "kind", "every", "mode"))
 
 Models = Mapping[tuple[str, ...], type[BaseModel]]
 
@@ -35,6 +35,7 @@ PATTERNS = {
     pattern_of(DatasetName): f"a name ({_SIMPLE})",
     pattern_of(ParamName): f"a name ({_SIMPLE})",
     pattern_of(QueueName): f"a name ({_DOTTED})",
+    pattern_of(ErrorName): "a name such as TimeoutError, requests.exceptions.Timeout or DIVIDE_BY_ZERO",
     pattern_of(Step.model_fields["python"]): "module:function, such as examples.flights:clean",
     pattern_of(ForkFrom.model_fields["source"]): "output.column, such as clean.months",
 }

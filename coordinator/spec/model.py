@@ -18,7 +18,8 @@ from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, Val
 
 from unstuck.coordinator.spec.checks import ONE_STATEMENT, problems_in, problems_of_graph, several_statements
 from unstuck.coordinator.spec.messages import problems_of
-from unstuck.coordinator.spec.problems import Problem, SpecError, listed, shorten, suggestion
+from unstuck.coordinator.spec.params import fill, values_of, wrong_declarations
+from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.group import (
     MAX_COUNT,
@@ -61,7 +62,9 @@ class JobSpec(Strict):
     """One job: its groups, and what holds for all of them."""
 
     name: JobName = Field(description="Name of the job.")
-    params: dict[ParamName, Any] = Field(default_factory=dict, description="Parameters of every step.")
+    params: dict[ParamName, Any] = Field(
+        default_factory=dict, description="Parameters of every step: defaults, or declarations with a type."
+    )
     defaults: Defaults = Field(default=Defaults(), description="What holds for every group that says nothing itself.")
     max_parallel: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, strict=True, description="Attempts that may run at once; left out: no bound."
@@ -93,14 +96,19 @@ class JobSpec(Strict):
         except ValidationError as error:
             problems = problems_of(error, data, _MODELS)
             named = {problem.loc for problem in problems}
-            raise SpecError([*problems, *(p for p in problems_of_graph(data) if p.loc not in named)]) from None
+            params = data.get("params") if isinstance(data, dict) else None
+            more = [*problems_of_graph(data), *wrong_declarations(params)]
+            raise SpecError([*problems, *(p for p in more if p.loc not in named)]) from None
         if problems := problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, tuple(spec.outputs)):
             raise SpecError(problems)
         return spec
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> JobSpec:
-        """The spec in a YAML or JSON file, with ``params`` as for `with_params`. SQL files are read beside it.
+        """The spec in a YAML or JSON file. SQL files are read beside it.
+
+        Args:
+            params: the values that a submit gives, as for `with_params`; None: they are not known yet.
 
         Raises:
             SpecError: the file cannot be read, or the spec or ``params`` are wrong.
@@ -114,16 +122,22 @@ class JobSpec(Strict):
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             why = getattr(error, "strerror", None) or error
             raise SpecError([Problem(f"cannot be read: {why}", source=source)]) from None
-        spec = cls.from_text(read_bytes(data, source), source, Path(source).parent)
-        return spec.with_params(params) if params else spec
+        return cls.from_text(read_bytes(data, source), source, Path(source).parent, params)
 
     @classmethod
-    def from_text(cls, text: str, source: str = "<text>", folder: Path | None = None) -> JobSpec:
+    def from_text(
+        cls,
+        text: str,
+        source: str = "<text>",
+        folder: Path | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> JobSpec:
         """The spec in ``text``, YAML or JSON.
 
         Args:
             source: what problems call the text; one that ends in ``.json`` must be JSON.
             folder: where ``sql_file:`` is looked for; None: it is refused.
+            params: as for `from_file`.
 
         Raises:
             SpecError: with every problem, each with its line and column.
@@ -132,7 +146,7 @@ class JobSpec(Strict):
 
         reading = read_text(text, source)
         try:
-            spec = cls.model_validate(reading.root.value).with_sql_files(folder)
+            spec = cls.from_values(reading.root.value, params).with_sql_files(folder)
         except SpecError as error:
             named = {problem.loc for problem in reading.problems}
             located = [reading.located(problem) for problem in error.problems if problem.loc not in named]
@@ -141,31 +155,43 @@ class JobSpec(Strict):
             raise SpecError(reading.problems)
         return spec
 
-    def with_params(self, params: Mapping[str, Any]) -> JobSpec:
-        """This spec with some of its parameters changed.
-
-        Text is read as a spec would read it (``2014`` is a number, ``[1, 2]`` a list), except that a parameter
-        which is text in the spec stays text. Other values are taken as they are.
+    @classmethod
+    def from_values(cls, data: Any, params: Mapping[str, Any] | None) -> JobSpec:
+        """The spec in plain values (a mapping, as a file has it), with ``params`` as for `from_file`.
 
         Raises:
-            SpecError: a name that the spec does not have, or a value that cannot be read.
+            SpecError: with every problem of the spec and of ``params``.
         """
-        problems = []
-        values = dict(self.params)
-        for name, value in params.items():
-            if name not in self.params:
-                hint = suggestion(name, self.params)
-                message = f"no such parameter{hint}; the spec has: {listed(self.params) or 'none'}"
-                problems.append(Problem(message, ("params", name)))
-                continue
-            try:
-                values[name] = override(value, self.params[name]) if isinstance(value, str) else value
-            except ValueError as error:
-                problems.append(Problem(str(error), ("params", name)))
+        problems: list[Problem] = []
+        written = data.get("params", {}) if isinstance(data, dict) else None
+        if params is not None and isinstance(written, Mapping):
+            filled, problems = fill(written, params)
+            data = {**data, "params": filled} if params else data
+        try:
+            spec = cls.model_validate(data)
+        except SpecError as error:
+            raise SpecError([*problems, *error.problems]) from None
         if problems:
             raise SpecError(problems)
+        return spec
+
+    def with_params(self, params: Mapping[str, Any]) -> JobSpec:
+        """This spec as it is submitted: with these values for some of its parameters.
+
+        Text is read as a spec would read it (``2014`` is a number, ``[1, 2]`` a list), except that a parameter
+        which is text stays text. Other values are taken as they are; a date is written in its ISO form.
+
+        Raises:
+            SpecError: a name that the spec does not have, a value that cannot be read or is of another type, or no
+                value for a required parameter.
+        """
         written = {name: getattr(self, name) for name in self.model_fields_set}
-        return JobSpec.model_validate({**written, "params": values})
+        return self if not params and not fill(self.params, {})[1] else JobSpec.from_values(written, params)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The value of each parameter; None for one that is declared and has none."""
+        return values_of(self.params)
 
     def with_sql_files(self, folder: Path | None) -> JobSpec:
         """This spec with the text of every ``sql_file:`` in place of its name.
@@ -244,25 +270,6 @@ def fingerprint_of(packed: str) -> str:
 
 def _canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
-def override(text: str, current: Any) -> Any:
-    """What ``text`` says in place of ``current``: read as a spec would read it, except that text stays text.
-
-    Raises: ValueError.
-    """
-    from unstuck.coordinator.spec.text import plain_scalar, read_text
-
-    if text[:1] in ("[", "{", '"', "'"):
-        try:
-            reading = read_text(text, "")
-        except SpecError as error:
-            raise ValueError(f"cannot be read: {error.problems[0].message}") from None
-        if reading.problems:
-            raise ValueError(reading.problems[0].message)
-        value = reading.root.value
-        return text if isinstance(current, str) and not isinstance(value, str) else value
-    return text if isinstance(current, str) else plain_scalar(text)
 
 
 def _read_sql(name: str, folder: Path | None) -> str:

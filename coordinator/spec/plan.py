@@ -175,7 +175,7 @@ def compile_plan(spec: JobSpec) -> Plan:
     }
     return Plan(
         name=spec.name,
-        params=dict(spec.params),
+        params=spec.values,
         groups=planned,
         max_parallel=spec.max_parallel,
         timeout=spec.timeout,

@@ -18,12 +18,18 @@ from unstuck.tasks.protocol.report import Failure
 
 MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000
+MAX_NAMES = 30  # of a failure
+MAX_NAME = 200  # characters; a longer name is left out
 TEXT_WITHIN = 10.0  # seconds that an error has to say what it is
 _OURS = str(Path(__file__).parents[1]) + "/"
 _NOT_THE_USERS = ("/pyspark/", "/py4j/", "<frozen ", "/concurrent/futures/", "/contextlib.py")
 # Past the class of the error and its metaclass, which may define these names as they like.
 _NAME: Callable[[type], str] = type.__dict__["__name__"].__get__
+_QUALIFIED: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+_MODULE: Callable[[type], object] = type.__dict__["__module__"].__get__
+_BASES: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _FRAMES: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__
+_CAUSE: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,8 @@ def describe_in_time(error: BaseException, clean: Callable[[str], str] = str) ->
     frames = [
         traceback.FrameSummary(code.co_filename, line, code.co_name, lookup_line=False, line="") for code, line in codes
     ]
-    failure = Failure("STEP_FAILED", text, not issubclass(type(error), Unrecoverable), _trimmed(frames, text, clean))
+    names = _names(_classes(type(error)))
+    failure = Failure("STEP_FAILED", text, _is_recoverable(type(error)), _trimmed(frames, text, clean), names)
     return DescribedError(failure, clean("".join(traceback.format_list(frames)) + text), hangs=True)
 
 
@@ -69,7 +76,42 @@ def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failu
     if not ours or _users_frames(frames):  # of an error that we raised about the user's code the sentence says it all
         last = _ask(lambda: "".join(traceback.format_exception_only(error)), describe(error))
         trace = _trimmed(frames, last, clean)
-    return Failure(code, shorten(clean(text), MAX_TEXT), not issubclass(kind, Unrecoverable), trace)
+    names = [*_conditions(error), *_classes(kind)]
+    if ours and (cause := _CAUSE(error)) is not None:  # such as the error of Spark about a SQL text
+        names += [*_conditions(cause), _qualified(type(cause))]
+    return Failure(code, shorten(clean(text), MAX_TEXT), _is_recoverable(kind), trace, _names(names))
+
+
+def _is_recoverable(kind: type) -> bool:
+    """Whether a retry may help by default. A slip in the code fails the same way each time."""
+    return not issubclass(kind, Unrecoverable | NameError | SyntaxError)
+
+
+def _classes(kind: type) -> list[str]:
+    """The class and its bases; of an error that fails at once without the bases that do not, such as ``Exception``."""
+    every = _is_recoverable(kind)
+    return [_qualified(one) for one in _BASES(kind)[:-1] if every or not _is_recoverable(one)]
+
+
+def _qualified(kind: type) -> str:
+    """``requests.exceptions.Timeout``, but ``TimeoutError`` of what Python itself has."""
+    module, name = _MODULE(kind), str.__str__(_QUALIFIED(kind))
+    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
+
+
+def _conditions(error: BaseException) -> list[str]:
+    """The condition of an error of Spark (``UNRESOLVED_COLUMN.WITH_SUGGESTION``) and what it is a part of."""
+    if not any(_qualified(one).startswith("pyspark.") for one in _BASES(type(error))):
+        return []
+    try:
+        condition = error.getCondition()  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 - it may ask the JVM, and an error without a condition is as good as any
+        return []
+    return [condition, condition.partition(".")[0]] if isinstance(condition, str) else []
+
+
+def _names(found: list[str]) -> tuple[str, ...]:
+    return tuple(name for name in dict.fromkeys(found) if len(name) <= MAX_NAME)[:MAX_NAMES]
 
 
 def outside_of_the_steps(found: Failure, runner: str, changed: str) -> Failure:

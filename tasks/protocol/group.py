@@ -25,6 +25,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from unstuck.tasks.duration import Seconds, Timeout
 from unstuck.tasks.protocol.lanes import lane_of
+from unstuck.tasks.protocol.report import Failure
 
 # Names become keys, folders, views and Celery ids, so they are checked once, here.
 GroupName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
@@ -33,6 +34,9 @@ ParamName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0
 QueueName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 PoolName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
+ErrorName = Annotated[
+    str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)
+]
 MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
 
 
@@ -53,6 +57,8 @@ def _listed(value: Any) -> Any:
 T = TypeVar("T")
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
+ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]
+OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT")  # failures of what the user wrote
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
 MAX_WHEN = 1000  # characters of a condition
@@ -92,6 +98,42 @@ class RetryPolicy(Strict):
     backoff: Seconds = Field(default=10.0, description="Wait before the first retry; it doubles with every retry.")
     max_backoff: Seconds = Field(default=300.0, description="The longest wait before a retry.")
     jitter: float = Field(default=0.1, ge=0, le=1, strict=True, description="Share of the wait that is random.")
+    retry_on: ErrorNames | None = Field(
+        default=None,
+        description="Exceptions, Spark conditions and codes that are tried again, and no others.",
+    )
+    never_retry_on: ErrorNames | None = Field(
+        default=None, description="Exceptions, Spark conditions and codes that fail at once; they win over retry_on."
+    )
+
+    def why_final(self, failure: Failure) -> str:
+        """Why a failure is not tried again, however many retries are left; empty if it may be.
+
+        ``retry_on`` narrows what counts as the user's own: a warehouse that is away is tried again whatever it says.
+        """
+        if entry := _entry_for(failure, self.never_retry_on):
+            return f"not tried again: never_retry_on names {entry}"
+        if _entry_for(failure, self.retry_on):
+            return ""
+        if not failure.recoverable:
+            is_slip = failure.code == "STEP_FAILED"
+            return "not tried again: it is a mistake in the code" if is_slip else "not worth a retry"
+        return "not tried again: retry_on does not name it" if self.retry_on and failure.code in OF_THE_CODE else ""
+
+
+def _entry_for(failure: Failure, entries: Iterable[str] | None) -> str:
+    """The entry of ``retry_on:`` or ``never_retry_on:`` that names a failure; empty if none does.
+
+    An entry has the last part of a name, and may have the package before it: ``requests.Timeout`` names
+    ``requests.exceptions.Timeout``.
+    """
+    for entry in entries or ():
+        package, _, last = entry.rpartition(".")
+        for name in (failure.code, *failure.names):
+            module, _, own = name.rpartition(".")
+            if own == last and (not package or f"{module}.".startswith(f"{package}.")):
+                return entry
+    return ""
 
 
 class Step(Strict):

@@ -40,12 +40,18 @@ class ReportKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as people see it: a code to compare, a sentence, and the traceback trimmed to the user's code."""
+    """An error as people see it: a code to compare, a sentence, and the traceback trimmed to the user's code.
+
+    Attributes:
+        recoverable: what holds unless ``retry_on:`` or ``never_retry_on:`` names the failure.
+        names: names beside the code by which they may do so: its Spark condition, its class and the bases of this.
+    """
 
     code: str
     text: str
     recoverable: bool = True
     traceback: str = ""
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from unstuck.tasks.protocol.failure import (
     outside_of_the_steps,
     shorten,
 )
-from unstuck.tasks.protocol.group import MAX_JOB_BYTES, Step, WorkOrder, fork_bytes
+from unstuck.tasks.protocol.group import MAX_JOB_BYTES, RetryPolicy, Step, WorkOrder, fork_bytes
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
@@ -86,6 +86,7 @@ class Attempt:
         self._secrets = Secrets(dict(os.environ))  # before a step changes it
         self._held = Held(token, self._secrets.clean)
         self._warehouse = ""  # the address, once it is known
+        self._retry = RetryPolicy()  # that of the group, once it is known
         self._stop_log: Callable[[], None] = lambda: None  # of the log, once there is one
         self._anew = ""  # why work that was done is done again, in words
         self._changed = ""  # what the steps changed in this process, in words
@@ -97,6 +98,7 @@ class Attempt:
             try:
                 stack.enter_context(self._runner.holding(self._held))
                 self._order = self._read_order()
+                self._retry = self._order.group.retry or self._retry
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(stack)
             except BaseException as error:  # noqa: BLE001 - a step may raise anything, which ends the attempt alone
@@ -378,7 +380,7 @@ class Attempt:
 
     def _recoverable_if_away(self, failure: Failure) -> Failure:
         """``failure``; recoverable if the warehouse is away. If it hangs, the watchdog reports the failure."""
-        if failure.recoverable:
+        if not self._retry.why_final(failure):
             return failure
         plan = self._order.plan
         what = f"looking, after it failed with {failure.code} ({shorten(failure.text, MAX_TEXT // 2)}), for"
@@ -387,7 +389,7 @@ class Attempt:
                 Warehouse(plan.warehouse, plan.warehouse_id).storage.check()
         except WarehouseMismatch as away:
             text = self._secrets.clean(shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT))
-            return replace(failure, code=away.code, text=text, recoverable=True)
+            return replace(failure, code=away.code, text=text, recoverable=True, names=())
         except Exception as error:  # noqa: BLE001 - the failure of the step counts, not that of the file system
             said = "%s: the warehouse could not be asked whether it is there: %s"
             self._log_line(logging.WARNING, said, self._token, error)

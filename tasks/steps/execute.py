@@ -148,9 +148,10 @@ def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, o
     Raises: BadStepCall: one is missing, or one of the step's own is not taken.
     """
     try:
-        declared = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
+    declared = list(signature.parameters.values())
     positional = [p for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in declared):
         raise BadStepCall(f"{name} must take spark and ctx first: def {name.rpartition(':')[2]}(spark, ctx, ...)")
@@ -163,7 +164,14 @@ def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, o
         raise BadStepCall(f"{name} needs {', '.join(missing)}; the step has {', '.join(sorted(params)) or 'no params'}")
     if strange := sorted(own - taken):
         raise BadStepCall(f"{name} does not take {', '.join(strange)}, which the step gives it")
-    return {key: value for key, value in params.items() if key in taken}
+    arguments = {key: value for key, value in params.items() if key in taken}
+    try:
+        signature.bind(None, None, **arguments)
+    except TypeError as error:  # such as a parameter that can only be given by its position
+        raise BadStepCall(
+            f"{name} cannot be called with {', '.join(sorted(arguments)) or 'no params'}: {error}"
+        ) from None
+    return arguments
 
 
 # -- SQL -------------------------------------------------------------------------------------------------------

@@ -88,6 +88,26 @@ def test_validate_in_json_gives_every_problem_with_its_place(cli: Cli, bad: Path
     assert (problem["file"], problem["line"], problem["column"]) == (str(bad), 6, 5)
 
 
+def test_a_parameter_of_a_wrong_type_is_2_for_validate_and_submit_and_a_value_is_asked_for(
+    cli: Cli, tmp_path: Path
+) -> None:
+    spec = tmp_path / "daily.yaml"
+    spec.write_text(GOOD.replace("{year: 2013}", "{year: 2013, day: {type: date, required: true}}"))
+    for command in ("validate", "submit"):
+        done = cli(command, spec, "--param", "day=soon", "--param", "year=1.5")
+        assert done.returncode == 2
+        assert f"{spec}:2:16: params.year: expected a whole number, as in the spec, not the number 1.5" in done.stderr
+        assert f"{spec}:2:27: params.day: expected a date such as 2013-12-31, not 'soon'" in done.stderr
+    done = cli("validate", spec, "--json")
+    assert done.returncode == 2
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (problem["path"], problem["line"]) == ("params.day", 2)
+    assert "a value is required" in problem["message"]
+    assert cli("validate", spec, "-p", "day=2013-12-31").returncode == 0
+    job = json.loads(cli("submit", spec, "-p", "day=2013-12-31", "--json").stdout)["id"]
+    assert json.loads(cli("show", job, "--json").stdout)["params"] == {"year": 2013, "day": "2013-12-31"}
+
+
 def test_validate_needs_neither_redis_nor_a_warehouse(cli: Cli, good: Path) -> None:
     cli.env["UNSTUCK_REDIS_URL"] = f"redis://127.0.0.1:{free_port()}/0"
     done = cli("validate", good)

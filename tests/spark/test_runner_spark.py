@@ -17,7 +17,7 @@ from tests.support import fleet
 from tests.support.machine import Limit
 from tests.support.processes import below, command_line, lives
 from tests.support.servers import RedisServer, wait_until
-from unstuck.tasks.protocol.group import Collect
+from unstuck.tasks.protocol.group import Collect, RetryPolicy
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.warehouse.files import Files
@@ -190,6 +190,26 @@ def test_what_a_retry_cannot_mend_is_said_and_not_retried(
     what = failure(store, make_offer("g", *steps))
     assert (what.code, what.recoverable) == (code, False)
     assert says in what.text
+
+
+@pytest.mark.parametrize(
+    ("text", "recoverable", "condition", "error"),
+    [
+        ("SELECT id / 0 AS x FROM range(1)", True, "DIVIDE_BY_ZERO", "ArithmeticException"),
+        ("SELEC 1", False, "PARSE_SYNTAX_ERROR", "ParseException"),
+        ("SELECT * FROM no_such_view", False, "TABLE_OR_VIEW_NOT_FOUND", "AnalysisException"),
+        ("SELECT y FROM range(1)", False, "UNRESOLVED_COLUMN", "AnalysisException"),
+    ],
+)
+def test_an_error_of_spark_says_its_condition_and_class_by_which_retry_on_may_name_it(
+    store: redis.Redis, make_offer: MakeOffer, text: str, recoverable: bool, condition: str, error: str
+) -> None:
+    what = failure(store, make_offer("g", sql(text, "x")))
+    assert what.recoverable is recoverable
+    assert condition in what.names
+    assert RetryPolicy(retry_on=(condition,)).why_final(what) == ""
+    assert RetryPolicy(retry_on=(f"pyspark.errors.{error}",)).why_final(what) == ""
+    assert condition in RetryPolicy(never_retry_on=(condition,)).why_final(what)
 
 
 @pytest.mark.parametrize(

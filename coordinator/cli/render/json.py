@@ -8,6 +8,7 @@ from typing import Any
 from unstuck.coordinator.cli.render.terminal import iso
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.spec.params import values_of
 from unstuck.coordinator.views.jobs import ForkView, GroupView, JobView, ListedJob
 from unstuck.tasks.protocol.report import Failure
 
@@ -41,7 +42,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "due_at": iso(view.due),
         "key": job.key or None,
         "retry_of": job.retry_of or None,
-        "params": {} if view.damage else job.written().get("params", {}),
+        "params": {} if view.damage else values_of(job.written().get("params", {})),
         **fields_of(job, "warehouse version published"),
         **fields_of(view, "done total"),
         "groups": [_group(view, group) for group in view.groups],

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -59,10 +60,10 @@ class Gated:
 
 @pytest.fixture
 def gated(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) -> Callable[..., Gated]:
-    def make(step: str, output: str | None = None) -> Gated:
+    def make(step: str, output: str | None = None, **more: Any) -> Gated:
         given = {"started": str(tmp_path / "started"), "gate": str(tmp_path / "gate")}
         one = {"python": f"fleet_steps:{step}", "params": given, "output": output}
-        spec = {"name": "g", "spark": False, "queue": "away", "steps": [one]}
+        spec = {"name": "g", "spark": False, "queue": "away", "steps": [one], **more}
         return Gated(
             store, tmp_path, fleet.make_offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec)
         )
@@ -99,8 +100,15 @@ def test_what_a_step_makes_in_the_false_folder_makes_it_no_warehouse(gated: Call
     assert not list(attempt.warehouse.rglob("_marker.json"))
 
 
-def test_a_failure_that_no_retry_could_mend_is_retried_if_the_warehouse_was_away(gated: Callable[..., Gated]) -> None:
-    attempt = gated("gated_never")
+@pytest.mark.parametrize(
+    ("step", "retry"),
+    [("gated_never", {}), ("gated_error", {"never_retry_on": ["RuntimeError"]})],
+    ids=["ours", "named"],
+)
+def test_a_failure_that_no_retry_could_mend_is_retried_if_the_warehouse_was_away(
+    gated: Callable[..., Gated], step: str, retry: dict[str, Any]
+) -> None:
+    attempt = gated(step, retry=retry)
     attempt.take_away()
     attempt.go_on()
 

@@ -142,10 +142,50 @@ def test_what_could_not_be_read_back_is_refused_and_the_job_stays_as_it_was(
 
 
 def test_a_number_that_becomes_a_truth_value_is_a_change(coordinator: Coordinator) -> None:
-    job, _ = retrying(coordinator, params={"password": 1})
-    assert coordinator.client.alter(job, {"params.password": True}).answer == "DONE"
-    assert coordinator.show(job).job.alterations[-1].changes[0].new is True
-    assert coordinator.client.alter(job, {"params.password": True}).answer == "ALREADY"
+    job, _ = retrying(coordinator, params={"flags": [1]})
+    assert coordinator.client.alter(job, {"params.flags": [True]}).answer == "DONE"
+    assert coordinator.show(job).job.alterations[-1].changes[0].new == [True]
+    assert coordinator.client.alter(job, {"params.flags": [True]}).answer == "ALREADY"
+
+
+def test_parameters_keep_their_types_however_they_are_changed(coordinator: Coordinator) -> None:
+    groups = [group("bad", retry=RETRY)]
+    params = {"day": {"type": "date", "required": True}, "limit": 10, "note": {"type": "text", "default": "x"}}
+    spec = {"name": "job", "groups": groups, "params": params}
+    with pytest.raises(SpecError, match=r"^params\.day: a value is required"):
+        coordinator.client.submit(spec)
+    with pytest.raises(
+        SpecError, match=r"params\.day: expected a date such as 2013-12-31, not 'soon'\nparams\.limit: "
+    ):
+        coordinator.client.submit(spec, params={"day": "soon", "limit": "many"})
+    assert not coordinator.client.jobs()
+    job = coordinator.client.submit(spec, params={"day": "2013-12-31"}).id
+    coordinator.read()
+    (offer,) = coordinator.offers()
+    coordinator.work(offer, failed())
+    coordinator.read()
+    assert order_of(coordinator, job) == {"day": "2013-12-31", "limit": 10, "note": "x"}
+
+    for path, value in {"params.day": "tomorrow", "params.limit": "many", "params.note": 1}.items():
+        with pytest.raises(SpecError, match=rf"^{path}: expected "):
+            coordinator.client.alter(job, {path: value})
+    with pytest.raises(SpecError, match=r"^params\.day: a value is required"):
+        coordinator.client.alter(job, {"params.day": None})
+    said = coordinator.client.alter(job, {"params.day": "2014-01-01", "params.limit": "20", "params.note": None})
+    assert said.answer == "DONE", said.text
+    assert order_of(coordinator, job) == {"day": "2014-01-01", "limit": 20, "note": None}
+
+    coordinator.client.force_stop(job)
+    coordinator.read()
+    with pytest.raises(SpecError, match=r"^params\.limit: expected a whole number"):
+        coordinator.client.retry(job, params={"limit": "many"})
+    again = coordinator.client.retry(job, params={"limit": 30}).id
+    assert order_of(coordinator, again) == {"day": "2014-01-01", "limit": 30, "note": None}
+
+
+def order_of(coordinator: Coordinator, job: str) -> dict[str, Any]:
+    """The parameters that the runners of a job get from now on."""
+    return dict(json.loads(str(coordinator.redis.hget(coordinator.keys.of(job).job, "params"))))
 
 
 @pytest.mark.parametrize(

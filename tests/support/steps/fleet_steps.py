@@ -99,6 +99,13 @@ def gated_never(spark: Any, ctx: Any, started: str, gate: str) -> Any:
     never(spark, ctx)
 
 
+def gated_error(spark: Any, ctx: Any, started: str, gate: str) -> Any:
+    """Fails as any step may, once it is told to."""
+    Path(started).touch()
+    until(spark, ctx, gate)
+    boom(spark, ctx, "no use trying again")
+
+
 def false_folder(spark: Any, ctx: Any, started: str, gate: str) -> None:
     """Makes the warehouse's folder and its own staging folder again, as Spark does with any path it writes to."""
     Path(started).touch()
@@ -365,3 +372,13 @@ def slow_in_the_jvm(spark: Any, ctx: Any, started: str) -> Any:
     Path(started).touch()
     asleep = "java_method('java.lang.Thread', 'sleep', 250L)"
     return spark.range(0, 40, 1, 2).selectExpr("id", f"{asleep} AS asleep")
+
+
+class Flaky(ConnectionError):
+    """An error with a base that ``retry_on:`` may name."""
+
+
+def raises(spark: Any, ctx: Any, kind: str) -> None:
+    if kind == "slip":
+        print(not_defined)  # type: ignore[name-defined]  # noqa: F821
+    raise {"flaky": Flaky, "value": ValueError}[kind]("as asked")

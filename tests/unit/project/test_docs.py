@@ -36,6 +36,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState, Status
 from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults, JobSpec
+from unstuck.coordinator.spec.params import Param
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol import keys
 from unstuck.tasks.protocol.group import ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
@@ -296,6 +297,7 @@ def same(written: str, field: FieldInfo) -> bool:
     ("heading", "model"),
     [
         ("Job", JobSpec),
+        ("Parameters", Param),
         ("Defaults", Defaults),
         ("Group", GroupSpec),
         ("Step", Step),

@@ -14,7 +14,7 @@ from unstuck.coordinator.decide.attempts import MAX_RELEASES
 from unstuck.coordinator.model.decision import Environment, PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 S = GroupState
 RELEASED = Outcome(OutcomeKind.RELEASED)
@@ -46,6 +46,79 @@ def test_a_failure_waits_its_backoff_and_the_next_attempt_is_a_new_one() -> None
     job.run("a", failure())
     assert job.record("a").state is S.FAILED
     assert "all 3 retries are used up" in job.reason("a").text
+
+
+TIMED_OUT = ("requests.exceptions.ReadTimeout", "requests.exceptions.Timeout", "OSError", "Exception")
+NO_COLUMN = ("UNRESOLVED_COLUMN.WITH_SUGGESTION", "UNRESOLVED_COLUMN", "pyspark.errors.AnalysisException")
+NEVER = "not tried again: never_retry_on names "
+OTHERS = "not tried again: retry_on does not name it"
+SLIP = Failure("STEP_FAILED", "boom", recoverable=False, names=("NameError",))
+FINAL = Failure("SQL_INVALID", "boom", recoverable=False, names=("unstuck.tasks.errors.SqlInvalid", *NO_COLUMN))
+
+
+def raised(*names: str, code: str = "STEP_FAILED") -> Failure:
+    return Failure(code, "boom", names=names)
+
+
+@pytest.mark.parametrize(
+    ("retry", "failure", "why"),
+    [
+        ({}, raised("ValueError"), ""),
+        ({}, SLIP, "not tried again: it is a mistake in the code"),
+        ({}, FINAL, "not worth a retry"),
+        # A name is that of a class, of a base, or of a condition, alone or with the package it is imported from.
+        *(
+            ({"retry_on": [entry]}, raised(*TIMED_OUT), "")
+            for entry in ("ReadTimeout", "Timeout", "OSError", "Exception")
+        ),
+        ({"retry_on": ["requests.exceptions.Timeout"]}, raised(*TIMED_OUT), ""),
+        ({"retry_on": ["requests.Timeout"]}, raised(*TIMED_OUT), ""),
+        ({"retry_on": ["request.Timeout"]}, raised(*TIMED_OUT), OTHERS),
+        ({"retry_on": ["exceptions.Timeout"]}, raised(*TIMED_OUT), OTHERS),
+        ({"retry_on": ["ValueError", "UNRESOLVED_COLUMN"]}, raised(*NO_COLUMN), ""),
+        (
+            {"never_retry_on": ["requests.Timeout"]},
+            raised(*TIMED_OUT),
+            "not tried again: never_retry_on names requests.Timeout",
+        ),
+        (
+            {"never_retry_on": ["UNRESOLVED_COLUMN"]},
+            raised(*NO_COLUMN),
+            "not tried again: never_retry_on names UNRESOLVED_COLUMN",
+        ),
+        ({"never_retry_on": ["ValueError"]}, raised(*TIMED_OUT), ""),
+        ({"retry_on": ["Exception"], "never_retry_on": ["Timeout"]}, raised(*TIMED_OUT), NEVER + "Timeout"),
+        # What fails at once by default is tried again only where it is named itself.
+        ({"retry_on": ["Exception"]}, SLIP, "not tried again: it is a mistake in the code"),
+        ({"retry_on": ["NameError"]}, SLIP, ""),
+        ({"retry_on": ["SQL_INVALID"]}, FINAL, ""),
+        ({"retry_on": ["UNRESOLVED_COLUMN.WITH_SUGGESTION"]}, FINAL, ""),
+        # Codes; and what is no failure of the user's code, which retry_on does not narrow.
+        ({"retry_on": ["ValueError"]}, raised(code="TIMEOUT"), OTHERS),
+        ({"retry_on": ["ValueError", "STEP_TIMEOUT"]}, raised(code="STEP_TIMEOUT"), ""),
+        ({"never_retry_on": ["TIMEOUT"]}, raised(code="TIMEOUT"), NEVER + "TIMEOUT"),
+        ({"retry_on": ["ValueError"]}, raised(code="WAREHOUSE_MISMATCH"), ""),
+        ({"never_retry_on": ["WAREHOUSE_MISMATCH"]}, raised(code="WAREHOUSE_MISMATCH"), NEVER + "WAREHOUSE_MISMATCH"),
+    ],
+)
+def test_errors_are_tried_again_as_the_spec_says(retry: dict[str, list[str]], failure: Failure, why: str) -> None:
+    job = Job(group("a", retry={**NO_JITTER, **retry}))
+    job.decide()
+    job.run("a", Outcome(OutcomeKind.FAILED, failure=failure))
+    assert job.record("a").state is (S.FAILED if why else S.BACKOFF)
+    assert job.reason("a").text == f"boom ({why})" if why else "retry 1 of 3" in job.reason("a").text
+
+
+def test_what_is_named_uses_the_same_budget_and_a_lost_worker_uses_its_own() -> None:
+    retry = {"max": 1, "jitter": 0.0, "retry_on": ["OSError"], "never_retry_on": ["RUNNER_DIED"]}
+    job = Job(group("a"), defaults={"retry": retry})
+    job.decide()
+    job.run("a", LOST)
+    assert job.record("a").state is S.QUEUED
+    job.run("a", Outcome(OutcomeKind.FAILED, failure=raised("OSError")))
+    retried(job)
+    job.run("a", Outcome(OutcomeKind.FAILED, failure=raised("OSError")))
+    assert "all 1 retries are used up" in job.reason("a").text
 
 
 def test_a_lost_offer_of_a_late_attempt_is_made_again_as_soon_as_one_of_the_first() -> None:

@@ -33,7 +33,7 @@ JOB = JobRecord(
 
 
 def test_a_group_reads_back_as_it_was_stored_also_with_half_of_a_surrogate_pair() -> None:
-    error = Failure("STEP_FAILED", "no such file: \udcff", False, "Traceback")
+    error = Failure("STEP_FAILED", "no such file: \udcff", False, "Traceback", ("OSError", "Exception"))
     record = GroupRecord(GroupState.BACKOFF, 2, "nonce", rows={"out": 1}, results={"x": [1.5, None]}, last_error=error)
     assert GroupRecord.from_json(record.to_json()) == record
     assert GroupRecord.from_json(GroupRecord().to_json()) == GroupRecord()

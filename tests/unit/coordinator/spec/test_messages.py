@@ -49,7 +49,7 @@ groups:
         "s.yaml:3:13: on_failure: expected cancel_others or finish_others, not 'cancel'; did you mean 'cancel_others'?",
         "s.yaml:4:10: publish: expected a list, not 'x'",
         "s.yaml:5:1: extra: unknown field 'extra'; known: name, params, defaults, max_parallel, priority, timeout,"
-        " on_failure, publish, groups",
+        " on_failure, publish, outputs, groups",
         "s.yaml:7:11: groups[0].name: expected a group name (letters, digits, _ and -, beginning with a letter or _, at"
         " most 63 characters), not '../x'",
         "s.yaml:8:12: groups[0].needs: expected a list, not 'x'",
@@ -75,6 +75,26 @@ groups:
         " most 63 characters), not 'a b'",
         "s.yaml:25:5: groups[4]: expected a mapping, not the number 17",
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("TimeoutError", "retry_on: expected a list, not 'TimeoutError'"),
+        ("[]", "retry_on: expected at least one, not none"),
+        ("[1]", "retry_on[0]: expected text, not the number 1; put it in quotes"),
+        (
+            "[requests.*]",
+            "retry_on[0]: expected a name such as TimeoutError, requests.exceptions.Timeout or DIVIDE_BY_ZERO, not"
+            " 'requests.*'",
+        ),
+    ],
+)
+def test_what_is_no_name_of_an_error_is_told_where_it_stands(written: str, message: str) -> None:
+    (line,) = told(f"name: x\ndefaults: {{retry: {{retry_on: {written}}}}}\n{HEAD[8:]}{A}")
+    assert line.partition(": ")[2] == f"defaults.retry.{message}"
+    (line,) = told(f"{HEAD}  - {{name: a, retry: {{retry_on: {written}}}, steps: [{{python: 'm:f'}}]}}\n")
+    assert line.partition(": ")[2] == f"groups[0].retry.{message}"
 
 
 @pytest.mark.parametrize("field", sorted(NOT_YET))

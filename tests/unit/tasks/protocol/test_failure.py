@@ -7,7 +7,7 @@ from types import CodeType
 
 import pytest
 
-from unstuck.tasks.errors import Unrecoverable
+from unstuck.tasks.errors import SqlInvalid, Unrecoverable
 from unstuck.tasks.protocol import failure
 from unstuck.tasks.protocol.failure import describe_in_time
 
@@ -60,3 +60,57 @@ def test_an_error_that_is_ours_alone_keeps_its_frames_in_the_log() -> None:
     told = describe_in_time(raised(OURS, OURS, error=Unrecoverable("no")))
     assert files_of(told.whole) == [OURS, OURS]
     assert told.failure.traceback == ""
+
+
+class Flaky(ConnectionError):
+    pass
+
+
+class OfSpark(Exception):
+    def getCondition(self) -> str:
+        return "UNRESOLVED_COLUMN.WITH_SUGGESTION"
+
+
+OfSpark.__module__ = "pyspark.errors.exceptions.captured"
+OfSpark.__qualname__ = "AnalysisException"
+SPARKS = (
+    "UNRESOLVED_COLUMN.WITH_SUGGESTION",
+    "UNRESOLVED_COLUMN",
+    "pyspark.errors.exceptions.captured.AnalysisException",
+)
+
+
+def about_sql() -> SqlInvalid:
+    error = SqlInvalid("no such column")
+    error.__cause__ = OfSpark()
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "recoverable", "names"),
+    [
+        (Flaky(), True, (f"{__name__}.Flaky", "ConnectionError", "OSError", "Exception", "BaseException")),
+        (SystemExit(1), True, ("SystemExit", "BaseException")),
+        (TypeError("f() takes 1 argument"), True, ("TypeError", "Exception", "BaseException")),
+        (OfSpark(), True, (*SPARKS, "Exception", "BaseException")),
+        # What fails at once by default is named by its own kind alone: `Exception` does not speak for it.
+        (NameError("x"), False, ("NameError",)),
+        (UnboundLocalError("x"), False, ("UnboundLocalError", "NameError")),
+        (IndentationError("x"), False, ("IndentationError", "SyntaxError")),
+        (about_sql(), False, ("unstuck.tasks.errors.SqlInvalid", "unstuck.tasks.errors.Unrecoverable", *SPARKS)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_a_failure_says_by_which_names_it_may_be_named(
+    error: BaseException, recoverable: bool, names: tuple[str, ...]
+) -> None:
+    told = describe_in_time(error).failure
+    assert (told.recoverable, told.names) == (recoverable, names)
+
+
+def test_names_are_bounded() -> None:
+    deep: type[Exception] = Exception
+    for n in range(50):
+        deep = type(f"Level{n}", (deep,), {})
+    assert len(describe_in_time(deep()).failure.names) == 30
+    assert describe_in_time(type("N" * 1000, (NameError,), {})()).failure.names == ("NameError",)

@@ -70,6 +70,9 @@ def plain(spark: Any, ctx: Any, a: int, b: int = 2) -> None: ...
 def greedy(spark: Any, ctx: Any, **rest: Any) -> None: ...
 
 
+def by_position(spark: Any, ctx: Any, a: int, /) -> None: ...
+
+
 def lonely() -> None: ...
 
 
@@ -84,6 +87,7 @@ def test_a_step_gets_the_parameters_it_takes() -> None:
         (plain, {}, set(), "needs a"),
         (plain, {"a": 1, "c": 2}, {"c"}, "does not take c"),
         (lonely, {}, set(), "spark and ctx"),
+        (by_position, {"a": 1}, set(), "missing a required.* 'a'"),
     ],
 )
 def test_a_call_that_does_not_fit_says_how(function: Any, params: Any, own: set[str], says: str) -> None:

@@ -1,0 +1,219 @@
+"""The parameters of a job: their types, declared or taken from their defaults, and the values that a submit gives.
+
+A value given at submit stands in the place of the default from then on, so a stored spec says all its values.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from pydantic import Field, StrictBool, StrictStr, ValidationError
+
+from unstuck.coordinator.spec.messages import problems_of
+from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, describe, listed, suggestion
+from unstuck.tasks.protocol.group import Listed, Strict
+
+ParamType = Literal["text", "integer", "number", "boolean", "date", "datetime", "list", "map"]
+_EXPECTED = {
+    "text": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "date": "a date such as 2013-12-31",
+    "datetime": "a date and time such as 2013-12-31T12:00:00, or with its offset 2013-12-31T12:00:00+01:00",
+    "list": "a list",
+    "map": "a mapping",
+}
+# Stricter than Python, which also reads 20131231 and 2013-W52: Spark and most databases do not.
+_TIMES: dict[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
+    "date": (re.compile(r"\d{4}-\d\d-\d\d", re.ASCII), datetime.date.fromisoformat),
+    "datetime": (
+        re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII),
+        datetime.datetime.fromisoformat,
+    ),
+}
+_A_MAP = "; a default that is a mapping with the key type is written as {type: map, default: {type: …}}"
+
+
+class Param(Strict):
+    """The declaration of a parameter: its type, its default, and what else holds for its value."""
+
+    type: ParamType = Field(description="What its value is.")
+    default: Any = Field(default=None, description="Its value where a submit gives none.")
+    required: StrictBool = Field(default=False, description="A job is refused that has no value for it.")
+    choices: Listed[Any] | None = Field(default=None, description="The only values it may have; left out: any.")
+    description: StrictStr | None = Field(default=None, description="What it is for, for people.")
+
+
+def is_declared(written: Any) -> bool:
+    """True for a declaration, false for a plain default.
+
+    A mapping with the key ``type`` is one if its type is one of ours, or if it has no other keys than a declaration.
+    """
+    if not isinstance(written, dict) or "type" not in written:
+        return False
+    return written["type"] in get_args(ParamType) or set(written) <= set(Param.model_fields)
+
+
+def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of each parameter, as runners and conditions get it."""
+    return {name: _value(written) for name, written in params.items()}
+
+
+def fill(params: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """``params`` of a spec with the values that a submit gives, and what is wrong with these.
+
+    Text is read as a spec would read it (``2014`` is a number), except for a parameter that is text.
+    """
+    filled, problems = dict(params), []
+    for name, value in given.items():
+        loc: Loc = ("params", name)
+        if name not in params:
+            message = f"no such parameter{suggestion(name, params)}; the spec has: {listed(params) or 'none'}"
+            problems.append(Problem(message, loc))
+            continue
+        try:
+            filled[name] = with_value(params[name], value)
+        except ValueError as error:
+            problems.append(Problem(str(error), loc))
+    for name, written in params.items():
+        if name not in given and is_declared(written) and written.get("required") and _value(written) is None:
+            kind = _EXPECTED.get(str(written["type"]), "a value")
+            problems.append(Problem(f"a value is required, and none is given; expected {kind}", ("params", name)))
+    return filled, problems
+
+
+def with_value(written: Any, value: Any) -> Any:
+    """What the spec says of a parameter once it has ``value``. Raises: ValueError: the value is wrong."""
+    declared, standing = is_declared(written), _value(written)
+    kind = str(written["type"]) if declared else _type_of(standing)
+    if isinstance(value, str):
+        value = override(value, stays_text=kind == "text")
+    elif (kind == "date" and type(value) is datetime.date) or (kind == "datetime" and type(value) is datetime.datetime):
+        value = value.isoformat()
+    if not declared:
+        if kind and (wrong := _wrong(kind, value, ", as in the spec")):
+            is_share = kind == "integer" and isinstance(value, float)
+            raise ValueError(wrong + ("; for any number, declare it with type: number" if is_share else ""))
+        return value
+    if value is None and standing is None and not written.get("required"):
+        return written
+    if wrong := _wrong(kind, value) or _no_choice(written.get("choices"), value):
+        raise ValueError(wrong)
+    return {**written, "default": value}
+
+
+def without_value(written: Any) -> Any:
+    """A declaration without its default; None for a plain default."""
+    return {key: part for key, part in written.items() if key != "default"} if is_declared(written) else None
+
+
+def override(text: str, *, stays_text: bool) -> Any:
+    """The value that ``text`` says: read as a spec would read it. ``stays_text``: only quotes around it are taken off.
+
+    Raises: ValueError.
+    """
+    from unstuck.coordinator.spec.text import plain_scalar, read_text
+
+    if text[:1] in ("[", "{", '"', "'"):
+        try:
+            reading = read_text(text, "")
+        except SpecError as error:
+            raise ValueError(f"cannot be read: {error.problems[0].message}") from None
+        if reading.problems:
+            raise ValueError(reading.problems[0].message)
+        value = reading.root.value
+        return text if stays_text and not isinstance(value, str) else value
+    return text if stays_text else plain_scalar(text)
+
+
+def wrong_declarations(params: Any) -> Iterator[Problem]:
+    """What is wrong with the declarations among the parameters of a spec, whatever else is wrong with it."""
+    for name, written in params.items() if isinstance(params, dict) else ():
+        if is_declared(written):
+            yield from _wrong_declaration(written, ("params", name))
+
+
+def wrong_overlay(params: Mapping[str, Any], overlay: Mapping[str, Any], loc: Loc) -> Iterator[Problem]:
+    """Values of a group or a step (``overlay``) that the job's declarations do not allow."""
+    for name, value in overlay.items():
+        declared = params.get(name, {})
+        if not is_declared(declared):
+            continue
+        wrong = _wrong(str(declared["type"]), value, ", as the job declares it")
+        if wrong or (wrong := _no_choice(declared.get("choices"), value)):
+            yield Problem(wrong, (*loc, name))
+
+
+def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
+    try:
+        param = Param.model_validate(written)
+    except ValidationError as error:
+        for problem in problems_of(error, written, {(): Param}):
+            hint = _A_MAP if problem.loc == ("type",) else ""
+            yield replace(problem, loc=(*loc, *problem.loc), message=problem.message + hint)
+        return
+    if param.choices is not None and not param.choices:
+        yield Problem("expected at least one, not none", (*loc, "choices"))
+    bad = [(wrong, i) for i, choice in enumerate(param.choices or ()) if (wrong := _wrong(param.type, choice))]
+    for wrong, i in bad:
+        yield Problem(wrong, (*loc, "choices", i))
+    if param.default is None:
+        return
+    if wrong := _wrong(param.type, param.default) or ("" if bad else _no_choice(param.choices, param.default)):
+        yield Problem(wrong, (*loc, "default"))
+
+
+def _value(written: Any) -> Any:
+    return written.get("default") if is_declared(written) else written
+
+
+def _type_of(value: Any) -> str:
+    """The type that a plain default stands for; empty for null, which stands for any."""
+    kinds: tuple[ParamType, ...] = ("boolean", "integer", "number", "text", "list", "map")
+    return next((kind for kind in kinds if not _wrong(kind, value)), "")
+
+
+def _wrong(kind: str, value: Any, why: str = "") -> str:
+    """What is wrong with a value of this type; empty if nothing is."""
+    return "" if _fits(kind, value) else f"expected {_EXPECTED[kind]}{why}, not {describe(value)}"
+
+
+def _fits(kind: str, value: Any) -> bool:
+    match kind:
+        case "integer" | "number":
+            return isinstance(value, int if kind == "integer" else int | float) and not isinstance(value, bool)
+        case "boolean":
+            return isinstance(value, bool)
+        case "text":
+            return isinstance(value, str)
+        case "list":
+            return isinstance(value, list | tuple)
+        case "map":
+            return isinstance(value, dict)
+        case "date" | "datetime":
+            return isinstance(value, str) and _is_time(kind, value)
+    return True  # no type of ours: the declaration is what is wrong
+
+
+def _is_time(kind: str, text: str) -> bool:
+    form, read = _TIMES[kind]
+    try:
+        return bool(form.fullmatch(text) and read(text))
+    except ValueError:  # the 31st of February
+        return False
+
+
+def _no_choice(choices: Any, value: Any) -> str:
+    """What is wrong with a value that is not among the choices; empty if it is, or if there are none."""
+    known = choices if isinstance(choices, list | tuple) else ()
+    # True equals 1, to Python.
+    if not known or any(isinstance(one, bool) is isinstance(value, bool) and one == value for one in known):
+        return ""
+    near = suggestion(value, [one for one in known if isinstance(one, str)]) if isinstance(value, str) else ""
+    names = listed(describe(one).removeprefix("the number ") for one in known)
+    return f"expected one of {names}, not {describe(value)}{near}"

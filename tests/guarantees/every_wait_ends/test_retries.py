@@ -1,0 +1,67 @@
+"""Which errors are tried again: what no retry mends fails at once, and the spec has the last word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.coordinator import Coordinator, group
+from tests.support.runner import single_runner
+from tests.support.servers import RedisServer
+from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.model import SpecError
+
+S = GroupState
+
+
+def raising(name: str, kind: str, **retry: Any) -> dict[str, Any]:
+    steps = [{"python": "fleet_steps:raises", "params": {"kind": kind}}]
+    return group(name, steps=steps, retry={"max": 3, "backoff": "1h", **retry})
+
+
+def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
+    coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    expected = {
+        "slip": (
+            S.FAILED,
+            "NameError: name 'not_defined' is not defined (not tried again: it is a mistake in the code)",
+        ),
+        "slip_named": (S.BACKOFF, "NameError: name 'not_defined' is not defined (retry 1 of 3 in "),
+        "plain": (S.BACKOFF, "ValueError: as asked (retry 1 of 3 in "),
+        "never": (S.FAILED, "ValueError: as asked (not tried again: never_retry_on names ValueError)"),
+        "base": (S.BACKOFF, "Flaky: as asked (retry 1 of 3 in "),
+        "qualified": (S.BACKOFF, "Flaky: as asked (retry 1 of 3 in "),
+        "others": (S.FAILED, "Flaky: as asked (not tried again: retry_on does not name it)"),
+    }
+    job = coordinator.submit(
+        raising("slip", "slip"),
+        raising("slip_named", "slip", retry_on=["NameError"]),
+        raising("plain", "value"),
+        raising("never", "value", never_retry_on=["ValueError"]),
+        raising("base", "flaky", retry_on=["OSError"]),
+        raising("qualified", "flaky", retry_on=["fleet_steps.Flaky"]),
+        raising("others", "flaky", retry_on=["ValueError", "TIMEOUT"]),
+        on_failure="finish_others",
+    )
+    coordinator.read()
+    with single_runner(redis_server.url, tmp_path, *coordinator.offers(job)) as runner:
+        assert runner.said() == ["failed APPLIED"] * len(expected)
+    coordinator.read()
+    for shown in coordinator.show(job).groups:
+        (member,) = shown.members
+        state, text = expected[shown.name]
+        assert member.state is state, shown.name
+        assert member.record.reason is not None
+        assert member.record.reason.text.startswith(text), shown.name
+        assert member.record.failures == 1
+
+
+def test_an_alter_says_which_errors_the_next_attempts_are_tried_again_for(coordinator: Coordinator) -> None:
+    job = coordinator.submit(raising("a", "flaky"))
+    said = coordinator.client.alter(job, {"groups.a.retry.never_retry_on": "[ConnectionError]"})
+    assert said.answer == "DONE", said.text
+    with pytest.raises(SpecError, match=r"retry_on\[0\]: expected a name such as TimeoutError"):
+        coordinator.client.alter(job, {"groups.a.retry.retry_on": ["no name"]})
