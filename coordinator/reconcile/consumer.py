@@ -22,7 +22,7 @@ from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.reports import Entry, ReportStream
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.report import NewerSchema, Report
+from unstuck.tasks.protocol.report import NewerSchema
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 
@@ -197,7 +197,7 @@ class Consumer:
         return [entry for entry in entries if not _wakes(entry)]
 
     def _apply_to(self, job: str, entries: list[Entry], tries: int) -> None:
-        reports = [Delivered(entry.id, Report.from_fields(entry.fields)) for entry in entries if not _wakes(entry)]
+        reports = [Delivered(entry.id, entry.report) for entry in entries if not _wakes(entry)]
         result = self._reconciler.reconcile(job, reports, due=len(reports) < len(entries))
         if result is PassResult.BUSY:
             tries += 1
@@ -237,4 +237,4 @@ def _job_of(entry: Entry) -> str:
         if not job:
             raise Malformed("a wake-up needs the field 'job'")
         return job
-    return Report.from_fields(entry.fields).token.job
+    return entry.report.token.job

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
 import redis
@@ -27,13 +28,18 @@ READMITTED_AT_ONCE = 500  # reports that come back in one step
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
     """One stream entry. ``deliveries``: how often a consumer was given it, this time included."""
 
     id: str
     fields: Fields
     deliveries: int = 1
+
+    @cached_property
+    def report(self) -> report.Report:
+        """What a worker said. Raises: Malformed, NewerSchema."""
+        return report.Report.from_fields(self.fields)
 
 
 @dataclass(frozen=True, slots=True)
