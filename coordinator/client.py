@@ -7,7 +7,7 @@ import getpass
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from unstuck.coordinator.commands.job import (
     against_retry,
     command,
 )
+from unstuck.coordinator.commands.retry import Retried, retried
 from unstuck.coordinator.errors import KeyConflict, NoSuchJob, NotDurable, Refused
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import SHOWN, explain
@@ -146,7 +147,14 @@ class Client:
             ) from None
 
     def retry(
-        self, job: str, *, params: Mapping[str, Any] | None = None, reason: str = "", by: str | None = None
+        self,
+        job: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        rerun: Sequence[str] = (),
+        adopt_all: bool = False,
+        reason: str = "",
+        by: str | None = None,
     ) -> Submitted:
         """A new job that runs what ``job`` did not finish: FAILED, CANCELED or STOPPED, it never changes itself.
 
@@ -155,10 +163,12 @@ class Client:
 
         Args:
             params: values for parameters that are to change; what depends on them runs again.
+            rerun: groups that run again in any case, with all that comes after them.
+            adopt_all: take over work also where the code of its steps has changed since.
             reason: why, for the event log of the new job.
 
         Raises:
-            NoSuchJob: there is no such job.
+            NoSuchJob, NoSuchGroup: there is none.
             Refused: the job has not ended, or it is FINISHED.
             WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be seen from here.
             WarehouseSilent: its warehouse has not answered in time; nothing was stored.
@@ -173,7 +183,8 @@ class Client:
             raise Refused(against_retry(old))
         try:
             spec = JobSpec.from_values(old.written(), params or {})
-            return self._store_job(spec, old.warehouse, "", by, reason, old)
+            again = retried(state, rerun, adopt_all, secrets.token_hex(8))
+            return self._store_job(spec, old.warehouse, "", by, reason, again)
         except NotEnded as error:
             raise Refused(against_retry(replace(old, status=error.status))) from None
 
@@ -184,11 +195,11 @@ class Client:
         key: str,
         by: str | None,
         reason: str = "",
-        retried: JobRecord | None = None,
+        again: Retried | None = None,
     ) -> Submitted:
         compiled = compile_to_store(job_spec)
-        if retried is not None:
-            key = f"retry/{retried.id}/{compiled.fingerprint[:16]}"
+        old = None if again is None else again.job
+        key = key if again is None else again.key(compiled.fingerprint)
         # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
         # stored, or its work is done again under another key.
         stored = self._store.submitted(key, compiled.fingerprint) if key else None
@@ -196,8 +207,8 @@ class Client:
             self._make_durable(stored)
             return Submitted(stored, new=False)
         place = Warehouse(warehouse)
-        refused = f"job {job_spec.name} is not stored" if retried is None else f"job {retried.id} is not retried"
-        if retried is not None and (expected := retried.warehouse_id):
+        refused = f"job {job_spec.name} is not stored" if old is None else f"job {old.id} is not retried"
+        if old is not None and (expected := old.warehouse_id):
             self._breaker.call(warehouse, refused, lambda: place.check_id(expected))
         standing = self._breaker.call(warehouse, refused, place.identity)
         # Noted here, before anything can be published: a store that is rolled back to any later point still finds
@@ -205,7 +216,6 @@ class Client:
         base = self._breaker.call(warehouse, refused, place.head, LISTING)
         # Apart: what is left behind above makes no warehouse of which nobody is told.
         warehouse_id = standing or self._breaker.call(warehouse, refused, place.ensure_id)
-        adopts, reruns = ((retried.id, *retried.adopts), retried.reruns) if retried is not None else ((), {})
         job = JobRecord(
             id=new_job_id(time.time()),
             name=job_spec.name,
@@ -218,12 +228,10 @@ class Client:
             warehouse_id=warehouse_id,
             base=base,
             key=key,
-            retry_of=retried.id if retried is not None else "",
-            adopts=adopts,
-            reruns=reruns,
+            **(again.fields if again is not None else {}),
             priority=job_spec.priority,
         )
-        plans = compiled.plan.group_plans(warehouse, warehouse_id, reruns, adopts)
+        plans = compiled.plan.group_plans(warehouse, warehouse_id, job.reruns, job.adopts, any_code=job.any_code)
         submission = Submission(job, plans, compiled.plan.params, compiled.fingerprint)
         job_id, new = self._store.submit(submission, summary_of(JobState(compiled.plan, job, {}, {}, {})), reason)
         self._make_durable(job_id)

@@ -124,6 +124,17 @@ def retry(
     since: Since = None,
     yes: Yes = False,
     param: Params = None,
+    rerun: Annotated[
+        list[str] | None,
+        typer.Option("--rerun", metavar="GROUP", help="Run this group again in any case, and all that comes after it."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="GROUP", help="As --rerun GROUP, and take over all other work, as --adopt-all."),
+    ] = None,
+    adopt_all: Annotated[
+        bool, typer.Option("--adopt-all", help="Take over work also where the code of its steps has changed.")
+    ] = False,
     reason: Because = "",
     by: By = None,
     as_json: AsJson = False,
@@ -133,7 +144,9 @@ def retry(
 
     def ask(client: Client, job: str) -> Commanded:
         try:
-            new = client.retry(job, params=params, reason=reason, by=by)
+            again = [*(rerun or []), *([start] if start else [])]
+            adopts = adopt_all or start is not None
+            new = client.retry(job, params=params, rerun=again, adopt_all=adopts, reason=reason, by=by)
         except (Refused, WarehouseSilent) as error:
             return Commanded(Answer.REFUSED, client.show(job).job, str(error))
         except WarehouseMismatch as error:

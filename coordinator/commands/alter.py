@@ -73,8 +73,8 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     compiled = compile_to_store(spec, altered)
     plan, texts = compiled.plan, {**job.texts, **compiled.texts}
     altered = replace(altered, spec=compiled.spec, texts=texts)
-    before = state.plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts)
-    after = plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts)
+    before = state.plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts, any_code=job.any_code)
+    after = plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts, any_code=job.any_code)
     plans = {name: stored for name, stored in after.items() if stored != before.get(name)}
     if any(_CODE.fullmatch(change.path) for change in changes):
         stale = [g for g in state.recovering if plan.params != state.plan.params or split_member(g)[0] in plans]

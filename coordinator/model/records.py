@@ -219,6 +219,7 @@ class JobRecord:
         reruns: groups that were asked to run again, or come after one that was → a word of their own for the last time,
             so that no marker of before counts.
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
+        any_code: those markers count whatever code has made them.
         paused_at: since when the job stands PAUSED; 0 while it does not.
         counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever it stood PAUSED.
         timed_out: its time is over, and it ends; the reason that it ends with.
@@ -258,6 +259,7 @@ class JobRecord:
     alterations: tuple[Alteration, ...] = ()
     reruns: dict[str, str] = field(default_factory=dict)
     adopts: tuple[str, ...] = ()
+    any_code: bool = False
     paused_at: float = 0.0
     counted_from: float = 0.0
     timed_out: Reason | None = None

@@ -81,10 +81,12 @@ class Plan:
         warehouse_id: str | None,
         reruns: Mapping[str, str] | None = None,
         adopts: tuple[str, ...] = (),
+        *,
+        any_code: bool = False,
     ) -> dict[str, str]:
         """What is stored per group for the runners, as JSON with references to the long texts of the spec.
 
-        ``reruns`` and ``adopts``: as on the job's record.
+        ``reruns``, ``adopts`` and ``any_code``: as on the job's record.
         """
         pack = Packer().pack
         plans = {}
@@ -98,6 +100,7 @@ class Plan:
                     warehouse_id=warehouse_id,
                     rerun=(reruns or {}).get(group.name, ""),
                     adopts=adopts,
+                    any_code=any_code,
                     partition_by=partition_by,
                 ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.

@@ -373,6 +373,7 @@ class GroupPlan(Strict):
         rerun: since the user asked for it, or a group before it, to run again, a word of that time: no marker of before
             counts then.
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
+        any_code: the markers of those jobs count whatever code has made them.
         partition_by: the columns that part an output, by the output's name.
     """
 
@@ -383,6 +384,7 @@ class GroupPlan(Strict):
     warehouse_id: str | None = None
     rerun: str = ""
     adopts: tuple[str, ...] = ()
+    any_code: bool = False
     partition_by: dict[str, tuple[str, ...]] = {}
 
 

@@ -182,7 +182,7 @@ class Attempt:
         self._fingerprint = fingerprint(self._order, self._code)
         for job in (self._token.job, *self._order.plan.adopts):
             folder = replace(self._token, job=job).staging.rpartition("/")[0]
-            standing = find_done_marker(self._files, folder, self._fingerprint)
+            standing = find_done_marker(self._files, folder, self._counts)
             if standing is None:
                 if job != self._token.job and not self._anew:
                     self._anew = self._why_anew(job, folder)
@@ -198,9 +198,19 @@ class Attempt:
         there = newest_marker(self._files, folder)
         if there is None:
             return ""
-        what = "the code of its steps" if there.code != self._code else "what it reads, its parameters or its steps"
-        log.info("%s runs anew: %s changed since job %s", self._token, what, job)
-        return f"{what} changed since job {job}, so it ran anew"
+        if self._order.plan.rerun:
+            why = "it was asked to run again, or comes after a group that was"
+        elif fingerprint(self._order, there.code) == there.fingerprint:
+            why = f"the code of its steps changed since job {job}"
+        else:
+            why = f"what it reads, its parameters or its steps changed since job {job}"
+        log.info("%s runs anew: %s", self._token, why)
+        return f"{why}, so it ran anew"
+
+    def _counts(self, marker: Marker) -> bool:
+        """Whether ``marker`` is of the same work."""
+        code = marker.code if self._order.plan.any_code else self._code
+        return marker.fingerprint == fingerprint(self._order, code)
 
     def _resolved(self) -> dict[str, Any]:
         """The parameters of all steps. References that are resolved later are read too: all secrets get known."""

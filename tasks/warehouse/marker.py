@@ -142,15 +142,15 @@ def files_exist(files: Files, data_files: list[DataFile]) -> bool:
     return all(files.size(file.path) == file.bytes for file in data_files)
 
 
-def find_done_marker(files: Files, group_folder: str, fingerprint: str) -> tuple[str, Marker] | None:
-    """The newest marker below ``_staging/<job>/<group>`` with this fingerprint whose files exist, and its folder.
+def find_done_marker(files: Files, group_folder: str, counts: Callable[[Marker], bool]) -> tuple[str, Marker] | None:
+    """The newest marker below ``_staging/<job>/<group>`` that ``counts`` and whose files exist, and its folder.
 
     Nothing needs to run again then: after a restart, a rollback of Redis, in a retry.
 
     Raises: OSError: the store could not be asked.
     """
     for staging, marker in _markers(files, group_folder):
-        if marker.fingerprint == fingerprint and all(files_exist(files, one.files) for one in marker.outputs.values()):
+        if counts(marker) and all(files_exist(files, one.files) for one in marker.outputs.values()):
             return staging, marker
     return None
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support import fleet
 from tests.support.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
-from unstuck import Client, JobSpec, Settings, Status, published_files
+from unstuck import Client, JobSpec, NoSuchGroup, Settings, Status, published_files
 from unstuck.coordinator.views.jobs import JobView
 
 STEPS = """
@@ -100,6 +100,30 @@ def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None
     assert said.text == f"the code of its steps changed since job {failed.id}, so it ran anew"
     warehouse = str(shop.folder / "warehouse")
     assert duckdb.read_parquet(published_files(warehouse, "report")).fetchall() == [(7,)]
+
+
+def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop: Shop) -> None:
+    # Given: a job that failed in its last group, and code that has changed since
+    shop.deploy(price=-1)
+    with shop.running():
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id).job
+    shop.deploy(price=7)
+
+    # When: it is retried from its last group on; then with one group anew
+    with shop.running():
+        start = shop.ended(shop.client.retry(failed.id, rerun=["report"], adopt_all=True).id)
+        anew = shop.ended(shop.client.retry(failed.id, rerun=["rates"]).id)
+        again = shop.client.retry(failed.id, rerun=["rates"])
+
+    # Then
+    assert reasons(start) == {"rates": "ADOPTED", "prices": "ADOPTED", "report": "STEP_FAILED"}
+    assert reasons(anew) == {"rates": "RAN_ANEW", "prices": "RAN_ANEW", "report": ""}
+    (said,) = (group.members[0].record.reason for group in anew.groups if group.name == "rates")
+    assert said is not None
+    assert said.text.startswith("it was asked to run again")
+    assert (again.id, again.new) == (anew.job.id, False), "the same retry twice is one job"
+    with pytest.raises(NoSuchGroup, match=r"no group rate.*did you mean 'rates'"):
+        shop.client.retry(failed.id, rerun=["rate"])
 
 
 def test_a_code_version_stands_for_the_code(shop: Shop) -> None:

@@ -251,7 +251,9 @@ class ModelStore:
             self.keys[record.key] = (record.id, fingerprint)
         now = self.now
         plan = plan_of(record.spec)
-        plans = plan.group_plans(record.warehouse, record.warehouse_id, record.reruns, record.adopts)
+        plans = plan.group_plans(
+            record.warehouse, record.warehouse_id, record.reruns, record.adopts, any_code=record.any_code
+        )
         self.jobs[record.id] = StoredJob(replace(record, submitted_at=now), plans=plans, params=dict(plan.params))
         if record.retry_of in self.jobs:
             told = {"kind": "RETRIED", "at": now, "by": record.submitted_by, "text": f"as job {record.id}"}

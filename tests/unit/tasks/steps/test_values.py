@@ -171,7 +171,7 @@ def test_a_result_that_is_taken_reaches_the_marker_the_record_and_the_person(
     ctx.result("odd", value)
     made = Marker("job/g/1/n/c", "f", {}, {}, work.results, 0.0)
     write_marker(work.files, work.token.staging, made)
-    found = find_done_marker(work.files, "_staging/job/g", "f")
+    found = find_done_marker(work.files, "_staging/job/g", lambda one: one.fingerprint == "f")
     assert found is not None
     assert found[1].results == work.results
     outcome = Outcome(OutcomeKind.SUCCEEDED, results=work.results)

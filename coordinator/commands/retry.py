@@ -1,0 +1,66 @@
+"""What a retry takes over of the job that it retries, and what it runs again (pure)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from unstuck.coordinator.decide.requests import closure
+from unstuck.coordinator.errors import NoSuchGroup
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.spec.problems import suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """A job that is retried.
+
+    Attributes:
+        adopts: the jobs whose markers stand for those of the new job.
+        reruns: as `JobRecord.reruns` of the new job.
+        any_code: markers count whatever code has made them.
+        asked: what was asked for beyond a plain retry, as text; two retries of which it is equal are one.
+    """
+
+    job: JobRecord
+    adopts: tuple[str, ...]
+    reruns: dict[str, str]
+    any_code: bool
+    asked: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What the record of the new job says of it."""
+        return {
+            "retry_of": self.job.id,
+            "adopts": self.adopts,
+            "reruns": self.reruns,
+            "any_code": self.any_code,
+        }
+
+    def key(self, fingerprint: str) -> str:
+        """The key of the new job, whose spec has this fingerprint."""
+        also = hashlib.sha256(self.asked.encode()).hexdigest()[:8] if self.asked else ""
+        return f"retry/{self.job.id}/{fingerprint[:16]}{also}"
+
+
+def retried(state: JobState, rerun: Collection[str], adopt_all: bool, word: str) -> Retried:
+    """The job of ``state`` as one that is retried.
+
+    Args:
+        rerun: groups that run again, with everything after them.
+        word: a fresh random word, as for `rerun`.
+
+    Raises: NoSuchGroup.
+    """
+    for name in rerun:
+        if name not in state.plan.groups:
+            raise NoSuchGroup(f"job {state.job.id} has no group {name}{suggestion(name, state.plan.groups)}")
+    again = {later for name in rerun for later in closure(state, name)}
+    asked = json.dumps([sorted(again), adopt_all]) if again or adopt_all else ""
+    reruns = {**state.job.reruns, **dict.fromkeys(sorted(again), word)}
+    return Retried(state.job, (state.job.id, *state.job.adopts), reruns, adopt_all, asked)
