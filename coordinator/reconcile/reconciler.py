@@ -21,7 +21,7 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import Intent
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.publisher import Publisher, Warehouses
-from unstuck.coordinator.store.answers import KEPT, BeginAnswer, CommitAnswer, Release
+from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.jobs import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.processes import RunnerStatus
@@ -155,8 +155,6 @@ class Pass:
         self.offered_in: set[str] = set()
         self.publish: tuple[JobState, Reason | None, bool] | None = None
         self._more = False  # the last round left more to decide
-        self._turn = 0  # rounds that did
-        self._again = False  # a round was decided for a pass that met the lock busy
         self._time_was_renewed = False
 
     def run(self) -> PassResult:
@@ -167,28 +165,29 @@ class Pass:
         if self._begun.answer is BeginAnswer.BUSY:
             return PassResult.BUSY
         reach(Point.AFTER_LOCK, self.job)
+        again = turn = 0
         for _ in range(MAX_ROUNDS):
             answer = self._round_or_give_up()
             if answer is None:
                 break
             if answer is CommitAnswer.MISSING:
                 return PassResult.MISSING
-            if answer.applied:
+            if answer is CommitAnswer.APPLIED:
                 self.reports, self.published = (), None
-                if answer is CommitAnswer.APPLIED and not self._more:
+                # A pass that met the lock busy tries again by itself: one more round for it is enough.
+                if not self._more and self._end(anyway=again > 0) is not EndAnswer.AGAIN:
                     return PassResult.DONE
-                self._again = self._again or answer is CommitAnswer.AGAIN
-                self._turn += self._more
-                if self._turn == TURN:
+                again += not self._more
+                turn += self._more
+                if turn == TURN:
+                    self._end(anyway=True)
                     return PassResult.MORE
             # Refused, more to do, or another pass met the lock busy: look at everything, from a fresh due.
             self.groups = None
             self._begin()
             if self._begun.answer is not BeginAnswer.LOCKED:
                 break
-        if self._begun.answer is BeginAnswer.LOCKED:
-            due, release = self._begun.due_seen, Release(self._owner, anyway=True)
-            self._store.settle(self.job, float(due), due, Acks(), release=release)
+        self._end(anyway=True)
         return PassResult.BUSY if self.reports or self.published else PassResult.DONE
 
     @property
@@ -200,14 +199,8 @@ class Pass:
         self._began = self._reconciler.clock()
         self._begun = self._store.begin(self.job, self._owner, self.groups or ())
 
-    def _release(self, *, more: bool = False) -> Release:
-        """How the next commit releases the lock: while there is ``more`` to decide in this turn, it does not.
-
-        A pass that met the lock busy tries again by itself, so one more round for it is enough.
-        """
-        if more and self._turn + 1 < TURN:
-            return KEPT
-        return Release(self._owner, anyway=more or self._again)
+    def _end(self, *, anyway: bool) -> EndAnswer:
+        return self._store.end(self.job, self._owner, anyway=anyway)
 
     def _round_or_give_up(self) -> CommitAnswer | None:
         """One round. None: the job could not be decided, and will be tried once more."""
@@ -256,8 +249,8 @@ class Pass:
         acks = receipt(state, self.reports)
         job, now, due_seen = state.job, self._begun.now, self._begun.due_seen
         if job.terminal or (job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE)):
-            look = None if job.terminal else now + HALTED_LOOK
-            return self._store.settle(self.job, look, due_seen, acks, release=self._release())
+            self._store.settle(self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks)
+            return CommitAnswer.APPLIED
         everything = self.groups is None
         decision = decide(state, self.groups, self._environment(state))
         if everything:
@@ -265,17 +258,16 @@ class Pass:
         elif decision.due is not None:
             # The pass began by pushing the due away, and has not looked at what may have made the job due.
             decision.due = min(decision.due, state.looked_at + self._sweep_every)
-        release = self._release(more=decision.more)
         if decision.empty:
-            answer = self._store.settle(self.job, decision.due, due_seen, acks, decision.offers, release)
+            self._store.settle(self.job, decision.due, due_seen, acks, decision.offers)
         else:
             commit_id = self._reconciler.ids()
-            answer = self._store.commit(decision, commit_id, due_seen, acks, summary_of(state), release)
-            if not answer.applied:
+            answer = self._store.commit(decision, commit_id, due_seen, acks, summary_of(state))
+            if answer is not CommitAnswer.APPLIED:
                 return answer
             state.job = replace(state.job, commit=commit_id)
         self._committed(state, decision)
-        return answer
+        return CommitAnswer.APPLIED
 
     def _environment(self, state: JobState) -> Environment:
         """Raises: redis.RedisError."""
@@ -334,5 +326,5 @@ class Pass:
         """Look at the job again after ``wait`` seconds; its reports are counted and acknowledged."""
         entries = tuple(delivered.entry for delivered in self.reports)
         acks = Acks(entries, {counter: len(entries)} if entries else {})
-        look, due_seen = self._begun.now + wait, self._begun.due_seen
-        return self._store.settle(self.job, look, due_seen, acks, release=self._release())
+        self._store.settle(self.job, self._begun.now + wait, self._begun.due_seen, acks)
+        return CommitAnswer.APPLIED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import Status
@@ -13,27 +13,15 @@ from unstuck.coordinator.model.status import Status
 
 class CommitAnswer(StrEnum):
     APPLIED = "APPLIED"
-    AGAIN = "AGAIN"  # applied, and another pass met the lock busy: decide once more, the lock is kept
     CONFLICT = "CONFLICT"  # another commit came after the load
     GUARDED = "GUARDED"  # a conclusion from absence no longer holds
     MISSING = "MISSING"
 
-    @property
-    def applied(self) -> bool:
-        return self in (CommitAnswer.APPLIED, CommitAnswer.AGAIN)
 
-
-class Release(NamedTuple):
-    """The lock that the last script of a pass releases, unless another pass met it busy meanwhile; without owner: none.
-
-    With ``anyway`` it is released even then, and the job is due at once instead.
-    """
-
-    owner: str = ""
-    anyway: bool = False
-
-
-KEPT = Release()
+class EndAnswer(StrEnum):
+    RELEASED = "RELEASED"
+    AGAIN = "AGAIN"  # another pass met the lock busy: decide once more
+    LOST = "LOST"  # the lock belongs to another pass by now
 
 
 class BeginAnswer(StrEnum):

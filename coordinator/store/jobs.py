@@ -22,13 +22,12 @@ from unstuck.coordinator.model.records import Attempt, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.answers import (
-    KEPT,
     BeginAnswer,
     Begun,
     CommitAnswer,
+    EndAnswer,
     KeyTaken,
     NotEnded,
-    Release,
     Submission,
 )
 from unstuck.coordinator.store.staging_index import staging_record
@@ -66,7 +65,8 @@ class Store:
         self._lease_ttl = lease_ttl
         self._retention = retention
         self._released_after = released_after
-        names = ("lock_job", "commit", "settle_unchanged", "submit", "command", "note_sweep", "free_slots")
+        of_passes = ("lock_job", "unlock_job", "commit", "settle_unchanged")
+        names = (*of_passes, "submit", "command", "note_sweep", "free_slots")
         self._scripts = {name: Script(client, keys, __package__, name) for name in names}
 
     @classmethod
@@ -104,6 +104,13 @@ class Store:
         if kind is not BeginAnswer.LOCKED:
             return Begun(kind, float(answer[1]))
         return Begun(kind, float(answer[1]), str(answer[2]), float(answer[3]), float(answer[4]), commit, attempts)
+
+    def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
+        """Release the lock, unless another pass met it busy meanwhile.
+
+        With ``anyway`` it is released even then, and the job is due at once instead.
+        """
+        return EndAnswer(self._scripts["unlock_job"](job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)))
 
     def load(
         self,
@@ -170,13 +177,7 @@ class Store:
         return commit if intact else None, dict(zip(groups, texts[0] if texts else (), strict=True))
 
     def commit(
-        self,
-        decision: Decision,
-        commit_id: str,
-        due_seen: str,
-        acks: Acks,
-        summary: str | None,
-        release: Release = KEPT,
+        self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str | None
     ) -> CommitAnswer:
         """Write everything that a decision changed, all or nothing, if no other commit came after the load."""
         old, new = decision.old, decision.job
@@ -217,7 +218,6 @@ class Store:
             status_before=self._keys.status(old.status),
             status_after=self._keys.status(new.status),
             submit_key=self._keys.submit_key(old.key),
-            **self._releasing(release),
         )
         reach(Point.AFTER_COMMIT, old.id)
         return CommitAnswer(answer)
@@ -276,25 +276,15 @@ class Store:
         self.commit(Decision(halted, old, due=now + HALTED_LOOK), commit_id, "", Acks(), summary)
 
     def settle(
-        self,
-        job: str,
-        due: float | None,
-        due_seen: str,
-        acks: Acks,
-        offers: Mapping[Offer, str] = NO_OFFERS,
-        release: Release = KEPT,
-    ) -> CommitAnswer:
+        self, job: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+    ) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next.
 
         ``offers``, each with its lane, are added where they are lost.
         """
         offered = self._offers(offers, offers.values())
         change = {"due": _stamp(due), "due_seen": due_seen, **offered, **acks.to_dict()}
-        told = {"change": json.dumps(change), "consumer_group": REPORT_GROUP, **self._releasing(release)}
-        return CommitAnswer(self._scripts["settle_unchanged"](job, **told))
-
-    def _releasing(self, release: Release) -> dict[str, Any]:
-        return {"owner": release.owner, "anyway": int(release.anyway), "lock_ms": self._lock_ms}
+        self._scripts["settle_unchanged"](job, change=json.dumps(change), consumer_group=REPORT_GROUP)
 
     def _offers(self, offers: Mapping[Offer, str], lanes: Iterable[str]) -> dict[str, Any]:
         """What ``add_offers`` of the scripts wants to know."""
@@ -438,10 +428,20 @@ class Store:
         wanted = {}
         for queue in queues:
             there = listening.get(queue, ())
-            idle = sum(one.waits(float(said[one.id] or 0), now) for one in there) if there else 1
+            idle = sum(idle_runner(one, float(said[one.id] or 0), now) for one in there) if there else 1
             free = (min(ready[lane], room.get(pool_of(lane), ready[lane])) for lane in names if queue_of(lane) == queue)
             wanted[queue] = min(sum(free), idle) - waiting[queue]
         return {queue: count for queue, count in wanted.items() if count > 0}
+
+
+def idle_runner(runner: RunnerStatus, said: float, now: float) -> bool:
+    """Whether the runner waits for a wake-up. What it said itself counts until its watchdog says something later.
+
+    Args:
+        said: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A time that lies ahead was
+            said before the clock was set back, and does not count.
+    """
+    return said < 0 if runner.seen < abs(said) <= now + 1.0 else runner.idle_since is not None
 
 
 def _stamp(due: float | None) -> str | None:

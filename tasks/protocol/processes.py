@@ -90,15 +90,6 @@ class RunnerStatus(_Status):
         """Since when it runs what it runs; None if it is idle."""
         return None if self.job is None else self.claimed_at
 
-    def waits(self, said: float, now: float) -> bool:
-        """Whether it waits for a wake-up. What it said itself counts until its watchdog says something later.
-
-        Args:
-            said: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A time that lies ahead
-                was said before the clock was set back, and does not count.
-        """
-        return said < 0 if self.seen < abs(said) <= now + 1.0 else self.idle_since is not None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus(_Status):

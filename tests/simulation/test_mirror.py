@@ -33,7 +33,7 @@ def test_the_real_store_and_its_scripts_play_the_same_histories(both: Twins) -> 
             break
     # What comes up in the first histories; rarer answers are held by test_model.py.
     assert {"commit: APPLIED", "take: CLAIMED", "take: EMPTY", "finish: APPLIED"} <= both.seen
-    assert {"renew: CONTINUE", "begin: LOCKED", "begin: BUSY", "settle: APPLIED", "command: APPLIED"} <= both.seen
+    assert {"renew: CONTINUE", "begin: LOCKED", "begin: BUSY", "end: RELEASED", "command: APPLIED"} <= both.seen
 
 
 class _Blind(Mirrored):

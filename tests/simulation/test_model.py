@@ -26,7 +26,7 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.answers import CommitAnswer, Release
+from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.jobs import Store
 from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
@@ -53,11 +53,8 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
         kind = rng.choice(_CALLS)
         current = both.model.jobs["both"].attempts
         offers = [Offer("both", group, attempt.epoch, attempt.nonce) for group, attempt in current.items()]
-        release = Release(rng.choice(("", "o1", "o2")), anyway=rng.random() < 0.5)
-        if kind == "begin":
-            agreed(both.begin(rng.choice(("o1", "o2"))), kind)
-        elif kind == "end":
-            agreed(both.end(release), kind)
+        if kind in ("begin", "end"):
+            agreed(getattr(both, kind)(rng.choice(("o1", "o2"))), kind)
         elif kind == "tick":
             both.tick()
         elif kind == "claim" and offers:
@@ -77,7 +74,7 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
             both.decided(f"n{step}")
         elif kind == "commit" and both.held:
             which = rng.randrange(max(0, len(both.held) - 3), len(both.held))
-            agreed(both.commit(which, f"commit{which}", release), kind)
+            agreed(both.commit(which, f"commit{which}"), kind)
         elif kind == "look":
             both.look()
         elif kind == "command" and both.seen:
@@ -148,7 +145,7 @@ def test_the_model_and_the_scripts_agree(client: redis.Redis) -> None:
     assert {f"renew: {answer}" for answer in ("CONTINUE", "STALE")} <= answers
     assert {f"command: {answer}" for answer in ("APPLIED", "CONFLICT", "ALREADY", "REFUSED")} <= answers
     assert {f"ask: {answer}" for answer in ("APPLIED", "CONFLICT", "ALREADY", "REFUSED")} <= answers
-    assert {f"end: {answer}" for answer in ("APPLIED", "AGAIN")} <= answers
+    assert {f"end: {answer}" for answer in ("RELEASED", "AGAIN", "LOST")} <= answers
 
 
 def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> None:
@@ -300,7 +297,8 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
 
     begun = store.begin("both", "first")
     decision, summary = decided("n1")
-    assert store.commit(decision, "c1", begun.due_seen, Acks(), summary, Release("first")) is CommitAnswer.APPLIED
+    assert store.commit(decision, "c1", begun.due_seen, Acks(), summary) is CommitAnswer.APPLIED
+    store.end("both", "first")
     token = Offer("both", "a", 1, "n1").held_by("c")
 
     begun = store.begin("both", "slow")

@@ -1,8 +1,8 @@
 -- commit: everything a decision changed, all or nothing. Compare-and-set on the uuid of the last commit.
 --
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
--- keys: plans submit_key staging_index staged turn turns lanes pools lock dirty
--- args: job change consumer_group channel owner lock_ms anyway
+-- keys: plans submit_key staging_index staged turn turns lanes pools
+-- args: job change consumer_group channel
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, plans: {}, forks: {},
@@ -10,8 +10,7 @@
 --          offers, withdrawn, lanes, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
 --          staged: {after, …}} (JSON)
 -- offers, lanes: as in `add_offers`; withdrawn: [[lane, offer]], which stand no longer
--- owner, anyway: as in `release_lock`
--- Answers APPLIED | AGAIN (applied, and the lock is kept) | CONFLICT | GUARDED | MISSING
+-- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
 -- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has wake-ups to send.
 -- Validate first, write after: a refused commit leaves nothing behind, not even an event.
@@ -19,7 +18,7 @@ local change = cjson.decode(args.change)
 -- A record that has lost its commit (it is damaged) can still be ended by force.
 local commit = redis.call('HGET', keys.job, 'commit') or (redis.call('EXISTS', keys.job) == 1 and '')
 if not commit then return 'MISSING' end
-if commit == change.id then return release_lock() end
+if commit == change.id then return 'APPLIED' end
 if commit ~= change.expect then return 'CONFLICT' end
 
 local time = now()
@@ -72,7 +71,7 @@ if change.notify then redis.call('PUBLISH', args.channel, change.id) end
 
 if change.due ~= cjson.null then
     set_due(change, time)
-    return release_lock()
+    return 'APPLIED'
 end
 -- Terminal: never due again, and kept for as long as the retention says.
 redis.call('ZREM', keys.due, args.job)
@@ -88,4 +87,4 @@ if change.staged ~= cjson.null then
     change.staged.forget_at = time + change.expire
     redis.call('HSET', keys.staged, args.job, cjson.encode(change.staged))
 end
-return release_lock()
+return 'APPLIED'

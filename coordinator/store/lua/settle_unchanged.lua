@@ -1,11 +1,10 @@
 -- settle_unchanged: a decision that changed nothing still acks its reports, counts them and sets the job due.
 --
--- keys: due reports counters events job turn turns lanes pools lock dirty
--- args: job change consumer_group owner lock_ms anyway
+-- keys: due reports counters events job turn turns lanes pools
+-- args: job change consumer_group
 --
 -- change: {due, due_seen, offers, lanes, acks: [], counts: {}, refused: {}} (JSON); offers, lanes: as in `add_offers`
--- owner, anyway: as in `release_lock`
--- Answers APPLIED | AGAIN (applied, and the lock is kept)
+-- Answers OK
 local change = cjson.decode(args.change)
 acknowledge(change)
 add_offers(change)
@@ -16,4 +15,4 @@ if change.due == cjson.null then
 elseif redis.call('ZSCORE', keys.due, args.job) then
     set_due(change, now())
 end
-return release_lock()
+return 'OK'

@@ -74,25 +74,6 @@ local function set_due(change, time)
     end
 end
 
--- Releases the lock of `owner`, if a pass ends with this script. Returns what the script answers: APPLIED, or AGAIN if
--- another pass met the lock busy meanwhile: its owner is to decide once more, and keeps it.
---
--- owner: '' keeps the lock. anyway: '1' releases it in any case, and leaves a busy flag to the due index.
--- The flag is cleared by begin alone, so that a repeat (its first reply was lost) gives the same answer.
-local function release_lock()
-    if redis.call('GET', keys.lock) ~= args.owner then return 'APPLIED' end
-    if redis.call('EXISTS', keys.dirty) == 1 then
-        if args.anyway ~= '1' then
-            redis.call('PEXPIRE', keys.lock, args.lock_ms)
-            return 'AGAIN'
-        end
-        due_now(args.job, now())
-        redis.call('DEL', keys.dirty)
-    end
-    redis.call('DEL', keys.lock)
-    return 'APPLIED'
-end
-
 -- The fields of a stream entry, by name.
 local function fields_of(entry)
     local fields = {}

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.coordinator import Coordinator, failed, group, join
 from tests.support.servers import wait_until
-from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Acks, Decision
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, Release
+from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
 
 
 def listening(coordinator: Coordinator, queue: str, slots: int) -> None:
@@ -215,13 +215,11 @@ def test_a_job_that_is_let_go_of_although_somebody_met_its_lock_busy_is_due_at_o
     """Whoever met the lock busy went away again. Nobody else would look before the pass's own time is over."""
     job = coordinator.submit(group("only"))
     coordinator.read()
-    begun = coordinator.store.begin(job, "one")
-    assert begun.answer is BeginAnswer.LOCKED
+    assert coordinator.store.begin(job, "one").answer is BeginAnswer.LOCKED
     assert coordinator.store.begin(job, "other").answer is BeginAnswer.BUSY
     assert coordinator.due_in(job) > 0
-    settling = (job, begun.now + 60.0, begun.due_seen, Acks())
-    assert coordinator.store.settle(*settling, release=Release("one")) is CommitAnswer.AGAIN
-    assert coordinator.store.settle(*settling, release=Release("one", anyway=True)) is CommitAnswer.APPLIED
+    assert coordinator.store.end(job, "one") is EndAnswer.AGAIN
+    assert coordinator.store.end(job, "one", anyway=True) is EndAnswer.RELEASED
     assert coordinator.due_in(job) <= 0
 
 

@@ -16,11 +16,9 @@ import redis
 
 from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lossy  # noqa: F401 - a fixture
 from tests.support.coordinator import SUCCEEDED, Coordinator, group, join
-from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.plan import _plan_of
 from unstuck.coordinator.store import reports
-from unstuck.coordinator.store.answers import Release
 
 
 class Lines:
@@ -224,11 +222,11 @@ def test_end_answers_again_also_when_its_first_reply_was_lost(
     """Rule 11: the first run eats the dirty flag, the repeat lets go of the lock and says RELEASED."""
     coordinator = make_coordinator(client=lossy)
     job = coordinator.submit(group("only"))
-    begun = coordinator.store.begin(job, "holder")
-    coordinator.store.settle(job, begun.now, begun.due_seen, Acks())  # the script is loaded
+    coordinator.store.begin(job, "holder")
+    coordinator.store.end(job, "nobody")  # the script is loaded
     assert coordinator.store.begin(job, "other").answer == "BUSY"
     LosesReplies.armed = 1
-    assert coordinator.store.settle(job, begun.now, begun.due_seen, Acks(), release=Release("holder")) == "AGAIN"
+    assert coordinator.store.end(job, "holder") == "AGAIN"
 
 
 def test_more_live_jobs_than_the_plan_cache_holds_do_not_recompile_every_pass(

@@ -14,9 +14,7 @@ from tests.support.coordinator import Coordinator, group, join
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.doctor.redis_facts import record_facts
-from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.store.answers import Release
 from unstuck.tasks.protocol.report import NEWEST_SCHEMA
 from unstuck.tasks.transport.redis_client import connect
 
@@ -182,13 +180,11 @@ def test_a_busy_lock_is_decided_once_more_by_its_holder(coordinator: Coordinator
     """Rule 5: whoever meets the lock busy leaves a flag, and the holder answers it before it lets go."""
     job = coordinator.submit(group("only"))
     begun = coordinator.store.begin(job, "holder")
-    assert begun.answer == "LOCKED"
-    settling = (job, begun.now + 60.0, begun.due_seen, Acks())
     assert coordinator.store.begin(job, "somebody else").answer == "BUSY"
-    assert coordinator.store.settle(*settling, release=Release("holder")) == "AGAIN"
+    assert coordinator.store.end(job, "holder") == "AGAIN"
     assert coordinator.store.begin(job, "holder").answer == "LOCKED", "the lock is kept through AGAIN"
-    assert coordinator.store.settle(*settling, release=Release("holder")) == "APPLIED"
-    assert coordinator.store.begin(job, "somebody else").answer == "LOCKED"
+    assert coordinator.store.end(job, "holder") == "RELEASED"
+    assert begun.answer == "LOCKED"
 
 
 def test_without_any_beat_the_consumer_sweeps_by_itself(make_coordinator: Callable[..., Coordinator]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
+from unstuck.coordinator.store.jobs import idle_runner
 from unstuck.tasks.protocol.lease import FinishAnswer, Lease
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.runner.take import run_ready
@@ -163,7 +164,7 @@ def test_a_wake_up_of_a_queue_that_was_added_later_is_served() -> None:
 )
 def test_the_later_statement_says_whether_a_runner_is_idle(said: float, idle_since: float | None, idle: bool) -> None:
     one = RunnerStatus(id="r", host="h", pid=1, worker_pid=1, queues=("light",), seen=10.0, idle_since=idle_since)
-    assert one.waits(said, now=12.0) is idle
+    assert idle_runner(one, said, now=12.0) is idle
 
 
 def test_a_resume_that_a_report_brings_about_makes_dropped_offers_again_at_once(coordinator: Coordinator) -> None:

@@ -18,7 +18,7 @@ from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.answers import KEPT, Begun, Release, Submission
+from unstuck.coordinator.store.answers import Begun, Submission
 from unstuck.coordinator.store.jobs import Store
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lease import Lease
@@ -107,14 +107,8 @@ class Both:
             self.begun = (real, model)
         return real.answer, model.answer
 
-    def end(self, release: Release) -> tuple[Any, Any]:
-        """End a pass that changed nothing."""
-        assert self.begun is not None
-        real, model = self.begun
-        return (
-            self.real.settle("both", float(real.due_seen), real.due_seen, Acks(), release=release),
-            self.model.settle("both", float(model.due_seen), model.due_seen, Acks(), release=release),
-        )
+    def end(self, owner: str) -> tuple[Any, Any]:
+        return self.real.end("both", owner), self.model.end("both", owner)
 
     def lease_of(self, caller: str) -> Lease:
         return Lease(self.client, KEYS, self.model.lease_ttl, caller)
@@ -162,12 +156,12 @@ class Both:
         assert states[1] is not None
         self.held.append(tuple((decide(state, None, env), summary_of(state)) for state in states))  # type: ignore[arg-type]
 
-    def commit(self, which: int, commit_id: str, release: Release = KEPT) -> tuple[Any, Any]:
+    def commit(self, which: int, commit_id: str) -> tuple[Any, Any]:
         assert self.begun is not None
         real, model = self.held[which]
         return (
-            self.real.commit(real[0], commit_id, self.begun[0].due_seen, Acks(), real[1], release),
-            self.model.commit(model[0], commit_id, self.begun[1].due_seen, Acks(), release),
+            self.real.commit(real[0], commit_id, self.begun[0].due_seen, Acks(), real[1]),
+            self.model.commit(model[0], commit_id, self.begun[1].due_seen, Acks()),
         )
 
     def look(self) -> None:

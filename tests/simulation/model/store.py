@@ -18,8 +18,8 @@ from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, R
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.answers import KEPT, BeginAnswer, Begun, CommitAnswer, KeyTaken, NotEnded, Release
-from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS
+from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
+from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS, idle_runner
 from unstuck.tasks.protocol.lanes import lane_of, pool_of, queue_of
 from unstuck.tasks.protocol.lease import FinishAnswer, RenewAnswer
 from unstuck.tasks.protocol.processes import RunnerStatus
@@ -294,18 +294,18 @@ class ModelStore:
         """Taken before the clock was set back."""
         return until - self.now > max(self.lock_ttl, 60.0)
 
-    def _release_lock(self, job_id: str, release: Release) -> CommitAnswer:
-        job, now = self.jobs[job_id], self.now
-        if not release.owner or job.lock[0] != release.owner or job.lock[1] <= now:
-            return CommitAnswer.APPLIED
+    def end(self, job_id: str, owner: str, *, anyway: bool = False) -> EndAnswer:
+        job, now = self.jobs.get(job_id), self.now
+        if job is None or job.lock[0] != owner or job.lock[1] <= now:
+            return EndAnswer.LOST
         if job.dirty_until > now:
-            if not release.anyway:
-                job.lock = (release.owner, now + self.lock_ttl)
-                return CommitAnswer.AGAIN
+            if not anyway:
+                job.lock = (owner, now + self.lock_ttl)
+                return EndAnswer.AGAIN
             self._due_earlier(job_id, now)
             job.dirty_until = 0.0
         job.lock = ("", 0.0)
-        return CommitAnswer.APPLIED
+        return EndAnswer.RELEASED
 
     def commit_id(self, job_id: str) -> str | None:
         job = self.jobs.get(job_id)
@@ -321,14 +321,12 @@ class ModelStore:
             return None
         return JobState(plan_of(job.record.spec), job.record, job.groups, job.collected, dict(job.attempts), job.frozen)
 
-    def commit(
-        self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, release: Release = KEPT
-    ) -> CommitAnswer:
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks) -> CommitAnswer:
         job = self.jobs.get(decision.old.id)
         if job is None:
             return CommitAnswer.MISSING
         if job.record.commit == commit_id:
-            return self._release_lock(decision.old.id, release)
+            return CommitAnswer.APPLIED
         if self._conflicts(job, decision):
             return CommitAnswer.CONFLICT
         if not all(self._stands(job, guard) for guard in decision.guards):
@@ -366,7 +364,7 @@ class ModelStore:
         if self.watching:
             self.watching.committed(before, job, decision)
             self.watching.due_set(old.id)
-        return self._release_lock(old.id, release)
+        return CommitAnswer.APPLIED
 
     def _conflicts(self, job: StoredJob, decision: Decision) -> bool:
         return job.record.commit != decision.old.commit
@@ -434,21 +432,14 @@ class ModelStore:
                 self.pools.setdefault(pool, 1)
 
     def settle(
-        self,
-        job_id: str,
-        due: float | None,
-        due_seen: str,
-        acks: Acks,
-        offers: Mapping[Offer, str] = NO_OFFERS,
-        release: Release = KEPT,
-    ) -> CommitAnswer:
+        self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+    ) -> None:
         self._acked(self.jobs[job_id], acks)
         self._add_offers(self.jobs[job_id], offers)
         if self.jobs[job_id].record.terminal if due is None else job_id in self.due:
             self._set_due(job_id, due, due_seen)
         if self.watching:
             self.watching.due_set(job_id)
-        return self._release_lock(job_id, release)
 
     def _acked(self, job: StoredJob, acks: Acks) -> None:
         acked = self._stream.ack(acks.ids)
@@ -528,7 +519,7 @@ class ModelStore:
             self.ready.setdefault(lane, {})[offer] = 0.0
 
     def _idle(self, runner: RunnerStatus) -> bool:
-        return runner.waits(self.awake.get(runner.id, 0.0), self.now)
+        return idle_runner(runner, self.awake.get(runner.id, 0.0), self.now)
 
 
 def by_turn(standing: tuple[Offer, float]) -> tuple[float, str]:
