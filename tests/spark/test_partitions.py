@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.jvm import end_jvm
 from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.steps.output import stage
@@ -40,6 +41,7 @@ def session() -> Iterator[Any]:
     with driver.attempt("job/group/1/n/c", {}) as session:
         yield session
     driver.stop()
+    end_jvm()
 
 
 @pytest.fixture(params=["spark", "arrow", "pandas"])

@@ -20,9 +20,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import SparkContext
 from pyspark.sql.functions import lit
 
+from tests.support.jvm import end_jvm
 from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.token import Token
@@ -330,9 +330,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         assert place.staged
         yield place
     driver.stop()
-    jvm = SparkContext._gateway.proc  # type: ignore[union-attr]
-    jvm.kill()
-    jvm.wait()
+    end_jvm()
 
 
 def exact(value: Any) -> Any:
