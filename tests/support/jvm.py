@@ -10,6 +10,7 @@ def end_jvm() -> None:
     gateway = SparkContext._gateway
     assert gateway is not None
     gateway.shutdown()
+    gateway.proc.stdin.close()
     gateway.proc.kill()
     gateway.proc.wait()
     SparkContext._gateway = SparkContext._jvm = None
