@@ -98,7 +98,7 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
             feed(draft, fork, tuple(outcome.forks[key]))
     reason = Reason("RAN_ANEW", outcome.anew) if outcome.anew else None
     if outcome.adopted:
-        reason = Reason("ADOPTED", "an earlier attempt had finished this work, by the same code; nothing was run")
+        reason = Reason("ADOPTED", "an earlier attempt had finished this work; nothing was run")
     done = replace(
         record,
         state=S.SUCCEEDED,

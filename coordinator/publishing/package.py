@@ -171,10 +171,11 @@ def change_of(name: str, output: StagedOutput, spec: OutputSpec, standing: Datas
 
     Raises: PublishFailed: the rows cannot stand beside those that are published.
     """
-    added = output.files
-    if spec.mode == "replace" or standing is None:
-        removed = [file.path for file in standing.files] if standing is not None else []
-        return Change(spec.mode, added, removed, output.rows, output.schema)
+    there = [] if standing is None else [file.path for file in standing.files]
+    if spec.mode == "replace" or standing is None or not standing.rows:
+        return Change(spec.mode, output.files, there, output.rows, output.schema)
+    if not output.rows:  # its one file holds the schema alone, which may be a guess from no values
+        return Change(spec.mode, [], [], 0, standing.schema)
     if _any_null(output.schema) != _any_null(standing.schema):
         raise PublishFailed(
             SCHEMA_MISMATCH,
@@ -182,21 +183,23 @@ def change_of(name: str, output: StagedOutput, spec: OutputSpec, standing: Datas
             f"{_difference(standing.schema, output.schema)} (published by {standing.job}; this job). Make the columns "
             "equal, or publish once with mode: replace",
         )
-    added = [file for file in added if file.rows]  # the file of an output without rows holds the schema alone
+    # Two retries of one job may take over the same files: what is published already is not appended again.
+    added = [file for file in output.files if file.rows and (spec.mode != "append" or file.path not in there)]
     removed = []
     if spec.mode == "partition_overwrite":
         columns = list(spec.partition_by)
-        if foreign := next((file for file in standing.files if file.rows and list(file.partition) != columns), None):
-            parts = ", ".join(foreign.partition) or "no column"
+        foreign = (file for file in (*added, *standing.files) if file.rows and set(file.partition) != set(columns))
+        if (odd := next(foreign, None)) is not None:
+            parts = ", ".join(odd.partition) or "no column"
             raise PublishFailed(
                 PARTITION_MISMATCH,
-                f"{name} is published in files that are parted by {parts}, and the job parts by {', '.join(columns)}, "
+                f"{name} has files that are parted by {parts}, and the job parts by {', '.join(columns)}, "
                 "so its partitions cannot be told from the rest. Publish once with mode: replace and this partition_by",
             )
-        written = {tuple(file.partition.items()) for file in added}
-        removed = [file.path for file in standing.files if tuple(file.partition.items()) in written]
+        written = {frozenset(file.partition.items()) for file in added}
+        removed = [file.path for file in standing.files if frozenset(file.partition.items()) in written]
     schema = standing.schema if output.schema == standing.schema else json.dumps(_any_null(output.schema))
-    return Change(spec.mode, added, removed, output.rows, schema)
+    return Change(spec.mode, added, removed, sum(file.rows for file in added), schema)
 
 
 class _Part(NamedTuple):

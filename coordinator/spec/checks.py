@@ -75,7 +75,7 @@ def problems_in(
         _outputs(every),
         _statements(every),
         _publish(every, publish or (), outputs, hint),
-        _modes(publish, outputs, hint),
+        _modes(every, publish, outputs, hint),
         _params(every, params),
         _conf(every, conf),
     )
@@ -366,10 +366,18 @@ def _publish(
             yield Problem(f"no group makes an output {name!r}{hint(name, declared, 'outputs')}", ("outputs", name))
 
 
-def _modes(publish: Sequence[str] | None, outputs: Sequence[str], hint: Hint) -> Iterator[Problem]:
+def _modes(
+    every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Sequence[str], hint: Hint
+) -> Iterator[Problem]:
+    """An output that is not published has no mode."""
+    needed = {need for group in every if group.steps for need in group.needs}
     for name in outputs:
+        makers = [group.name for group in every if name in outputs_of(group)]
         if publish is not None and name not in publish:
             yield Problem(f"publish: does not name {name!r}{hint(name, publish, 'outputs')}", ("outputs", name))
+        elif publish is None and makers and needed.issuperset(makers):
+            text = f"{name!r} is not published, because other groups need {makers[0]}; name it in publish:"
+            yield Problem(text, ("outputs", name))
 
 
 def _params_of(group: GroupSpec, loc: Loc) -> Iterator[tuple[Mapping[str, Any], Loc]]:

@@ -198,10 +198,10 @@ class Attempt:
         there = newest_marker(self._files, folder)
         if there is None:
             return ""
-        if self._order.plan.rerun:
-            why = "it was asked to run again, or comes after a group that was"
-        elif fingerprint(self._order, there.code) == there.fingerprint:
+        if fingerprint(self._order, there.code) == there.fingerprint:
             why = f"the code of its steps changed since job {job}"
+        elif self._order.plan.rerun:
+            why = "it was asked to run again, or comes after a group that was"
         else:
             why = f"what it reads, its parameters or its steps changed since job {job}"
         log.info("%s runs anew: %s", self._token, why)

@@ -1,7 +1,7 @@
 """The code of steps, as a part of the fingerprint: work that other code has done is not taken over.
 
-The source of all modules of a step's top-level package counts, as it was when this process first needed it. That is
-also what this process runs, since a module is imported once.
+The source of all modules of a step's top-level package counts, as it was when this process first needed it: restart the
+workers after a deploy. Packages without source, as in a zip file, have no digest, and want a ``code_version:``.
 """
 
 from __future__ import annotations
@@ -58,5 +58,5 @@ def _sources(package: str) -> Iterator[tuple[str, Path]]:
             yield package, Path(spec.origin)
         return
     for folder in map(Path, spec.submodule_search_locations):
-        for path in sorted(folder.rglob("*.py")):
+        for path in sorted(path for path in folder.rglob("*.py") if path.is_file()):
             yield str(path.relative_to(folder)), path

@@ -9,14 +9,14 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from unstuck.tasks.protocol.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
 from unstuck.tasks.steps.columns import arrow_table, check_spark_schema, plain_table
-from unstuck.tasks.steps.partitions import Partition, arrow_parts, check_columns, collect_parts, spark_writer
+from unstuck.tasks.steps.partitions import arrow_parts, check_columns, collect_parts, partition_of, spark_writer
 from unstuck.tasks.steps.spark import is_frame, spark_schema, write_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
@@ -71,22 +71,19 @@ def stage(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = (
 
     table = plain_table(arrow_table(frame) if kind == "pandas" else frame)
     files.remove_tree(folder)
-    partitions: dict[str, Partition] = {}
-    parts: Iterable[tuple[Any, Partition]] = [(table, {})]
+    parts: Iterable[Any] = [table]
     if partition_by:
         check_columns(partition_by, spark_schema(table.schema))
         parts = arrow_parts(table, partition_by) if len(table) else parts
-    for rows, partition in parts:
+    for number, rows in enumerate(parts):
         data = io.BytesIO()
         try:
             # The schema of Arrow would be known to some readers alone, and they would find other types than the rest.
             pq.write_table(rows, data, store_schema=False)
         except pa.ArrowException as error:
             raise OutputInvalid(f"the frame cannot be stored: {error}") from error
-        name = f"part-{len(partitions):05d}.parquet"
-        files.write_durable(f"{folder}/{name}", data.getvalue())
-        partitions[name] = partition
-    return describe(files, folder, partitions)
+        files.write_durable(f"{folder}/part-{number:05d}.parquet", data.getvalue())
+    return describe(files, folder, partition_by)
 
 
 def _write_spark(files: Files, folder: str, frame: Any, partition_by: Sequence[str]) -> tuple[int | None, StagedOutput]:
@@ -100,25 +97,23 @@ def _write_spark(files: Files, folder: str, frame: Any, partition_by: Sequence[s
     source = f"{folder}/_parted"
     wrote = write_parquet(frame, files.uri(source), lambda frame: spark_writer(frame, partition_by))
     files.check()
-    if partitions := collect_parts(files, source, folder, partition_by):
-        return wrote, describe(files, folder, partitions)
-    if wrote:
-        raise _lost(files, folder, wrote, 0)
-    # Spark writes no file for a frame without rows where it parts them, and so no schema.
-    if again := write_parquet(frame, files.uri(folder)):
-        raise _lost(files, folder, again, 0)
-    return wrote, describe(files, folder)
+    if not collect_parts(files, source, folder):
+        # Spark writes no file for a frame without rows where it parts them, and so no schema.
+        write_parquet(frame, files.uri(folder))
+        if wrote or describe(files, folder).rows:
+            raise _lost(files, folder, wrote or "some", 0)
+    return wrote, describe(files, folder, partition_by)
 
 
-def _lost(files: Files, folder: str, wrote: int, stand: int) -> StagingLost:
+def _lost(files: Files, folder: str, wrote: int | str, stand: int) -> StagingLost:
     return StagingLost(
         f"Spark wrote {wrote} rows to {files.uri(folder)}, and {stand} stand there. The warehouse was "
         "away for a while, or somebody removed files; the group runs again, as its retry: allows"
     )
 
 
-def describe(files: Files, folder: str, partitions: Mapping[str, Partition] | None = None) -> StagedOutput:
-    """Rows and schema of the Parquet files in ``folder``; ``partitions``: of the files that have one, by name.
+def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> StagedOutput:
+    """Rows, schema and partition of the Parquet files in ``folder``, each of which has the rows of one partition.
 
     Raises: StagingLost: there is no data file.
     """
@@ -132,7 +127,7 @@ def describe(files: Files, folder: str, partitions: Mapping[str, Partition] | No
         path = f"{folder}/{name}"
         with _open(files, path) as file:
             footer = pq.ParquetFile(file)
-            partition = (partitions or {}).get(name, {})
+            partition = partition_of(footer, partition_by)
             staged.append(DataFile(path, footer.metadata.num_rows, files.size(path) or 0, partition))
             if not schema:
                 own = (footer.metadata.metadata or {}).get(_SPARK_SCHEMA)

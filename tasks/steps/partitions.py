@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.warehouse.files import Files
@@ -18,8 +17,9 @@ from unstuck.tasks.warehouse.files import Files
 Partition = dict[str, str | None]
 """By column, the value that all rows of a file have, as text; None for null."""
 
-_PLAIN = re.compile(r"boolean|byte|short|integer|long|string|date")  # types whose values are the same text everywhere
-_FOLDER = re.compile(r"_partition_(\d+)=([vn])(.*)", re.DOTALL)
+# Types whose values are the same text everywhere.
+_PLAIN = re.compile(r"void|boolean|byte|short|integer|long|string|date")
+_HASH = "__unstuck_partition"
 
 
 def check_columns(columns: Sequence[str], schema: str) -> None:
@@ -41,41 +41,32 @@ def check_columns(columns: Sequence[str], schema: str) -> None:
 def spark_writer(frame: Any, columns: Sequence[str]) -> Any:
     """A writer of a Spark ``frame`` that makes a folder for each partition, for `collect_parts`.
 
-    Spark takes the columns that it parts by out of the files, so copies of them are parted by.
+    Spark takes the column that it parts by out of the files, so a hash of the values is parted by. A folder that is
+    named after the values would also depend on how each host encodes names, and on how long a name may be.
     """
-    from pyspark.sql.functions import coalesce, col, concat, lit
+    from pyspark.sql.functions import coalesce, col, concat, lit, sha2
 
-    copies = {
-        f"_partition_{i}": coalesce(concat(lit("v"), col(f"`{column.replace('`', '``')}`").cast("string")), lit("n"))
-        for i, column in enumerate(columns)
-    }
-    return frame.withColumns(copies).write.partitionBy(*copies)
+    texts = [coalesce(concat(lit("v"), col(f"`{c.replace('`', '``')}`").cast("string")), lit("n")) for c in columns]
+    values = concat(*(sha2(text, 256) for text in texts))
+    return frame.withColumn(_HASH, sha2(values, 256)).write.partitionBy(_HASH)
 
 
-def collect_parts(files: Files, source: str, folder: str, columns: Sequence[str]) -> dict[str, Partition]:
-    """Move what Spark has written below ``source`` into ``folder``. Returns the partition of each file, by its name.
-
-    Raises: OSError.
-    """
-    parts: dict[str, Partition] = {}
-    for path, values in list(_walk(files, source, ())):
-        name = f"part-{len(parts):05d}.parquet"
-        files.move(path, f"{folder}/{name}")
-        parts[name] = dict(zip(columns, values, strict=True))
+def collect_parts(files: Files, source: str, folder: str) -> bool:
+    """Move what Spark has written below ``source`` into ``folder``. False: there was nothing. Raises: OSError."""
+    found = [
+        f"{source}/{part}/{name}"
+        for part in files.names(source)
+        if part.startswith(f"{_HASH}=")
+        for name in files.names(f"{source}/{part}")
+        if name.endswith(".parquet") and not name.startswith(("_", "."))
+    ]
+    for number, path in enumerate(found):
+        files.move(path, f"{folder}/part-{number:05d}.parquet")
     files.remove_tree(source)
-    return parts
+    return bool(found)
 
 
-def _walk(files: Files, folder: str, values: tuple[str | None, ...]) -> Iterator[tuple[str, tuple[str | None, ...]]]:
-    for name in files.names(folder):
-        if (match := _FOLDER.fullmatch(name)) is not None:
-            value = unquote(match[3]) if match[2] == "v" else None
-            yield from _walk(files, f"{folder}/{name}", (*values, value))
-        elif name.endswith(".parquet") and not name.startswith(("_", ".")):
-            yield f"{folder}/{name}", values
-
-
-def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[tuple[Any, Partition]]:
+def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[Any]:
     """The rows of each partition of an Arrow ``table``, in the order of the values."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -86,8 +77,15 @@ def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[tuple[Any, Parti
     numbered = keys.append_column("row", pa.array(range(len(keys)), pa.int64()))
     grouped = numbered.group_by(names, use_threads=False).aggregate([("row", "list")])
     for found in sorted(grouped.to_pylist(), key=lambda one: [one[name] for name in names]):
-        values = (found[name] for name in names)
-        yield (
-            table.take(pa.array(found["row_list"], pa.int64())),
-            {column: text[1:] if text[0] == "v" else None for column, text in zip(columns, values, strict=True)},
-        )
+        yield table.take(pa.array(found["row_list"], pa.int64()))
+
+
+def partition_of(file: Any, columns: Sequence[str]) -> Partition:
+    """The partition of the rows in a Parquet ``file`` (``pyarrow.parquet.ParquetFile``), by its first row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not columns or not file.metadata.num_rows:
+        return {}
+    first = next(file.iter_batches(batch_size=1, columns=list(columns)))
+    return {column: pc.cast(first.column(column), pa.string())[0].as_py() for column in columns}

@@ -237,12 +237,12 @@ class Files:
         local.unlink(missing_ok=True)
         root = Path(self.uri(""))
         for folder in local.parents:
-            if folder == root or next(folder.iterdir(), None) is not None:
+            if folder == root:
                 break
             try:
                 folder.rmdir()
             except OSError:
-                break  # somebody has put a file there, or removed the folder
+                break  # it is not empty, or somebody else has removed it
 
     def remove_tree(self, folder: str) -> None:
         """Remove ``folder`` and all below it, or a file; nothing if it is absent, also when others remove it meanwhile.

@@ -319,7 +319,7 @@ class Warehouse:
         found = self.find_publish(publish_id, after)
         if found is not None:
             return self.existing_entry(found), False
-        n, state = head + 1, self.state(head)
+        n, state = head + 1, self._state_at(head, self._listing())
         while True:
             entry = make(n, state)
             reach(Point.BEFORE_ENTRY, entry.job)

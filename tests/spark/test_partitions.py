@@ -106,6 +106,19 @@ def test_an_output_without_rows_has_its_columns(tmp_path: Path, make: Make) -> N
     assert [c["name"] for c in json.loads(staged.schema)["fields"]] == ROWS.column_names
 
 
+def test_a_column_without_values_parts_rows(tmp_path: Path, make: Make) -> None:
+    nothing = pa.table(
+        {"day": pa.array([None, None], pa.date32()), "carrier": ["A", "B"], "late": [True, True], "flights": [1, 2]}
+    )
+    staged = stage(Files(str(tmp_path)), "out", make(nothing), ["day", "carrier"])
+    assert parts(tmp_path, staged) == {(None, "A"): [1], (None, "B"): [2]}
+
+
+def test_a_frame_of_pandas_that_knows_no_types_is_an_output_without_rows(tmp_path: Path) -> None:
+    staged = stage(Files(str(tmp_path)), "out", pd.DataFrame(columns=["day", "flights"]), ["day"])
+    assert (staged.rows, [file.partition for file in staged.files]) == (0, [{}])
+
+
 def test_a_second_try_leaves_nothing_of_the_first(tmp_path: Path, make: Make) -> None:
     files = Files(str(tmp_path))
     stage(files, "out", make(ROWS), ["carrier"])

@@ -47,10 +47,14 @@ class Nightly:
             made.append(DataFile(path, rows, 10, {"day": day} if output.partition_by else {}))
         outputs = {"flights": StagedOutput(made, rows * len(made), columns)}
         write_marker(files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0))
+        return self.again(job, job, output, base)
+
+    def again(self, made: str, job: str, output: OutputSpec, base: int = 0) -> PublishResult:
+        """Publish what the job ``made`` has staged, as ``job``."""
         known = Warehouse(self.root).ensure_id()
         request = PublishRequest(
             *(self.root, known, job, job, "flights", base, 1000.0),
-            sources={"load": (staging,)},
+            sources={"load": (f"_staging/{made}/load/1-nonce-claimant",)},
             published_by={"load"},
             outputs={"flights": output},
         )
@@ -124,8 +128,30 @@ def test_the_first_output_without_rows_publishes_the_columns(nightly: Nightly) -
     nightly.publish("one", APPEND, rows=0)
     assert Warehouse(nightly.root).dataset("flights").schema == FLIGHTS
 
-    nightly.publish("two", BY_DAY, "2013-01-01")
-    assert nightly.files == ["one", "two 2013-01-01"]
+    nightly.publish("two", BY_DAY, "2013-01-01", columns=schema("other:string"))
+    assert nightly.files == ["two 2013-01-01"]
+
+
+def test_an_output_without_rows_may_have_guessed_its_columns(nightly: Nightly) -> None:
+    nightly.publish("one", APPEND)
+    assert nightly.publish("two", APPEND, rows=0, columns=schema("month:void", "flights:void")).failed is None
+    assert Warehouse(nightly.root).dataset("flights").schema == FLIGHTS
+
+
+def test_two_retries_that_take_over_the_same_files_append_them_once(nightly: Nightly) -> None:
+    nightly.publish("one", APPEND)
+    nightly.publish("two", APPEND)
+    assert nightly.again("two", "its-retry", APPEND).rows == {"flights": 0}
+    assert nightly.files == ["one", "two"]
+    assert Warehouse(nightly.root).dataset("flights").rows == 6
+
+
+def test_an_output_that_is_not_parted_overwrites_no_partition(nightly: Nightly) -> None:
+    nightly.publish("one", BY_DAY, "2013-01-01")
+    nightly.publish("plain", OutputSpec(mode="append"))
+    result = nightly.again("plain", "again", BY_DAY)
+    assert result.failed is not None
+    assert result.failed.code == "PARTITION_MISMATCH"
 
 
 @pytest.mark.parametrize("output", [APPEND, BY_DAY])
@@ -180,7 +206,7 @@ def test_history_has_each_change_with_its_job(nightly: Nightly) -> None:
 
 def spec(**more: Any) -> JobSpec:
     groups = [{"name": "load", "steps": [{"sql": "SELECT 1", "output": "flights"}]}]
-    return JobSpec.model_validate({"name": "nightly", "groups": groups, **more})
+    return JobSpec.model_validate({"name": "nightly", "groups": groups} | more)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +217,16 @@ def spec(**more: Any) -> JobSpec:
         ({"outputs": {"flights": {"mode": "partition_overwrite"}}}, "wants partition_by:"),
         ({"outputs": {"flights": {"partition_by": ["a", "a"]}}}, "names a column twice"),
         ({"outputs": {"flights": {"partition_by": "day"}}}, "outputs.flights.partition_by"),
+        (
+            {
+                "outputs": {"flights": {"mode": "append"}},
+                "groups": [
+                    {"name": "load", "steps": [{"sql": "SELECT 1", "output": "flights"}]},
+                    {"name": "after", "needs": ["load"], "steps": [{"sql": "SELECT 1", "output": "more"}]},
+                ],
+            },
+            "'flights' is not published, because other groups need load; name it in publish:",
+        ),
         ({"outputs": {"flights": {"mode": "append"}}, "publish": []}, "publish: does not name 'flights'"),
     ],
 )
