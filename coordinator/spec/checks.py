@@ -7,7 +7,6 @@ left to the runner.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,19 +16,19 @@ from itertools import chain, count, islice
 from operator import or_
 from typing import Any
 
-from unstuck.coordinator.errors import BadKey, ConditionError
+from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.condition import parse
 from unstuck.coordinator.spec.params import wrong_declarations, wrong_overlay
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,
     Problem,
-    describe,
     listed,
     path_text,
     shorten,
     suggestion,
 )
+from unstuck.coordinator.spec.values import scalar_problem, value_problems
 from unstuck.tasks.protocol.group import GroupSpec, Step
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.secrets import reference_in
@@ -37,13 +36,9 @@ from unstuck.tasks.protocol.secrets import reference_in
 MAX_GROUPS = 10_000
 MAX_MEMBERS = 100_000  # of all literal forks together
 MAX_PARAMS = 64 * 1024  # bytes of JSON; parameters travel with every group
-MAX_PARAM_DEPTH = 20
-MAX_KEY = 200  # characters of a submit key
 MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of a second
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
 # Where `;` may be no end of a statement: what ends otherwise than we think, a script's statements, the value of a SET.
 _SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b|^\s*set\b""", re.IGNORECASE)
@@ -205,7 +200,7 @@ def _fork(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec], owners: dict
             yield Problem(f"{param!r} is the fork's parameter already; remove it here", (*at, param), True)
     for j, value in enumerate(group.fork_values or ()):
         at = (*loc, "for_each", param, j)
-        if wrong := _scalar_problem(value):
+        if wrong := scalar_problem(value):
             yield Problem(wrong, at)
         elif isinstance(value, str) and (found := reference_in(value)) is not None:
             message = "the values of a fork are stored and shown, so no reference is resolved in them"
@@ -397,61 +392,13 @@ def _params(every: Sequence[GroupSpec], params: Mapping[str, Any]) -> Iterator[P
 
 def _params_at(params: Mapping[str, Any], loc: Loc) -> Iterator[Problem]:
     # A few will do, and a Python list that holds itself would bring them without end.
-    problems = list(islice(_value_problems(params, loc), 20))
+    problems = list(islice(value_problems(params, loc), 20))
     yield from problems
     if not problems and len(json.dumps(params)) > MAX_PARAMS:
         yield Problem(f"more than {MAX_PARAMS // 1024} KB of parameters; put data into a file that the step reads", loc)
 
 
 def _conf(every: Sequence[GroupSpec], conf: Mapping[str, str]) -> Iterator[Problem]:
-    yield from _value_problems(conf, ("defaults", "conf"))
+    yield from value_problems(conf, ("defaults", "conf"))
     for i, group in enumerate(every):
-        yield from _value_problems(group.conf, ("groups", i, "conf"))
-
-
-def _value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
-    """What is wrong with the parts of a value, and with ``${env:NAME}`` in them."""
-    if depth > MAX_PARAM_DEPTH:
-        yield Problem(f"nested more than {MAX_PARAM_DEPTH} levels deep", loc)
-    elif isinstance(value, dict):
-        for key, child in value.items():
-            if not isinstance(key, str):
-                yield Problem(f"a key must be text, not {describe(key)}", loc)
-                continue
-            if wrong := _scalar_problem(key):
-                yield Problem(wrong, (*loc, key), True)
-            if (found := reference_in(key)) is not None:
-                message = f"{shorten(found)}: a reference is resolved in a value, and not in a key"
-                yield Problem(message, (*loc, key), True)
-            yield from _value_problems(child, (*loc, key), depth + 1)
-    elif isinstance(value, list | tuple):
-        for i, child in enumerate(value):
-            yield from _value_problems(child, (*loc, i), depth + 1)
-    elif wrong := _scalar_problem(value):
-        yield Problem(wrong, loc)
-    elif isinstance(value, str) and (found := reference_in(value, wrong=True)) is not None:
-        message = f"expected a reference such as ${{env:NAME}}, not {shorten(found)}"
-        yield Problem(f"{message}; where the text itself is meant, write $${{ for ${{", loc)
-
-
-def _scalar_problem(value: Any) -> str:
-    """Why JSON cannot hold a value, or cannot give it back as it was; empty if it can."""
-    if isinstance(value, str):
-        return f"not valid Unicode text: {shorten(value)}" if _SURROGATE.search(value) else ""
-    if isinstance(value, float):
-        return "" if math.isfinite(value) else f"{value} is no number that JSON can hold"
-    if isinstance(value, int):
-        return "" if -(2**63) <= value < 2**63 else "a whole number of more than 64 bits; give it as text"
-    if value is None:
-        return ""
-    return f"expected text, a number, true, false, null, a list or a mapping, not {describe(value)}"
-
-
-def check_key(key: object) -> None:
-    """Check the word under which submitting the same spec again is the same job. Raises: BadKey."""
-    if not isinstance(key, str):
-        raise BadKey(f"the key: expected text, not {describe(key)}")
-    if not 1 <= len(key) <= MAX_KEY:
-        raise BadKey(f"the key {shorten(key)}: expected 1 to {MAX_KEY} characters, not {len(key):,}")
-    if found := _UNSEEN.search(key):
-        raise BadKey(f"the key {shorten(key)}: expected no control characters, not {found[0]!r}")
+        yield from value_problems(group.conf, ("groups", i, "conf"))

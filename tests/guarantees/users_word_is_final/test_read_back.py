@@ -15,8 +15,8 @@ from unstuck.coordinator.cli.render.json import diff_json, job_json, listed_json
 from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.checks import MAX_KEY
 from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.coordinator.spec.values import MAX_KEY
 
 # One store for all examples of a test: each example has a job of its own.
 EXAMPLES = settings(
