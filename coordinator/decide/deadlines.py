@@ -16,6 +16,7 @@ from unstuck.tasks.protocol.group import RetryPolicy
 S = GroupState
 PUBLISHING = "publishing"
 CLOCK_SLACK = 1.0  # seconds; as in commit.lua
+WAITS = random.Random()  # of `random_wait`
 MAX_PUBLISH_WAIT = 60.0
 PUBLISH_HANGS = 120.0  # seconds without a sign of life after which a try of publishing counts as hanging, at first
 MAX_PUBLISH_HANGS = 900.0  # the same, at last
@@ -144,7 +145,7 @@ def _come_if_beyond(at: float, limit: float) -> float:
 def random_wait(wait: tuple[float, float], tries: int) -> float:
     """Seconds to wait after ``tries`` tries. The one wait here that is drawn at random and not from a seed."""
     first, longest = wait
-    return random.uniform(0.0, min(longest, first * 2.0 ** min(max(0, tries - 1), MAX_DOUBLINGS)))
+    return WAITS.uniform(0.0, min(longest, first * 2.0 ** min(max(0, tries - 1), MAX_DOUBLINGS)))
 
 
 def backoff(policy: RetryPolicy, failures: int, seed: str) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import threading
+
 import pytest
 
 from tests.simulation.__main__ import play, total
@@ -39,6 +42,24 @@ def test_the_same_seed_is_the_same_history() -> None:
     once, again = simulate(7, keep_all=True), simulate(7, keep_all=True)
     assert len(once.trace) > 20
     assert once.trace == again.trace
+
+
+def test_what_other_threads_draw_at_random_changes_no_history() -> None:
+    """Threads of other tests that still ran once made two planted bugs hide."""
+    once = simulate(7, keep_all=True)
+    stopped = threading.Event()
+
+    def draws() -> None:
+        while not stopped.is_set():
+            random.random()
+
+    thread = threading.Thread(target=draws)
+    thread.start()
+    try:
+        assert simulate(7, keep_all=True).trace == once.trace
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def test_a_history_that_breaks_a_promise_is_made_short() -> None:

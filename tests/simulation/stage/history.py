@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from unittest.mock import patch
 
 from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.coordinators import Office
@@ -25,6 +26,7 @@ from tests.simulation.stage.stage import Life, Routine, Stage
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.weather import CALM, NEWER, Sky, random_weather
 from tests.simulation.stage.wishes import random_demands, random_retries, random_wishes
+from unstuck.coordinator.decide import deadlines
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.token import Offer
@@ -84,14 +86,12 @@ def simulate(
     Args:
         part: what of the history is played; all of it, unless it is to be made short.
     """
-    global_dice = random.getstate()
-    random.seed(seed)  # the pauses of the real consumer are drawn from the global dice
     logging.disable(logging.CRITICAL)
     try:
-        return _play(seed, store, commands, keep_all, part)
+        with patch.object(deadlines, "WAITS", random.Random(seed)):
+            return _play(seed, store, commands, keep_all, part)
     finally:
         logging.disable(logging.NOTSET)
-        random.setstate(global_dice)
 
 
 def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all: bool, part: Part) -> HistoryResult:
