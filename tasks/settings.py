@@ -61,6 +61,12 @@ class Settings(BaseSettings):
         default=600.0, description="how long a worker waits for an answer of the warehouse, before and after the steps"
     )
     retention: Seconds = 7 * 86400.0
+    keep_versions: int | None = Field(
+        default=None, ge=1, description="versions of the warehouse that are kept at least; None: all, until a vacuum"
+    )
+    keep_versions_for: Seconds = Field(
+        default=86400.0, description="with UNSTUCK_KEEP_VERSIONS: versions that were the newest since then stay too"
+    )
     durability: Literal["everysec", "fsync", "replica"] = "everysec"
 
     spark_master: str = Field(default="local[*]", description="of every session; none: this worker runs no Spark")
@@ -81,6 +87,11 @@ class Settings(BaseSettings):
             if name not in self.model_fields_set:
                 setattr(self, name, min(getattr(self, name), self.lease_ttl / part))
         return self
+
+    @property
+    def versions_kept(self) -> tuple[int, float] | None:
+        """How many versions of a warehouse stay at least, and for how many seconds each; None: all, until a vacuum."""
+        return None if self.keep_versions is None else (self.keep_versions, self.keep_versions_for)
 
     def stop_within(self, *, at_once: bool = False) -> float:
         """Seconds in which a worker that was told to stop has left; ``at_once``: without the grace to end by itself."""

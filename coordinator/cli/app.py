@@ -13,6 +13,7 @@ from unstuck.coordinator.cli.control import alter, cancel, force_stop, pause, re
 from unstuck.coordinator.cli.datasets import datasets
 from unstuck.coordinator.cli.jobs import list_jobs, show, why
 from unstuck.coordinator.cli.logs import logs
+from unstuck.coordinator.cli.ops.compact import compact
 from unstuck.coordinator.cli.ops.dead_letters import dead
 from unstuck.coordinator.cli.ops.demo import demo
 from unstuck.coordinator.cli.ops.doctor import doctor
@@ -47,6 +48,7 @@ COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     (CONTROL, "rerun", rerun, "unstuck rerun flights clean"),
     (OPERATE, "fleet", fleet, "unstuck fleet"),
     (OPERATE, "vacuum", vacuum, "unstuck vacuum --keep 10 --older-than 30d --dry-run"),
+    (OPERATE, "compact", compact, "unstuck compact flights --target 128"),
     (OPERATE, "doctor", doctor, "unstuck doctor --json"),
 )
 

@@ -17,6 +17,7 @@ from functools import partial
 import redis
 
 from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.staging_index import MARGIN, Staged, StagingIndex
 from unstuck.tasks.errors import LogBroken
@@ -38,10 +39,19 @@ Listing = Mapping[str, Sequence[str]]  # names in a job's staging folder → the
 class StagingCollector:
     """Collects staging, one warehouse at a time. Several coordinators may do so at once."""
 
-    def __init__(self, index: StagingIndex, store: Store, background: Background) -> None:
+    def __init__(
+        self, index: StagingIndex, store: Store, background: Background, keep: tuple[int, float] | None = None
+    ) -> None:
+        """
+        Args:
+            keep: how many versions of a warehouse stay, and for how many seconds each stays after it was the newest
+                one; None: all stay. Old ones are removed about once in `TERM`, where jobs have ended.
+        """
         self._index = index
         self._store = store
         self._background = background
+        self._keep = keep
+        self._next_vacuum: dict[str, float] = {}  # by the URI of the warehouse
         # The id of a warehouse → slot of its log → the jobs whose folders the entry names, so that each entry is read
         # about once, however many jobs are looked at.
         self._named: dict[str, dict[int, frozenset[str]]] = {}
@@ -68,6 +78,25 @@ class StagingCollector:
             except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything: this job is looked at later
                 self._trouble(staged, now, error)
             progressed()
+        if self._keep is not None and now >= self._next_vacuum.get(batch[0].warehouse, 0.0):
+            self._next_vacuum[batch[0].warehouse] = now + TERM
+            self._vacuum(batch[0], *self._keep, now, progressed)
+
+    def _vacuum(self, known: Staged, keep: int, seconds: float, now: float, progressed: Callable[[], None]) -> None:
+        warehouse = Warehouse(known.warehouse)
+        try:
+            warehouse.check_id(known.warehouse_id)
+            done = vacuum(
+                *(warehouse, self._index.needed()),
+                keep=keep,
+                before=now - seconds,
+                progress=lambda number, total: progressed(),
+            )
+        except Exception as error:  # noqa: BLE001 - as for a look: it is tried again after the term
+            log.warning("old versions in %s were not removed: %s: %s", known.warehouse, type(error).__name__, error)
+            return
+        if done.files:
+            log.info("%d files of versions before %d in %s were removed", done.files, done.oldest, known.warehouse)
 
     def _trouble(self, staged: Staged, now: float, error: Exception) -> None:
         """Log the error; give up in the end, since a warehouse may be gone for ever."""

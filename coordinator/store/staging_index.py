@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, cast
 
@@ -75,6 +75,13 @@ class StagingIndex:
     def later(self, job: str, at: float) -> None:
         """Look at ``job`` again at ``at``."""
         self._redis.zadd(self._keys.staging_index, {job: at}, xx=True)
+
+    def add(self, staged: Staged) -> None:
+        """Have the staging of something that is no job collected, once its time has come."""
+        with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hset(self._keys.staged, staged.job, json.dumps(asdict(staged)))
+            pipe.zadd(self._keys.staging_index, {staged.job: staged.forget_at + MARGIN})
+            pipe.execute()
 
     def done(self, job: str) -> None:
         """Drop ``job``: nothing of it may ever be removed any more."""

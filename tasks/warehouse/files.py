@@ -94,6 +94,11 @@ class Files:
         self.answered()
         return data
 
+    def open(self, path: str) -> Any:
+        """The file as a binary stream to read from any place in it. Raises: as ``read``."""
+        local = self.local_path(path)
+        return local.open("rb") if local is not None else self._fs.open(self._key(path), "rb")
+
     def size(self, path: str) -> int | None:
         """Bytes; None if there is no such file. Raises: OSError: it could not be asked."""
         try:

@@ -75,7 +75,8 @@ class Coordinator:
         self.warehouses = WatchedWarehouses()
         background = background or AtOnce()
         self.reconciler = Reconciler(self.store, self.rung.update, self.warehouses, self.settings, mint, background)
-        self.collector = StagingCollector(StagingIndex(self.redis, self.keys), self.store, background)
+        index, kept = StagingIndex(self.redis, self.keys), self.settings.versions_kept
+        self.collector = StagingCollector(index, self.store, background, kept)
         self.sweep = Sweep(self.store, self.reconciler, self.settings, collector=self.collector)
         name = f"host:1:{mint()}"
         self.stream = ReportStream(self.redis, self.keys, name)

@@ -65,8 +65,14 @@ def test_a_load_for_each_day_of_a_month(client: Client, redis_server: RedisServe
         duckdb.sql(f"SELECT day, count(*) FROM read_parquet({flights}) GROUP BY day ORDER BY day").fetchall() == counted
     )
 
+    before = sorted(pl.read_parquet(published_files(warehouse, "loads")).rows())
+    told = CliRunner().invoke(app, ["compact", "loads", "--json"], env=environ)
+    assert told.exit_code == 0, told.output
+    assert [json.loads(told.stdout)[name] for name in ("before", "after", "held", "version")] == [31, 1, 0, 32]
+    assert sorted(pl.read_parquet(published_files(warehouse, "loads")).rows()) == before
+
     loads = pl.read_parquet(published_files(warehouse, "loads"))
     assert sorted(loads["day"].cast(str)) == sorted([*DAYS, AGAIN])
     history = Warehouse(warehouse).history("loads", 100)
-    assert [entry.n for entry in history] == list(range(31, 0, -1))
-    assert {entry.params["day"] for entry in history} == set(DAYS)
+    assert [entry.n for entry in history] == list(range(32, 0, -1))
+    assert {entry.params["day"] for entry in history[1:]} == set(DAYS)

@@ -19,11 +19,11 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing import staging_gc
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.store.answers import Submission
-from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.coordinator.store.staging_index import Staged, StagingIndex
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck.tasks.warehouse.log import Change, Entry, Warehouse, published_files
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
 
 SCHEMA = json.dumps({"type": "struct", "fields": []})
@@ -424,6 +424,52 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
         thaw.set()
     wait_until(lambda: not stands(coordinator, zombie.staging), 10, "the first to sweep on")
     assert "could not be swept" not in caplog.text
+
+
+def test_only_so_many_versions_are_kept_where_that_is_asked_for(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator(keep_versions=2, keep_versions_for=0.0)
+    made = [finished(coordinator) for _ in range(4)]
+    files = [f"{tokens['out'].staging}/out/part-0.parquet" for _, tokens in made]
+    look(coordinator, made[0][0])
+
+    assert [stands(coordinator, file) for file in files] == [False, False, True, True]
+    assert readable(coordinator, "out") == [str(made[3][1]["out"])]
+    assert Warehouse(coordinator.settings.warehouse).oldest() == 3
+
+    made.append(finished(coordinator))
+    look(coordinator, made[4][0])
+    assert stands(coordinator, files[2]), "not again within the hour"
+
+
+def test_all_versions_are_kept_by_default_and_for_a_day_where_few_are(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    for coordinator in (make_coordinator(), make_coordinator(keep_versions=1)):
+        made = [finished(coordinator) for _ in range(3)]
+        look(coordinator, *(job for job, _ in made))
+        assert all(stands(coordinator, tokens["out"].staging) for _, tokens in made)
+
+
+def test_what_a_compaction_that_died_has_written_goes_and_what_stands_in_the_log_stays(
+    coordinator: Coordinator,
+) -> None:
+    finished(coordinator)
+    warehouse = Warehouse(coordinator.settings.warehouse)
+    index = StagingIndex(coordinator.redis, coordinator.keys)
+    for name in ("compact-died", "compact-done"):
+        index.add(Staged(name, coordinator.settings.warehouse, str(warehouse.identity()), warehouse.head(), 1.0))
+        path = f"_staging/{name}/out/0-compact-compact/part-00000.parquet"
+        warehouse.storage.write_durable(path, b"rows")
+        if name == "compact-done":
+            change = Change("compact", [DataFile(path, 1, 4)], [], 1, SCHEMA)
+            warehouse.create_entry(2, Entry(2, 1, name, "package", name, "compact", 1.0, datasets={"out": change}))
+
+    look(coordinator, "compact-died", "compact-done")
+
+    assert not stands(coordinator, "_staging/compact-died")
+    assert stands(coordinator, "_staging/compact-done/out/0-compact-compact/part-00000.parquet")
 
 
 def test_many_coordinators_sweep_at_once(make_coordinator: Callable[..., Coordinator]) -> None:

@@ -1,0 +1,111 @@
+"""Compaction: many small files of a dataset become few, as an entry of its own in the warehouse log.
+
+The rows stay the same, so readers cannot tell. Old versions keep their files until a vacuum removes them.
+"""
+# The entry is made against the version that stands at that moment: of what another job has taken out meanwhile nothing
+# comes back. A compaction that dies leaves files that no entry names, and the staging collector removes them.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from unstuck.tasks.warehouse.log import Change, Entry, State, Warehouse
+from unstuck.tasks.warehouse.marker import DataFile
+from unstuck.tasks.warehouse.rewrite import rewrite
+
+COMPACT = "compact"
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did to one dataset, or would do.
+
+    Attributes:
+        version: the entry that it made; 0 if there was nothing to do.
+        before, after: files of the dataset.
+        bytes: of the files that were written.
+        held: small files that stay as they are, since a retry may publish them once more.
+    """
+
+    version: int
+    before: int
+    after: int
+    bytes: int
+    held: int
+
+
+class _Overtaken(Exception):
+    """Other jobs have taken out all that was rewritten."""
+
+
+def compact(
+    warehouse: Warehouse,
+    name: str,
+    publish_id: str,
+    needed: Callable[[str], bool],
+    *,
+    target: int,
+    at: float,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Compacted:
+    """Rewrite the small files of the dataset ``name``, those below half of ``target`` bytes.
+
+    Args:
+        publish_id: a fresh word; it names the entry and the folder of the new files.
+        needed: whether a job may need the attempt folder of a file. An append knows by its path that a file is
+            published already, so such a file keeps its name.
+        at: seconds since the epoch, for people.
+        dry_run: write nothing, and count.
+        progress: told of how many files of how many were rewritten.
+
+    Raises:
+        DatasetNotFound: no such dataset.
+        WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated; rows are never lost or doubled.
+    """
+    base, standing = warehouse.head(), warehouse.dataset(name)
+    free: list[DataFile] = []
+    held = 0
+    for file in standing.files:
+        if file.bytes * 2 < target:
+            held += needed(file.path)
+            free += [] if needed(file.path) else [file]
+    if dry_run:
+        after = len(standing.files) - len(free) + _fewest(free, target)
+        return Compacted(0, len(standing.files), after, sum(file.bytes for file in free), held)
+    folder = f"_staging/{publish_id}/{name}/0-{COMPACT}-{COMPACT}"
+    rewritten = []
+    for one in rewrite(warehouse.storage, folder, free, target):
+        rewritten.append(one)
+        progress(sum(len(each.sources) for each in rewritten), len(free))
+
+    def entry(n: int, state: State) -> Entry:
+        now = state[name]
+        there = {file.path for file in now.files}
+        stand = [one for one in rewritten if all(file.path in there for file in one.sources)]
+        if not stand:
+            raise _Overtaken
+        made = [one.made for one in stand]
+        removed = [file.path for one in stand for file in one.sources]
+        change = Change(COMPACT, made, removed, sum(file.rows for file in made), now.schema)
+        return Entry(n, n - 1, publish_id, "package", publish_id, COMPACT, at, datasets={name: change})
+
+    try:
+        if not rewritten:
+            raise _Overtaken
+        made = warehouse.append(publish_id, base, entry)[0]
+    except _Overtaken:
+        return Compacted(0, len(standing.files), len(standing.files), 0, held)
+    done = made.datasets[name]
+    after = len(standing.files) - len(done.removed) + len(done.added)
+    return Compacted(made.n, len(standing.files), after, sum(file.bytes for file in done.added), held)
+
+
+def _fewest(small: list[DataFile], target: int) -> int:
+    """Files that remain of ``small``, about: by their bytes, for each partition."""
+    sizes: dict[frozenset[tuple[str, str | None]], int] = {}
+    for file in small:
+        partition = frozenset(file.partition.items())
+        sizes[partition] = sizes.get(partition, 0) + file.bytes
+    return sum(-(-size // target) for size in sizes.values())

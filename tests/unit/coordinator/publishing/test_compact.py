@@ -1,0 +1,196 @@
+"""Compaction: the rows stay, the files become few, and what other jobs do meanwhile stands."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unstuck.coordinator.publishing import compact as module
+from unstuck.coordinator.publishing.compact import Compacted, compact
+from unstuck.coordinator.publishing.package import PublishRequest, publish
+from unstuck.tasks.protocol.group import OutputSpec
+from unstuck.tasks.steps.output import stage
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck.tasks.warehouse.marker import Marker, write_marker
+
+APPEND = OutputSpec(mode="append")
+BY_DAY = OutputSpec(mode="partition_overwrite", partition_by=("day",))
+TARGET = 1_000_000
+
+
+class Loads:
+    """A dataset ``flights`` of a few rows a job."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.warehouse = Warehouse(self.root)
+        self.known = self.warehouse.ensure_id()
+
+    def load(self, job: str, output: OutputSpec, **columns: list[Any]) -> None:
+        files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
+        staged = stage(files, f"{staging}/flights", pa.table(columns), output.partition_by)
+        write_marker(files, staging, Marker(f"{job}/load", "same", {"flights": staged}, {}, {}, 1.0))
+        self.publish(job, job, output)
+
+    def publish(self, made: str, job: str, output: OutputSpec) -> None:
+        request = PublishRequest(
+            *(self.root, self.known, job, job, "flights", 0, 1000.0),
+            sources={"load": (f"_staging/{made}/load/1-nonce-claimant",)},
+            published_by={"load"},
+            outputs={"flights": output},
+        )
+        assert publish(request).failed is None
+
+    def compact(self, **more: Any) -> Compacted:
+        more = {"needed": lambda path: False, "target": TARGET, "at": 2000.0, "publish_id": "compact-1", **more}
+        return compact(self.warehouse, "flights", **more)
+
+    def rows(self, version: int | None = None) -> list[tuple[Any, ...]]:
+        paths = published_files(self.root, "flights", version)
+        found = duckdb.read_parquet(paths).fetchall()
+        assert sorted(polars.read_parquet(paths).rows()) == sorted(found)
+        return sorted(found)
+
+
+@pytest.fixture
+def loads(tmp_path: Path) -> Loads:
+    return Loads(tmp_path / "warehouse")
+
+
+def test_many_small_files_become_one_with_the_same_rows(loads: Loads) -> None:
+    for n in range(5):
+        loads.load(f"job{n}", APPEND, day=["2013-01-01"], n=[n])
+    before, schema = loads.rows(), loads.warehouse.dataset("flights").schema
+
+    done = loads.compact()
+
+    assert (done.version, done.before, done.after, done.held) == (6, 5, 1, 0)
+    assert loads.rows() == before
+    assert loads.rows(5) == before, "the version before has its own files"
+    assert loads.warehouse.dataset("flights").schema == schema
+    assert loads.compact(publish_id="compact-2").version == 0, "nothing is left to do"
+    loads.load("job5", APPEND, day=["2013-01-02"], n=[5])
+    assert len(loads.rows()) == 6
+
+
+def test_partitions_stay_apart_and_can_still_be_replaced(loads: Loads) -> None:
+    for n in range(3):
+        output = OutputSpec(mode="append", partition_by=("day",))
+        loads.load(f"job{n}", output, day=["2013-01-01", "2013-01-02"], n=[n, n + 10])
+
+    assert loads.compact().after == 2
+    loads.load("again", BY_DAY, day=["2013-01-02"], n=[99])
+
+    assert loads.rows() == [("2013-01-01", 0), ("2013-01-01", 1), ("2013-01-01", 2), ("2013-01-02", 99)]
+
+
+def test_large_files_and_those_of_other_types_are_left_as_they_are(loads: Loads) -> None:
+    loads.load("one", APPEND, n=[1])
+    loads.load("large", APPEND, n=list(range(100_000)))
+    loads.load("two", APPEND, n=[2])
+    large = loads.warehouse.dataset("flights").files[1]
+
+    assert loads.compact(target=large.bytes).after == 2
+
+    assert large in loads.warehouse.dataset("flights").files
+    assert sum(row[0] for row in loads.rows()) == 3 + sum(range(100_000))
+
+
+def test_new_files_are_about_as_large_as_the_target(loads: Loads) -> None:
+    for n in range(10):
+        loads.load(f"job{n}", APPEND, n=[n])
+    size = max(file.bytes for file in loads.warehouse.dataset("flights").files)
+
+    assert loads.compact(target=size * 5).after == 2
+
+
+def test_a_file_that_a_retry_may_append_once_more_keeps_its_name(loads: Loads) -> None:
+    for n in range(3):
+        loads.load(f"job{n}", APPEND, n=[n])
+
+    done = loads.compact(needed=lambda path: "/job1/" in path)
+    loads.publish("job1", "retry-of-job1", APPEND)
+
+    assert (done.after, done.held) == (2, 1)
+    assert loads.rows() == [(0,), (1,), (2,)], "not appended twice"
+
+
+def overtaken(loads: Loads, meanwhile: Callable[[], None]) -> Compacted:
+    """A compaction, between whose reading and writing something else is done."""
+
+    def late(*args: Any) -> Any:
+        yield from [*module_rewrite(*args)]
+        meanwhile()
+
+    module_rewrite = module.rewrite
+    with patch.object(module, "rewrite", late):
+        return loads.compact()
+
+
+def test_what_another_job_appends_meanwhile_stands(loads: Loads) -> None:
+    for n in range(3):
+        loads.load(f"job{n}", APPEND, n=[n])
+
+    assert overtaken(loads, lambda: loads.load("late", APPEND, n=[3])).version == 5
+
+    assert loads.rows() == [(0,), (1,), (2,), (3,)]
+
+
+def test_what_another_job_replaces_meanwhile_does_not_come_back(loads: Loads) -> None:
+    for n in range(3):
+        loads.load(f"job{n}", APPEND, n=[n])
+
+    assert overtaken(loads, lambda: loads.load("late", OutputSpec(), n=[9])).version == 0
+
+    assert loads.rows() == [(9,)]
+    assert loads.warehouse.head() == 4
+
+
+def test_types_of_all_kinds_survive(loads: Loads) -> None:
+    from datetime import date, datetime
+    from decimal import Decimal
+
+    values: dict[str, list[Any]] = {
+        "text": ["a", None],
+        "day": [date(2013, 1, 1), None],
+        "at": [datetime(2013, 1, 1, 12, 30, 15, 123456), None],
+        "price": [Decimal("12.34"), None],
+        "raw": [b"\x00\xff", None],
+        "list": [[1, 2], None],
+        "struct": [{"a": 1, "b": "x"}, None],
+        "flag": [True, None],
+    }
+    for n in range(2):
+        loads.load(f"job{n}", APPEND, **values)
+    before = duckdb.read_parquet(published_files(loads.root, "flights")).fetchall()
+    (first, *_) = loads.warehouse.dataset("flights").files
+    columns = pq.read_schema(io.BytesIO(loads.warehouse.storage.read(first.path)))
+
+    assert loads.compact().after == 1
+
+    (made,) = loads.warehouse.dataset("flights").files
+    written = pq.read_schema(io.BytesIO(loads.warehouse.storage.read(made.path)))
+    assert written.equals(columns)
+    assert duckdb.read_parquet(published_files(loads.root, "flights")).fetchall() == before
+    assert json.loads(loads.warehouse.dataset("flights").schema)["fields"]
+
+
+def test_a_dry_run_writes_nothing(loads: Loads) -> None:
+    for n in range(4):
+        loads.load(f"job{n}", APPEND, n=[n])
+    there = sorted(Path(loads.root).rglob("*"))
+
+    assert loads.compact(dry_run=True).after == 1
+
+    assert sorted(Path(loads.root).rglob("*")) == there
