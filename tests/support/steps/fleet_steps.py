@@ -382,3 +382,12 @@ def raises(spark: Any, ctx: Any, kind: str) -> None:
     if kind == "slip":
         print(not_defined)  # type: ignore[name-defined]  # noqa: F821
     raise {"flaky": Flaky, "value": ValueError}[kind]("as asked")
+
+
+def flights_of(spark: Any, ctx: Any, days: list[str], made_by: str) -> None:
+    """Three flights a day, as the output ``flights``."""
+    import pyarrow as pa
+
+    rows = [(day, n, made_by) for day in days for n in range(3)]
+    columns = dict(zip(("day", "n", "made_by"), map(list, zip(*rows, strict=True)), strict=True))
+    ctx.output("flights").write(pa.table(columns))
