@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -14,6 +16,7 @@ from unstuck import JobSpec, SpecError
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.publishing.package import PublishRequest, publish
 from unstuck.tasks.protocol.group import OutputSpec
+from unstuck.tasks.warehouse import files as files_module
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
@@ -239,3 +242,34 @@ def test_a_mode_that_cannot_be_is_refused_at_submit(written: dict[str, Any], sai
 def test_a_spec_keeps_its_outputs() -> None:
     written = spec(outputs={"flights": {"mode": "partition_overwrite", "partition_by": ["day"]}})
     assert JobSpec.from_text(written.to_json()).outputs == {"flights": BY_DAY}
+
+
+@pytest.mark.parametrize("output", [OutputSpec(), APPEND, BY_DAY], ids=lambda output: output.mode)
+def test_publishing_takes_time_that_is_linear_in_the_number_of_files(nightly: Nightly, output: OutputSpec) -> None:
+    """Three thousand groups with one file each, beside as many that are published."""
+
+    def cost(job: str, count: int) -> float:
+        known, made = Warehouse(nightly.root).ensure_id(), []
+        for n in range(count):
+            staging = f"_staging/{job}/load.{n}/1-nonce-claimant"
+            path = f"{staging}/flights/part-0.parquet"
+            nightly_files.write_durable(path, b"x" * 10)
+            partition = {"day": f"{job} {n}"} if output.partition_by else {}
+            staged = StagedOutput([DataFile(path, 3, 10, partition)], 3, FLIGHTS)
+            write_marker(nightly_files, staging, Marker(f"{job}/load[{n}]", "same", {"flights": staged}, {}, {}, 1.0))
+            made.append(staging)
+        request = PublishRequest(
+            *(nightly.root, known, job, job, "flights", 0, 1000.0),
+            sources={"load": tuple(made)},
+            published_by={"load"},
+            outputs={"flights": output},
+        )
+        began = time.process_time()
+        assert publish(request).failed is None
+        return time.process_time() - began
+
+    nightly_files = Files(nightly.root)
+    with patch.object(files_module.os, "fsync"):  # the price of the disk is another matter
+        few = min(cost(f"few{n}", 300) for n in range(3))
+        many = cost("many", 3000)
+    assert many < few * 10 * 3, "ten times as many; a quadratic part would take up to a hundred times as long"
