@@ -7,10 +7,9 @@ left to the runner.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, reduce
+from functools import reduce
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, count, islice
 from operator import or_
@@ -28,6 +27,7 @@ from unstuck.coordinator.spec.problems import (
     shorten,
     suggestion,
 )
+from unstuck.coordinator.spec.sql import groups_read, sql_problems
 from unstuck.coordinator.spec.values import scalar_problem, value_problems
 from unstuck.tasks.protocol.group import GroupSpec, Step
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
@@ -35,13 +35,9 @@ from unstuck.tasks.protocol.secrets import reference_in
 
 MAX_GROUPS = 10_000
 MAX_MEMBERS = 100_000  # of all literal forks together
+MAX_INPUTS = 100  # published datasets of one group
 MAX_PARAMS = 64 * 1024  # bytes of JSON; parameters travel with every group
 MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of a second
-
-
-_SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
-# Where `;` may be no end of a statement: what ends otherwise than we think, a script's statements, the value of a SET.
-_SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b|^\s*set\b""", re.IGNORECASE)
 
 
 Hint = Callable[[str, Collection[str], str], str]
@@ -68,7 +64,8 @@ def problems_in(
         *(_fork(("groups", i), group, groups, owners) for i, group in enumerate(every)),
         _conditions(every, groups, params, hint),
         _outputs(every),
-        _statements(every),
+        sql_problems(every, groups, params),
+        *(_inputs(("groups", i), group, groups) for i, group in enumerate(every) if group.inputs),
         _publish(every, publish or (), outputs, hint),
         _modes(every, publish, outputs, hint),
         _params(every, params),
@@ -242,6 +239,22 @@ def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], ow
     return ""
 
 
+def _inputs(loc: Loc, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iterator[Problem]:
+    at = (*loc, "inputs")
+    if not group.steps:
+        yield Problem("inputs: on a group without steps: there is nothing that reads them", at)
+    if len(group.inputs) > MAX_INPUTS:
+        yield Problem(f"{len(group.inputs)} inputs; at most {MAX_INPUTS} are allowed", at)
+    # Compared without case, as outputs are: they become views too.
+    taken = {output.lower(): "an output of this group" for output in outputs_of(group)}
+    for need in groups_read(group, groups):
+        taken |= {output.lower(): f"an output of {need.name!r}" for output in outputs_of(need)}
+    for name in group.inputs:
+        if owner := taken.get(name.lower()):
+            yield Problem(f"{name!r} is the name of {owner} too; give the input another one", (*at, name), True)
+        taken[name.lower()] = "another input (case does not count)"
+
+
 def _conditions(
     every: Sequence[GroupSpec], groups: dict[str, GroupSpec], params: Mapping[str, Any], hint: Hint
 ) -> Iterator[Problem]:
@@ -323,25 +336,6 @@ def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
             same = f"{step.output!r}" if name == step.output else f"{step.output!r} (or {name!r}: case does not count)"
             message = f"output {same} is made by {path_text(maker)} too; an output has one maker, give one another name"
             yield Problem(message, (*loc, "output"))
-
-
-def _statements(every: Sequence[GroupSpec]) -> Iterator[Problem]:
-    several = cache(several_statements)  # thousands of steps may have the same text
-    for loc, step in _steps(every):
-        if step.sql is not None and several(step.sql):
-            yield Problem(ONE_STATEMENT, (*loc, "sql"))
-
-
-ONE_STATEMENT = "several statements in one step; a step is one statement, give each its own step"
-
-
-def several_statements(sql: str) -> bool:
-    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser can decide."""
-    bare = _SQL_TEXTS.sub(" ", sql)
-    if re.search(r"""\\['"]""", sql) or _SQL_UNSURE.search(bare):
-        return False
-    first, _, rest = bare.partition(";")
-    return bool(first.strip()) and bool(rest.strip("; \t\r\n\f\v"))
 
 
 def _publish(

@@ -14,7 +14,8 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, OutputSpec, RetryPolicy, Scalar
+from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, OutputSpec, RetryPolicy
+from unstuck.tasks.protocol.strict import Scalar
 from unstuck.tasks.protocol.texts import Packer, unpack
 
 
@@ -83,10 +84,11 @@ class Plan:
         adopts: tuple[str, ...] = (),
         *,
         any_code: bool = False,
+        base: int | None = None,
     ) -> dict[str, str]:
         """What is stored per group for the runners, as JSON with references to the long texts of the spec.
 
-        ``reruns``, ``adopts`` and ``any_code``: as on the job's record.
+        ``reruns``, ``adopts``, ``any_code`` and ``base``: as on the job's record.
         """
         pack = Packer().pack
         plans = {}
@@ -102,6 +104,8 @@ class Plan:
                     adopts=adopts,
                     any_code=any_code,
                     partition_by=partition_by,
+                    forks=tuple(name for name in group.reads if self.groups[name].spec.for_each is not None),
+                    base=base,
                 ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
                 plan["group"] = pack(plan["group"])

@@ -7,56 +7,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictStr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
 
 from unstuck.tasks.duration import Seconds, Timeout
-from unstuck.tasks.protocol.lanes import lane_of
+from unstuck.tasks.protocol.keys import lane_of
 from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.protocol.strict import (
+    ColumnName,
+    DatasetName,
+    ErrorName,
+    GroupName,
+    Listed,
+    ParamName,
+    PoolName,
+    QueueName,
+    Scalar,
+    Strict,
+)
 
-# Names become keys, folders, views and Celery ids, so they are checked once, here.
-GroupName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
-DatasetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-ParamName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-QueueName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-PoolName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
-ErrorName = Annotated[
-    str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)
-]
 MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
-
-
-def _scalar(value: Any) -> Any:
-    """Pydantic would make text of bytes and a float of a Decimal: a value that JSON cannot say is refused instead."""
-    if not isinstance(value, str | int | float | bool):
-        raise PydanticCustomError("scalar_type", "expected text, a number or true or false")
-    return value
-
-
-def _listed(value: Any) -> Any:
-    """Pydantic would take a set or an iterator for a list: the order of a set is not the same in every process."""
-    if not isinstance(value, list | tuple):
-        raise PydanticKnownError("tuple_type")
-    return value
-
-
-T = TypeVar("T")
-Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
-Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
 ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]
 OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT")  # failures of what the user wrote
 MAX_FORK = 10_000
@@ -67,28 +40,6 @@ MAX_WHEN = 1000  # characters of a condition
 def fork_bytes(values: Iterable[Scalar]) -> int:
     """Bytes of JSON that the values of a fork take."""
     return sum(len(json.dumps(value)) for value in values)
-
-
-STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one
-
-
-class Strict(BaseModel):
-    """Base of all parts of a spec: an unknown field is an error, and a part never changes once read.
-
-    Read in the context ``STORED``, one that asks for nothing is passed over (false, zero, null or empty): a field that
-    this release does not have, and that nobody used. One that holds anything may change what counts, so it is an error
-    there too. A field to come must therefore mean "as before it was there" where it is empty.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _pass_over(cls, value: Any, info: ValidationInfo) -> Any:
-        if not info.context or not isinstance(value, dict):
-            return value
-        known = {name for field, its in cls.model_fields.items() for name in (field, its.alias)}
-        return {name: held for name, held in value.items() if held or name in known}
 
 
 class RetryPolicy(Strict):
@@ -192,6 +143,31 @@ class ForkFrom(Strict):
         return self.source.rpartition(".")[2]
 
 
+class DatasetInput(Strict):
+    """A published dataset that a group reads, as it stood at one version of the warehouse."""
+
+    dataset: DatasetName = Field(description="The name under which it is published.")
+    version: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_COUNT,
+        strict=True,
+        description="The version of the warehouse; left out: the newest one when the job was submitted.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        dataset, _, version = value.partition("@")
+        if version in ("", "latest") and not value.endswith("@"):
+            return {"dataset": dataset}
+        if not re.fullmatch(r"[1-9][0-9]{0,9}", version):
+            raise ValueError("expected a dataset and perhaps its version, as flights, flights@latest or flights@7")
+        return {"dataset": dataset, "version": int(version)}
+
+
 class JoinRule(Strict):
     """When a group may go, by the states of what it needs."""
 
@@ -248,6 +224,9 @@ class GroupSpec(Strict):
         default=None, description="The pool of which each attempt takes a slot, as `unstuck pool` sets; left out: none."
     )
     spark: StrictBool = Field(default=True, description="False: the steps are plain Python and start no JVM.")
+    inputs: dict[DatasetName, DatasetInput] = Field(
+        default_factory=dict, description="Published datasets that the steps read, each under a name of its own."
+    )
     conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of this group.")
     params: dict[ParamName, Any] = Field(
         default_factory=dict, description="Parameters of every step of the group; they win over those of the job."
@@ -375,27 +354,32 @@ class GroupPlan(Strict):
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
         any_code: the markers of those jobs count whatever code has made them.
         partition_by: the columns that part an output, by the output's name.
+        forks: those of the groups it reads that are forks.
+        base: the version of the warehouse at which the job was submitted; published datasets are read as of it.
     """
 
     group: GroupSpec
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default_factory=dict)
     collect: tuple[Collect, ...] = ()
     warehouse: str
     warehouse_id: str | None = None
     rerun: str = ""
     adopts: tuple[str, ...] = ()
     any_code: bool = False
-    partition_by: dict[str, tuple[str, ...]] = {}
+    partition_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    forks: tuple[str, ...] = ()
+    base: int | None = None
 
 
 class FrozenInputs(Strict):
     """What is fixed when a group is first queued, or its condition held; every later attempt reads exactly this.
 
     Stored under the group's name; a fork's members share that entry and have one each for their value.
+    ``inputs``: needed group → staging folders of its attempts, in member order.
     """
 
     value: Scalar | None = None
-    inputs: dict[str, tuple[str, ...]] = {}  # needed group → staging folders of its attempts, in member order
+    inputs: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 
 class WorkOrder(Strict):
@@ -427,8 +411,8 @@ class WorkOrder(Strict):
     def fingerprint(self) -> str:
         """Equal fingerprints mean: the same code would do the same work on the same inputs.
 
-        Covers what the spec says of steps, parameters, conf, fork value and the attempts it reads; not timeouts,
-        retries or queues.
+        Covers what the spec says of steps, parameters, conf, fork value, published inputs and the attempts it reads;
+        not timeouts, retries or queues. Which version of a published input was read, the marker says.
         """
         what = {
             "steps": [s.model_dump(mode="json", exclude={"timeout"}) for s in self.group.steps],
@@ -437,6 +421,7 @@ class WorkOrder(Strict):
             "params": self.params,
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
+            **({"published": {k: v.model_dump() for k, v in self.group.inputs.items()}} if self.group.inputs else {}),
             **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
             **({"partition_by": self.plan.partition_by} if self.plan.partition_by else {}),
         }

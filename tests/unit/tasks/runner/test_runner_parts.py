@@ -203,7 +203,7 @@ def test_two_needs_with_one_output_name_are_refused(files: Files) -> None:
     inputs = {group: [f"_staging/j/{group}/1-n-c"] for group in ("a", "b")}
     with pytest.raises(OutputInvalid, match="both a and b have an output named rows"):
         read_inputs(files, inputs)
-    assert sorted(read_inputs(files, {"a": inputs["a"]})) == ["a", "rows"]
+    assert sorted(read_inputs(files, {"a": inputs["a"]}).datasets) == ["a", "rows"]
 
 
 # -- Spark's small rules ---------------------------------------------------------------------------------------
