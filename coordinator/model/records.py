@@ -276,8 +276,8 @@ class JobRecord:
 
     def group_plans(self, plan: Plan) -> dict[str, str]:
         """What is stored for the runners of this job, whose spec is compiled to ``plan``."""
-        known = {"any_code": self.any_code, "base": self.base}
-        return plan.group_plans(self.warehouse, self.warehouse_id, self.reruns, self.adopts, **known)
+        known = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
+        return plan.group_plans(*known, any_code=self.any_code, base=self.base)
 
     def written(self) -> dict[str, Any]:
         """The spec, parsed."""

@@ -6,7 +6,9 @@ A work order has the defaults merged, the parameters joined and the inputs froze
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
@@ -20,6 +22,7 @@ from unstuck.tasks.protocol.strict import (
     ColumnName,
     DatasetName,
     ErrorName,
+    ForkValue,
     GroupName,
     Listed,
     ParamName,
@@ -124,23 +127,31 @@ class Step(Strict):
 
 
 class ForkFrom(Strict):
-    """A dynamic fork: the values of one column of an earlier output."""
+    """Where the values of a fork stand: in a column of an earlier output (a dynamic fork), or in a list of params."""
 
-    source: str = Field(
+    source: str | None = Field(
+        default=None,
         alias="from",
         strict=True,
         pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[A-Za-z_]\w*$",
         description="The column, as output.column.",
     )
-    distinct: StrictBool = Field(default=False, description="Take each value of the column once.")
+    param: ParamName | None = Field(default=None, description="A parameter of the job or the group that is a list.")
+    distinct: StrictBool = Field(default=False, description="Take each value once.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.source is None) == (self.param is None):
+            raise ValueError("expected from: output.column, or param: the name of a parameter that is a list")
+        return self
 
     @property
     def output(self) -> str:
-        return self.source.rpartition(".")[0]
+        return (self.source or "").rpartition(".")[0]
 
     @property
     def column(self) -> str:
-        return self.source.rpartition(".")[2]
+        return (self.source or "").rpartition(".")[2]
 
 
 class DatasetInput(Strict):
@@ -215,7 +226,8 @@ class GroupSpec(Strict):
         description="A condition; where it is false, the group is skipped once its join says that it may go.",
     )
     for_each: dict[ParamName, Listed[Scalar] | ForkFrom] | None = Field(
-        default=None, description="One parameter and its values: the group is forked, one member for each value."
+        default=None,
+        description="Parameters and their values: the group is forked, one member for each value or combination.",
     )
     queue: QueueName | None = Field(
         default=None, description="The Celery queue; left out: spark, or light with spark: false."
@@ -255,16 +267,19 @@ class GroupSpec(Strict):
 
     @field_validator("for_each")
     @classmethod
-    def _one_fork(cls, value: Any) -> Any:
+    def _fork_fits(cls, value: Any) -> Any:
         if value is not None:
-            if len(value) != 1:
-                raise ValueError("for_each wants exactly one parameter")
-            (values,) = value.values()
-            if isinstance(values, tuple):
-                if len(values) > MAX_FORK:
-                    raise ValueError(f"for_each holds {len(values)} values; at most {MAX_FORK} are allowed")
-                if len({json.dumps(v) for v in values}) != len(values):
-                    raise ValueError("for_each holds the same value twice")
+            if not value:
+                raise ValueError("for_each wants at least one parameter")
+            if len(value) > 1 and any(isinstance(values, ForkFrom) and values.source for values in value.values()):
+                raise ValueError("for_each takes values from a column for one parameter alone, not for several")
+            listed = [values for values in value.values() if isinstance(values, tuple)]
+            if any(len({json.dumps(v) for v in values}) != len(values) for values in listed):
+                raise ValueError("for_each holds the same value twice")
+            count = math.prod(map(len, listed))
+            if count > MAX_FORK or max(map(len, listed), default=0) > MAX_FORK:
+                what = "values" if len(value) == 1 else "combinations"
+                raise ValueError(f"for_each holds {count} {what}; at most {MAX_FORK} are allowed")
         return value
 
     @model_validator(mode="after")
@@ -281,19 +296,24 @@ class GroupSpec(Strict):
         return not self.steps
 
     @property
-    def fork_param(self) -> str | None:
-        return next(iter(self.for_each)) if self.for_each else None
+    def fork_params(self) -> tuple[str, ...]:
+        """The parameters that differ from member to member, by name: a stored spec keeps no order of keys."""
+        return tuple(sorted(self.for_each or ()))
 
     @property
-    def fork_values(self) -> tuple[Scalar, ...] | None:
-        """The literal values of the fork; None for a group that is not forked, or forked dynamically."""
-        values = next(iter(self.for_each.values())) if self.for_each else None
-        return values if isinstance(values, tuple) else None
+    def fork_values(self) -> tuple[ForkValue, ...] | None:
+        """The value of each member of a fork over literal lists; None for a group that has none, or other sources."""
+        sources = [(self.for_each or {})[name] for name in self.fork_params]
+        lists = [values for values in sources if isinstance(values, tuple)]
+        if not sources or len(lists) < len(sources):
+            return None
+        return lists[0] if len(lists) == 1 else tuple(itertools.product(*lists))
 
     @property
     def fork_from(self) -> ForkFrom | None:
-        values = next(iter(self.for_each.values())) if self.for_each else None
-        return values if isinstance(values, ForkFrom) else None
+        """The column that gives the values of a dynamic fork."""
+        sources = (self.for_each or {}).values()
+        return next((one for one in sources if isinstance(one, ForkFrom) and one.source), None)
 
     @property
     def queue_name(self) -> str:
@@ -378,7 +398,7 @@ class FrozenInputs(Strict):
     ``inputs``: needed group → staging folders of its attempts, in member order.
     """
 
-    value: Scalar | None = None
+    value: ForkValue | None = None
     inputs: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 
@@ -399,8 +419,9 @@ class WorkOrder(Strict):
 
     @property
     def fork_params(self) -> dict[str, Any]:
-        """The fork's value, which may come from data, where no reference is resolved."""
-        return {} if self.group.fork_param is None else {self.group.fork_param: self.frozen.value}
+        """The fork's values, which may come from data, where no reference is resolved."""
+        names, value = self.group.fork_params, self.frozen.value
+        return dict(zip(names, value, strict=True)) if isinstance(value, tuple) else dict.fromkeys(names, value)
 
     @property
     def params(self) -> dict[str, Any]:

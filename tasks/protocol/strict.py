@@ -35,6 +35,7 @@ def _listed(value: Any) -> Any:
 
 T = TypeVar("T")
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
+ForkValue = Scalar | tuple[Scalar, ...]  # of one member: that of its parameter, or one for each of several
 Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
 
 STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one

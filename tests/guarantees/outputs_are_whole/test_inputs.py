@@ -171,7 +171,7 @@ def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> Non
     (shop.folder / "open").touch()
     anew = shop.ended(shop.client.retry(same.job.id).id)
     assert anew.job.status is Status.FINISHED
-    assert reasons(anew)["first"] == f"the dataset prices was published anew since job {same.job.id}, so it ran anew"
+    assert reasons(anew)["first"] == f"the dataset prices was published anew since job {failed.job.id}, so it ran anew"
     assert reasons(anew)["each[0]"] == "an earlier attempt had finished this work; nothing was run"
     assert shop.seen == ["[1, 1, 1]", "[1, 1, 1]", "[2, 2, 2]"]
 
