@@ -231,7 +231,7 @@ class Client:
             **(again.fields if again is not None else {}),
             priority=job_spec.priority,
         )
-        plans = compiled.plan.group_plans(warehouse, warehouse_id, job.reruns, job.adopts, any_code=job.any_code)
+        plans = job.group_plans(compiled.plan)
         submission = Submission(job, plans, compiled.plan.params, compiled.fingerprint)
         job_id, new = self._store.submit(submission, summary_of(JobState(compiled.plan, job, {}, {}, {})), reason)
         self._make_durable(job_id)

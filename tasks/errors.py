@@ -127,6 +127,12 @@ class DatasetNotFound(UnstuckError):
     code = "DATASET_NOT_FOUND"
 
 
+class InputNotPublished(Unrecoverable, DatasetNotFound):
+    """A job reads a dataset that was not published at the version that it reads, which no retry changes."""
+
+    code = "DATASET_NOT_FOUND"
+
+
 class Malformed(UnstuckError, ValueError):
     """A token, offer or report cannot be read."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any
 
 import typer
@@ -86,7 +87,7 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
         emit([_version_as_json(entry, change) for entry, change in changes])
         return
     listing = table(
-        *("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB", "PARAMETERS"),
+        *("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB", "PARAMETERS", "READ", "CODE"),
         right=("VERSION", "ROWS", "FILES", "REPLACED"),
     )
     for entry, change in changes:
@@ -94,8 +95,15 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
             *(str(entry.n), change.mode, f"{change.rows:,}", str(len(change.added)), str(len(change.removed))),
             *(clock(entry.at), f"{entry.job} ({entry.job_name})"),
             " ".join(f"{key}={value}" for key, value in entry.params.items()),
+            " ".join(f"{read}@{n}" for read, versions in entry.inputs.items() for n in versions),
+            " ".join(dict.fromkeys(filter(None, map(_short_code, entry.steps.values())))),
         )
     stdout.print(listing)
+
+
+def _short_code(code: str) -> str:
+    """What stands for the code of a group, with the first characters of each digest."""
+    return re.sub(r"(:[0-9a-f]{7})[0-9a-f]{9}\b", r"\1", code.removeprefix("version "))
 
 
 def _version_as_json(entry: Entry, change: Change) -> dict[str, Any]:
@@ -110,6 +118,8 @@ def _version_as_json(entry: Entry, change: Change) -> dict[str, Any]:
         "job": entry.job,
         "job_name": entry.job_name,
         "params": entry.params,
+        "inputs": entry.inputs,
+        "code": entry.steps,
     }
 
 

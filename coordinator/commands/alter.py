@@ -32,7 +32,7 @@ _POLICY = re.compile(
 _QUEUE = re.compile(rf"{_GROUP}(queue|pool)")
 _CODE = re.compile(rf"params(\..+)?|{_GROUP}conf(\..+)?|groups\.[^.]+\.(params(\..+)?|when)|{_STEP}(\..+)?")
 _PARAM = re.compile(r"params\.[^.]+")
-_SHAPE = re.compile(r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark)(\..+)?")
+_SHAPE = re.compile(r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark|inputs)(\..+)?")
 _DURATION = re.compile(r"(.+\.)?(timeout|queue_timeout|backoff|max_backoff)")
 
 
@@ -71,10 +71,13 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     alterations = (*job.alterations, alteration)
     altered = replace(job, revision=job.revision + 1, alterations=alterations, priority=spec.priority)
     compiled = compile_to_store(spec, altered)
+    was = state.plan.groups
+    if fork := next((name for name, one in compiled.plan.groups.items() if one.values != was[name].values), ""):
+        text = f"{where}: the members of the fork {fork} come from a parameter, and {_of_the_shape('for_each')}"
+        return Commanded(Answer.REFUSED, job, f"{text}. Nothing was changed.")
     plan, texts = compiled.plan, {**job.texts, **compiled.texts}
     altered = replace(altered, spec=compiled.spec, texts=texts)
-    before = state.plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts, any_code=job.any_code)
-    after = plan.group_plans(job.warehouse, job.warehouse_id, job.reruns, job.adopts, any_code=job.any_code)
+    before, after = job.group_plans(state.plan), job.group_plans(plan)
     plans = {name: stored for name, stored in after.items() if stored != before.get(name)}
     if any(_CODE.fullmatch(change.path) for change in changes):
         stale = [g for g in state.recovering if plan.params != state.plan.params or split_member(g)[0] in plans]

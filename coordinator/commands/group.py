@@ -65,7 +65,7 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
     # times) it would take over its own marker of before, and not run.
     reruns = {**job.reruns, **dict.fromkeys(names, word)}
     asked = replace(job, requests=(*job.requests, ask), reruns=reruns)
-    plans = state.plan.group_plans(job.warehouse, job.warehouse_id, reruns, job.adopts, any_code=job.any_code)
+    plans = asked.group_plans(state.plan)
     changed = {each: plans[each] for each in names if each in plans}
     return Commanded(Answer.DONE, asked, f"group {group} of job {job.id} will run again{also}", changed)
 

@@ -129,10 +129,7 @@ def restore(draft: Draft, unclaimed: list[str]) -> bool:
     """
     state, lost = draft.state, []
     if unclaimed and not state.has_plans:
-        job = draft.job
-        draft.decision.plans = draft.plan.group_plans(
-            job.warehouse, job.warehouse_id, job.reruns, job.adopts, any_code=job.any_code
-        )
+        draft.decision.plans = draft.job.group_plans(draft.plan)
         state.has_plans = True
         lost.append("plans")
     unfrozen = [g for g in unclaimed if g not in state.frozen]

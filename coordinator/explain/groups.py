@@ -20,7 +20,7 @@ from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.condition import quoted
 from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.lanes import pool_of, queue_of
+from unstuck.tasks.protocol.keys import pool_of, queue_of
 
 S = GroupState
 LONG = 4.0  # times what a group took when it last succeeded: from then on its line says so

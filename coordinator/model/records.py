@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import FIELD, unpack
@@ -272,6 +273,11 @@ class JobRecord:
     @property
     def terminal(self) -> bool:
         return self.status.terminal
+
+    def group_plans(self, plan: Plan) -> dict[str, str]:
+        """What is stored for the runners of this job, whose spec is compiled to ``plan``."""
+        known = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
+        return plan.group_plans(*known, any_code=self.any_code, base=self.base)
 
     def written(self) -> dict[str, Any]:
         """The spec, parsed."""

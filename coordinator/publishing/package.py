@@ -22,7 +22,7 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.group import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, DatasetState, Entry, State, Warehouse
-from unstuck.tasks.warehouse.marker import StagedOutput, files_exist, read_marker
+from unstuck.tasks.warehouse.marker import Marker, StagedOutput, files_exist, joined_versions, read_marker
 
 MARKER_GONE = "MARKER_GONE"
 OUTPUT_MISSING = "OUTPUT_MISSING"
@@ -113,24 +113,25 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
         return _answer(entry)
     reach(Point.BEFORE_PACKAGE, request.job)
     try:
-        outputs, tokens = _package(warehouse.storage, request)
+        package = _package(warehouse.storage, request)
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
         # appear under a job that was called FAILED, so the failure takes the job's place in the log.
         return _answer(_append_abort(warehouse, request, failure.code, str(failure)))
-    if not outputs:
+    if not package.outputs:
         return PublishResult()
 
-    def package(n: int, state: State) -> Entry:
+    def entry_of(n: int, state: State) -> Entry:
         """The package for slot ``n``, against the version before. Raises: PublishFailed."""
         datasets = {
             name: change_of(name, output, request.outputs.get(name, OutputSpec()), state.get(name))
-            for name, output in outputs.items()
+            for name, output in package.outputs.items()
         }
-        return request.entry(n, "package", params=dict(request.params), datasets=datasets, tokens=tokens)
+        made = {"tokens": package.tokens, "inputs": package.inputs, "steps": package.steps}
+        return request.entry(n, "package", params=dict(request.params), datasets=datasets, **made)
 
     try:
-        return _answer(warehouse.append(request.publish_id, request.base, package)[0])
+        return _answer(warehouse.append(request.publish_id, request.base, entry_of)[0])
     except PublishFailed as failure:
         return _answer(_append_abort(warehouse, request, failure.code, str(failure)))
 
@@ -208,10 +209,16 @@ class _Part(NamedTuple):
     group: str
     staging: str
     output: StagedOutput
+    marker: Marker
 
 
-_Package = tuple[dict[str, StagedOutput], list[str]]
-"""One output per dataset, and the staging folders that hold the files."""
+class _Package(NamedTuple):
+    """One output per dataset, the staging folders that hold the files, and what they were made from and by."""
+
+    outputs: dict[str, StagedOutput]
+    tokens: list[str]
+    inputs: dict[str, list[int]]
+    steps: dict[str, str]
 
 
 def _package(files: Files, request: PublishRequest) -> _Package:
@@ -237,7 +244,7 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
             if marker is None:
                 raise _gone(files, job, group, staging, "its marker is gone or cannot be read")
             for name, output in marker.outputs.items():
-                made.setdefault(name, []).append(_Part(group, staging, output))
+                made.setdefault(name, []).append(_Part(group, staging, output, marker))
     names = list(made) if wanted is None else list(dict.fromkeys(wanted))
     if missing := [name for name in names if name not in made]:
         raise PublishFailed(
@@ -246,8 +253,16 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
             f"{', '.join(sorted(made)) or 'no outputs'}. Mend publish: in the spec, or the step that should write it",
         )
     outputs = {name: _union(files, job, name, made[name]) for name in names}
-    tokens = dict.fromkeys(part.staging for name in names for part in made[name])
-    return outputs, list(tokens)
+    parts = [part for name in names for part in made[name]]
+    steps: dict[str, dict[str, None]] = {}  # members of a fork may have run different code, after a deploy
+    for part in parts:
+        steps.setdefault(part.group, {})[part.marker.code] = None
+    return _Package(
+        outputs,
+        list(dict.fromkeys(part.staging for part in parts)),
+        joined_versions(part.marker.sources for part in parts),
+        {group: ", ".join(filter(None, codes)) for group, codes in steps.items()},
+    )
 
 
 def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutput:

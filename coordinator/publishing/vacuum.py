@@ -24,12 +24,14 @@ class Vacuumed:
         oldest: the oldest version that can be read afterwards; 0 for a warehouse in which nothing is published.
         files, bytes: of what was removed.
         held: files that stay until a later vacuum, since a job may need them.
+        held_for: an open job that may read an old version, for which it and all later ones stay; empty if none does.
     """
 
     oldest: int
     files: int
     bytes: int
     held: int
+    held_for: str = ""
 
 
 def vacuum(
@@ -38,6 +40,7 @@ def vacuum(
     *,
     keep: int,
     before: float,
+    reading: tuple[int, str] | None = None,
     dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Vacuumed:
@@ -47,6 +50,7 @@ def vacuum(
         needed: whether the attempt folder of a file may be needed by a job: one that is open, or may be retried.
         keep: versions that are kept at least, the newest one included.
         before: seconds since the epoch; a version that was the newest one at that time or later is kept.
+        reading: the oldest version that an open job may read, and that job; None if there is none.
         dry_run: remove nothing, and count.
         progress: told of how many files of how many were looked at.
 
@@ -55,9 +59,12 @@ def vacuum(
         OSError: a file could not be removed. Repeating the call is safe.
     """
     head = warehouse.head()
-    oldest = max(_oldest_kept(warehouse, head, keep, before), warehouse.oldest())
+    wanted, held_for = _oldest_kept(warehouse, head, keep, before), ""
+    if reading is not None and reading[0] < wanted:
+        wanted, held_for = reading
+    oldest = max(wanted, warehouse.oldest())
     if oldest <= warehouse.vacuumed():
-        return Vacuumed(oldest, 0, 0, 0)
+        return Vacuumed(oldest, 0, 0, 0, held_for)
     removable = _removable(warehouse, oldest, head)
     if not dry_run:
         warehouse.keep_from(oldest)
@@ -74,7 +81,7 @@ def vacuum(
             warehouse.storage.remove_file(path)
     if not dry_run and not held:
         warehouse.finish_vacuum(oldest)
-    return Vacuumed(oldest, count, size, held)
+    return Vacuumed(oldest, count, size, held, held_for)
 
 
 def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> int:

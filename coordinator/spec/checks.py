@@ -7,10 +7,10 @@ left to the runner.
 from __future__ import annotations
 
 import json
-import re
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, reduce
+from functools import reduce
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, count, islice
 from operator import or_
@@ -18,30 +18,28 @@ from typing import Any
 
 from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.condition import parse
-from unstuck.coordinator.spec.params import wrong_declarations, wrong_overlay
+from unstuck.coordinator.spec.params import values_of, wrong_declarations, wrong_overlay
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,
     Problem,
+    describe,
     listed,
     path_text,
     shorten,
     suggestion,
 )
+from unstuck.coordinator.spec.sql import groups_read, sql_problems
 from unstuck.coordinator.spec.values import scalar_problem, value_problems
-from unstuck.tasks.protocol.group import GroupSpec, Step
+from unstuck.tasks.protocol.group import MAX_FORK, ForkFrom, GroupSpec, Step
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.secrets import reference_in
 
 MAX_GROUPS = 10_000
 MAX_MEMBERS = 100_000  # of all literal forks together
+MAX_INPUTS = 100  # published datasets of one group
 MAX_PARAMS = 64 * 1024  # bytes of JSON; parameters travel with every group
 MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of a second
-
-
-_SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
-# Where `;` may be no end of a statement: what ends otherwise than we think, a script's statements, the value of a SET.
-_SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b|^\s*set\b""", re.IGNORECASE)
 
 
 Hint = Callable[[str, Collection[str], str], str]
@@ -60,15 +58,16 @@ def problems_in(
     """
     groups = _by_name(every)
     owners = {output: group.name for group in reversed(every) for output in outputs_of(group)}
-    hint = _hints()
+    hint, values = _hints(), values_of(params)
     found = chain(
-        _sizes(every),
+        _sizes(every, values),
         _graph(every, hint),
         *(_join(("groups", i), group, groups) for i, group in enumerate(every)),
-        *(_fork(("groups", i), group, groups, owners) for i, group in enumerate(every)),
+        *(_fork(("groups", i), group, groups, owners, values, hint) for i, group in enumerate(every) if group.for_each),
         _conditions(every, groups, params, hint),
         _outputs(every),
-        _statements(every),
+        sql_problems(every, groups, params),
+        *(_inputs(("groups", i), group, groups) for i, group in enumerate(every) if group.inputs),
         _publish(every, publish or (), outputs, hint),
         _modes(every, publish, outputs, hint),
         _params(every, params),
@@ -124,12 +123,24 @@ def _hints() -> Hint:
     return hint
 
 
-def _sizes(every: Sequence[GroupSpec]) -> Iterator[Problem]:
+def _sizes(every: Sequence[GroupSpec], params: Mapping[str, Any]) -> Iterator[Problem]:
     if len(every) > MAX_GROUPS:
         yield Problem(f"{len(every):,} groups; at most {MAX_GROUPS:,} are allowed (a fork is one group)", ("groups",))
-    members = sum(len(group.fork_values or ()) for group in every)
+    members = sum(_members(group, params) for group in every if group.for_each)
     if members > MAX_MEMBERS:
         yield Problem(f"all forks together have {members:,} values; at most {MAX_MEMBERS:,} are allowed", ("groups",))
+
+
+def _members(group: GroupSpec, params: Mapping[str, Any]) -> int:
+    """The members of a fork, as far as lists of the spec give them. ``params``: the values of the job's parameters."""
+    lists = [_values({**params, **group.params}, source) for source in (group.for_each or {}).values()]
+    return math.prod(0 if values is None else len(values) for values in lists)
+
+
+def _values(params: Mapping[str, Any], source: Sequence[Any] | ForkFrom) -> Sequence[Any] | None:
+    """The list that a fork is over; None for a column, and for a parameter that is no list."""
+    values = params.get(source.param) if isinstance(source, ForkFrom) and source.param is not None else source
+    return values if isinstance(values, list | tuple) else None
 
 
 def _graph(every: Sequence[GroupSpec], hint: Hint | None) -> Iterator[Problem]:
@@ -191,22 +202,43 @@ def _join(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec]) -> Iterator[
         yield Problem(f"at_least: {join.count} can never be met by {len(group.needs)} needs", at)
 
 
-def _fork(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec], owners: dict[str, str]) -> Iterator[Problem]:
-    param = group.fork_param
-    if param is None:
-        return
-    for params, at in _params_of(group, loc):
-        if param in params:
-            yield Problem(f"{param!r} is the fork's parameter already; remove it here", (*at, param), True)
-    for j, value in enumerate(group.fork_values or ()):
-        at = (*loc, "for_each", param, j)
-        if wrong := scalar_problem(value):
-            yield Problem(wrong, at)
-        elif isinstance(value, str) and (found := reference_in(value)) is not None:
-            message = "the values of a fork are stored and shown, so no reference is resolved in them"
-            yield Problem(f"{shorten(found)}: {message}; put it under params:", at)
+def _fork(
+    loc: Loc,
+    group: GroupSpec,
+    groups: dict[str, GroupSpec],
+    owners: dict[str, str],
+    params: Mapping[str, Any],
+    hint: Hint,
+) -> Iterator[Problem]:
+    """``params``: the values of the job's parameters."""
+    known = {**params, **group.params}
+    for param, source in (group.for_each or {}).items():
+        for written, at in _params_of(group, loc):
+            if param in written:
+                yield Problem(f"{param!r} is the fork's parameter already; remove it here", (*at, param), True)
+        values, place = _values(known, source), (*loc, "for_each", param)
+        if isinstance(source, ForkFrom) and source.param is not None:
+            place = (*place, "param")
+            if source.param not in known:
+                near = hint(source.param, known, "there are")
+                yield Problem(f"unknown parameter {shorten(source.param)}{near}", place)
+            elif values is None and known[source.param] is not None:
+                yield Problem(f"the parameter {source.param!r} is no list; give it one, or type: list", place)
+            elif values and not source.distinct and len(set(map(json.dumps, values))) != len(values):
+                yield Problem(f"{source.param!r} holds the same value twice; distinct: true takes each once", place)
+        for j, value in enumerate(values or ()):
+            at = (*place, j) if values is source else place
+            if not isinstance(value, str | int | float | bool):
+                yield Problem(f"the values of a fork are text, numbers or true or false, not {describe(value)}", at)
+            elif wrong := scalar_problem(value):
+                yield Problem(wrong, at)
+            elif isinstance(value, str) and (found := reference_in(value)) is not None:
+                message = "the values of a fork are stored and shown, so no reference is resolved in them"
+                yield Problem(f"{shorten(found)}: {message}; put it under params:", at)
+    if (members := _members(group, params)) > MAX_FORK:
+        yield Problem(f"a fork of {members:,} members; at most {MAX_FORK:,} are allowed", (*loc, "for_each"))
     if group.fork_from is not None and (wrong := _fork_source(group, group.fork_from.output, groups, owners)):
-        yield Problem(wrong, (*loc, "for_each", param, "from"))
+        yield Problem(wrong, (*loc, "for_each", group.fork_params[0], "from"))
 
 
 def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], owners: dict[str, str]) -> str:
@@ -242,6 +274,22 @@ def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], ow
     return ""
 
 
+def _inputs(loc: Loc, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iterator[Problem]:
+    at = (*loc, "inputs")
+    if not group.steps:
+        yield Problem("inputs: on a group without steps: there is nothing that reads them", at)
+    if len(group.inputs) > MAX_INPUTS:
+        yield Problem(f"{len(group.inputs)} inputs; at most {MAX_INPUTS} are allowed", at)
+    # Compared without case, as outputs are: they become views too.
+    taken = {output.lower(): "an output of this group" for output in outputs_of(group)}
+    for need in groups_read(group, groups):
+        taken |= {output.lower(): f"an output of {need.name!r}" for output in outputs_of(need)}
+    for name in group.inputs:
+        if owner := taken.get(name.lower()):
+            yield Problem(f"{name!r} is the name of {owner} too; give the input another one", (*at, name), True)
+        taken[name.lower()] = "another input (case does not count)"
+
+
 def _conditions(
     every: Sequence[GroupSpec], groups: dict[str, GroupSpec], params: Mapping[str, Any], hint: Hint
 ) -> Iterator[Problem]:
@@ -265,7 +313,7 @@ def _conditions(
 
 
 def _wrong_param(name: str, group: GroupSpec, params: Mapping[str, Any], hint: Hint) -> str:
-    if name == group.fork_param:
+    if name in group.fork_params:
         return f"{name!r} is the fork's parameter; a condition is on the group, before it has members"
     return "" if name in params else f"unknown parameter {shorten(name)}{hint(name, params, 'there are')}"
 
@@ -323,25 +371,6 @@ def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
             same = f"{step.output!r}" if name == step.output else f"{step.output!r} (or {name!r}: case does not count)"
             message = f"output {same} is made by {path_text(maker)} too; an output has one maker, give one another name"
             yield Problem(message, (*loc, "output"))
-
-
-def _statements(every: Sequence[GroupSpec]) -> Iterator[Problem]:
-    several = cache(several_statements)  # thousands of steps may have the same text
-    for loc, step in _steps(every):
-        if step.sql is not None and several(step.sql):
-            yield Problem(ONE_STATEMENT, (*loc, "sql"))
-
-
-ONE_STATEMENT = "several statements in one step; a step is one statement, give each its own step"
-
-
-def several_statements(sql: str) -> bool:
-    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser can decide."""
-    bare = _SQL_TEXTS.sub(" ", sql)
-    if re.search(r"""\\['"]""", sql) or _SQL_UNSURE.search(bare):
-        return False
-    first, _, rest = bare.partition(";")
-    return bool(first.strip()) and bool(rest.strip("; \t\r\n\f\v"))
 
 
 def _publish(

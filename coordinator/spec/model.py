@@ -6,6 +6,7 @@ A ``JobSpec`` is a value that comes from a file, a text, a dict (``JobSpec.model
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -16,26 +17,23 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, ValidationError, model_validator
 
-from unstuck.coordinator.spec.checks import ONE_STATEMENT, problems_in, problems_of_graph, several_statements
+from unstuck.coordinator.spec.checks import problems_in, problems_of_graph
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.params import fill, values_of, wrong_declarations
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
+from unstuck.coordinator.spec.sql import ONE_STATEMENT, several_statements, sql_problems
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.group import (
     MAX_COUNT,
-    DatasetName,
+    DatasetInput,
     ForkFrom,
     GroupSpec,
     JoinRule,
-    Listed,
     OutputSpec,
-    ParamName,
-    PoolName,
-    QueueName,
     RetryPolicy,
     Step,
-    Strict,
 )
+from unstuck.tasks.protocol.strict import DatasetName, Listed, ParamName, PoolName, QueueName, Strict
 from unstuck.tasks.protocol.texts import Packer
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
@@ -215,6 +213,9 @@ class JobSpec(Strict):
                     steps[j] = Step.model_validate({**written, "sql": sql})
             inlined = tuple(steps)
             groups.append(group if inlined == group.steps else group.model_copy(update={"steps": inlined}))
+        if groups != list(self.groups) and not problems:  # a statement of a file is checked as one of the spec is
+            for problem in sql_problems(groups, {group.name: group for group in groups}, self.params):
+                problems.append(dataclasses.replace(problem, loc=(*problem.loc[:-1], "sql_file")))
         if problems:
             raise SpecError(problems)
         return self if tuple(groups) == self.groups else self.model_copy(update={"groups": tuple(groups)})
@@ -256,6 +257,7 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("defaults", "retry"): RetryPolicy,
     ("outputs", "*"): OutputSpec,
     ("groups",): GroupSpec,
+    ("groups", "inputs", "*"): DatasetInput,
     ("groups", "join"): JoinRule,
     ("groups", "retry"): RetryPolicy,
     ("groups", "steps"): Step,

@@ -14,7 +14,8 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, OutputSpec, RetryPolicy, Scalar
+from unstuck.tasks.protocol.group import Collect, ForkFrom, GroupPlan, GroupSpec, OutputSpec, RetryPolicy
+from unstuck.tasks.protocol.strict import ForkValue, Scalar
 from unstuck.tasks.protocol.texts import Packer, unpack
 
 
@@ -27,6 +28,7 @@ class PlannedGroup:
     collect: tuple[Collect, ...]
     feeds: tuple[tuple[str, str], ...]  # forks whose values it may make, each with the key it reports them under
     reads: tuple[str, ...]  # groups whose outputs it reads: what it needs, and what a join among them needs in turn
+    values: tuple[ForkValue, ...] | None  # of its members; None if it has none, or is forked dynamically
     absorbed: bool  # its failure does not fail the job: it is optional, or every group after it can live with it
 
     @property
@@ -64,16 +66,15 @@ class Plan:
 
         ``collected``: the values of dynamic forks, by the name of the fork.
         """
-        spec = self.groups[group].spec
-        if spec.for_each is None:
+        planned = self.groups[group]
+        if planned.spec.for_each is None:
             return 1
-        values = spec.fork_values if spec.fork_from is None else collected.get(group)
+        values = planned.values if planned.spec.fork_from is None else collected.get(group)
         return None if values is None else len(values)
 
-    def member_value(self, group: str, ordinal: int, collected: dict[str, tuple[Scalar, ...]]) -> Scalar:
+    def member_value(self, group: str, ordinal: int, collected: dict[str, tuple[Scalar, ...]]) -> ForkValue:
         """The fork value of one member."""
-        spec = self.groups[group].spec
-        return (spec.fork_values or collected[group])[ordinal]
+        return (self.groups[group].values or collected[group])[ordinal]
 
     def group_plans(
         self,
@@ -83,10 +84,11 @@ class Plan:
         adopts: tuple[str, ...] = (),
         *,
         any_code: bool = False,
+        base: int | None = None,
     ) -> dict[str, str]:
         """What is stored per group for the runners, as JSON with references to the long texts of the spec.
 
-        ``reruns``, ``adopts`` and ``any_code``: as on the job's record.
+        ``reruns``, ``adopts``, ``any_code`` and ``base``: as on the job's record.
         """
         pack = Packer().pack
         plans = {}
@@ -102,6 +104,8 @@ class Plan:
                     adopts=adopts,
                     any_code=any_code,
                     partition_by=partition_by,
+                    forks=tuple(name for name in group.reads if self.groups[name].spec.for_each is not None),
+                    base=base,
                 ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
                 plan["group"] = pack(plan["group"])
@@ -117,9 +121,9 @@ def _without_values(group: GroupSpec) -> GroupSpec:
 
     The plan is sent and read at every claim; with its values a fork of N members would cost N x N.
     """
-    if group.fork_values is None or group.fork_param is None:
+    if group.for_each is None or group.fork_from is not None:
         return group
-    return group.model_copy(update={"for_each": {group.fork_param: ()}})
+    return group.model_copy(update={"for_each": dict.fromkeys(group.for_each, ())})
 
 
 def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
@@ -133,7 +137,19 @@ def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
         update["worker_losses"] = defaults.worker_losses
     if defaults.conf:
         update["conf"] = {**defaults.conf, **group.conf}
+    if group.for_each and group.fork_from is None:
+        params = {**spec.values, **group.params}
+        update["for_each"] = {
+            name: _listed_in(params, source) if isinstance(source, ForkFrom) else source
+            for name, source in group.for_each.items()
+        }
     return group.model_copy(update=update) if update else group
+
+
+def _listed_in(params: Mapping[str, Any], source: ForkFrom) -> tuple[Scalar, ...]:
+    """The values of a fork over a parameter; none where it has no value."""
+    values = params.get(source.param or "") or ()
+    return tuple({json.dumps(value): value for value in values}.values()) if source.distinct else tuple(values)
 
 
 def compile_plan(spec: JobSpec) -> Plan:
@@ -171,6 +187,7 @@ def compile_plan(spec: JobSpec) -> Plan:
             tuple(collect[name].values()),
             tuple(feeds[name]),
             reads[name],
+            merged[name].fork_values,
             merged[name].optional
             or (bool(successors[name]) and all(merged[s].join.tolerates_failure for s in successors[name])),
         )

@@ -32,8 +32,7 @@ from unstuck.coordinator.store.answers import (
 )
 from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lanes import members_of, pool_of, queue_of
+from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.token import Offer

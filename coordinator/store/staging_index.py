@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+<<<<<<< HEAD
 from dataclasses import asdict, dataclass
+=======
+from contextlib import suppress
+from dataclasses import dataclass
+>>>>>>> data
 from functools import cache
 from typing import Any, cast
 
@@ -105,6 +110,17 @@ class StagingIndex:
             folders.update(record.staging for record in records if record is not None and record.staging)
         return Retries(frozenset(going), frozenset(folders))
 
+    def reading(self, warehouse_id: str) -> tuple[int, str] | None:
+        """The oldest version of a warehouse that an open job may read, and that job; None if no job is open there."""
+        oldest: tuple[int, str] | None = None
+        for job in cast(list[str], self._redis.zrange(self._keys.due, 0, -1)):
+            fields = cast(dict[str, str], self._redis.hgetall(self._keys.of(job).job))
+            if fields.get("warehouse_id") == warehouse_id and fields.get("status") not in TERMINAL:
+                versions = filter(None, (int(fields.get("base") or 0), *_versions_named(fields.get("spec", ""))))
+                if first := min(versions, default=0):  # at version 0 there is nothing to read
+                    oldest = min(oldest or (first, job), (first, job))
+        return oldest
+
     def needed(self) -> Callable[[str], bool]:
         """Whether a job may need the attempt folder of a file: one that is open, is retried, or may be retried.
 
@@ -129,6 +145,13 @@ def _line(retry: str, known: dict[str, str]) -> Iterator[str]:
     while (job := known.get(retry, "")) and job != retry:
         yield job
         retry = job
+
+
+def _versions_named(spec: str) -> Iterator[int]:
+    """The versions that a stored spec names in ``inputs:``. None of a damaged one: its job cannot run."""
+    with suppress(ValueError, TypeError, AttributeError, KeyError):
+        for group in json.loads(spec)["groups"]:
+            yield from (wanted["version"] for wanted in group.get("inputs", {}).values() if wanted.get("version"))
 
 
 def _read(job: str, known: dict[str, Any]) -> Staged:

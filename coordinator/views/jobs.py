@@ -16,8 +16,8 @@ from unstuck.coordinator.model.loading import state_of
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import DONE, GroupState, Status
-from unstuck.tasks.protocol.group import Scalar
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.strict import Scalar
 from unstuck.tasks.protocol.token import split_member
 
 
@@ -27,7 +27,7 @@ class GroupView:
 
     id: str
     record: GroupRecord
-    value: Scalar | None = None
+    value: Scalar | dict[str, Scalar] | None = None
     attempt: Attempt | None = None
 
     @property
@@ -248,7 +248,7 @@ def _fork_view(state: JobState, name: str) -> ForkView:
         planned.spec.needs,
         str(planned.spec.join),
         planned.spec.for_each is not None,
-        planned.spec.fork_param,
+        planned.spec.fork_params[0] if len(planned.spec.fork_params) == 1 else None,
         count is not None or whole,
         total,
         census,
@@ -259,7 +259,9 @@ def _fork_view(state: JobState, name: str) -> ForkView:
 def _group_view(state: JobState, name: str, member: str) -> GroupView:
     _, ordinal = split_member(member)
     value = None if ordinal is None else state.plan.member_value(name, ordinal, state.collected)
-    return GroupView(member, state.groups[member], value, state.attempts.get(member))
+    names = state.plan.groups[name].spec.fork_params
+    shown = dict(zip(names, value, strict=True)) if isinstance(value, tuple) else value
+    return GroupView(member, state.groups[member], shown, state.attempts.get(member))
 
 
 _LISTED: TypeAdapter[ListedJob] = TypeAdapter(ListedJob)

@@ -6,57 +6,33 @@ A work order has the defaults merged, the parameters joined and the inputs froze
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
+import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictStr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
 
 from unstuck.tasks.duration import Seconds, Timeout
-from unstuck.tasks.protocol.lanes import lane_of
+from unstuck.tasks.protocol.keys import lane_of
 from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.protocol.strict import (
+    ColumnName,
+    DatasetName,
+    ErrorName,
+    ForkValue,
+    GroupName,
+    Listed,
+    ParamName,
+    PoolName,
+    QueueName,
+    Scalar,
+    Strict,
+)
 
-# Names become keys, folders, views and Celery ids, so they are checked once, here.
-GroupName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
-DatasetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-ParamName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-QueueName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-PoolName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
-ErrorName = Annotated[
-    str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)
-]
 MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
-
-
-def _scalar(value: Any) -> Any:
-    """Pydantic would make text of bytes and a float of a Decimal: a value that JSON cannot say is refused instead."""
-    if not isinstance(value, str | int | float | bool):
-        raise PydanticCustomError("scalar_type", "expected text, a number or true or false")
-    return value
-
-
-def _listed(value: Any) -> Any:
-    """Pydantic would take a set or an iterator for a list: the order of a set is not the same in every process."""
-    if not isinstance(value, list | tuple):
-        raise PydanticKnownError("tuple_type")
-    return value
-
-
-T = TypeVar("T")
-Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
-Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
 ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]
 OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT")  # failures of what the user wrote
 MAX_FORK = 10_000
@@ -67,28 +43,6 @@ MAX_WHEN = 1000  # characters of a condition
 def fork_bytes(values: Iterable[Scalar]) -> int:
     """Bytes of JSON that the values of a fork take."""
     return sum(len(json.dumps(value)) for value in values)
-
-
-STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one
-
-
-class Strict(BaseModel):
-    """Base of all parts of a spec: an unknown field is an error, and a part never changes once read.
-
-    Read in the context ``STORED``, one that asks for nothing is passed over (false, zero, null or empty): a field that
-    this release does not have, and that nobody used. One that holds anything may change what counts, so it is an error
-    there too. A field to come must therefore mean "as before it was there" where it is empty.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _pass_over(cls, value: Any, info: ValidationInfo) -> Any:
-        if not info.context or not isinstance(value, dict):
-            return value
-        known = {name for field, its in cls.model_fields.items() for name in (field, its.alias)}
-        return {name: held for name, held in value.items() if held or name in known}
 
 
 class RetryPolicy(Strict):
@@ -173,23 +127,56 @@ class Step(Strict):
 
 
 class ForkFrom(Strict):
-    """A dynamic fork: the values of one column of an earlier output."""
+    """Where the values of a fork stand: in a column of an earlier output (a dynamic fork), or in a list of params."""
 
-    source: str = Field(
+    source: str | None = Field(
+        default=None,
         alias="from",
         strict=True,
         pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[A-Za-z_]\w*$",
         description="The column, as output.column.",
     )
-    distinct: StrictBool = Field(default=False, description="Take each value of the column once.")
+    param: ParamName | None = Field(default=None, description="A parameter of the job or the group that is a list.")
+    distinct: StrictBool = Field(default=False, description="Take each value once.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.source is None) == (self.param is None):
+            raise ValueError("expected from: output.column, or param: the name of a parameter that is a list")
+        return self
 
     @property
     def output(self) -> str:
-        return self.source.rpartition(".")[0]
+        return (self.source or "").rpartition(".")[0]
 
     @property
     def column(self) -> str:
-        return self.source.rpartition(".")[2]
+        return (self.source or "").rpartition(".")[2]
+
+
+class DatasetInput(Strict):
+    """A published dataset that a group reads, as it stood at one version of the warehouse."""
+
+    dataset: DatasetName = Field(description="The name under which it is published.")
+    version: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_COUNT,
+        strict=True,
+        description="The version of the warehouse; left out: the newest one when the job was submitted.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        dataset, _, version = value.partition("@")
+        if version in ("", "latest") and not value.endswith("@"):
+            return {"dataset": dataset}
+        if not re.fullmatch(r"[1-9][0-9]{0,9}", version):
+            raise ValueError("expected a dataset and perhaps its version, as flights, flights@latest or flights@7")
+        return {"dataset": dataset, "version": int(version)}
 
 
 class JoinRule(Strict):
@@ -239,7 +226,8 @@ class GroupSpec(Strict):
         description="A condition; where it is false, the group is skipped once its join says that it may go.",
     )
     for_each: dict[ParamName, Listed[Scalar] | ForkFrom] | None = Field(
-        default=None, description="One parameter and its values: the group is forked, one member for each value."
+        default=None,
+        description="Parameters and their values: the group is forked, one member for each value or combination.",
     )
     queue: QueueName | None = Field(
         default=None, description="The Celery queue; left out: spark, or light with spark: false."
@@ -248,6 +236,9 @@ class GroupSpec(Strict):
         default=None, description="The pool of which each attempt takes a slot, as `unstuck pool` sets; left out: none."
     )
     spark: StrictBool = Field(default=True, description="False: the steps are plain Python and start no JVM.")
+    inputs: dict[DatasetName, DatasetInput] = Field(
+        default_factory=dict, description="Published datasets that the steps read, each under a name of its own."
+    )
     conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of this group.")
     params: dict[ParamName, Any] = Field(
         default_factory=dict, description="Parameters of every step of the group; they win over those of the job."
@@ -276,16 +267,19 @@ class GroupSpec(Strict):
 
     @field_validator("for_each")
     @classmethod
-    def _one_fork(cls, value: Any) -> Any:
+    def _fork_fits(cls, value: Any) -> Any:
         if value is not None:
-            if len(value) != 1:
-                raise ValueError("for_each wants exactly one parameter")
-            (values,) = value.values()
-            if isinstance(values, tuple):
-                if len(values) > MAX_FORK:
-                    raise ValueError(f"for_each holds {len(values)} values; at most {MAX_FORK} are allowed")
-                if len({json.dumps(v) for v in values}) != len(values):
-                    raise ValueError("for_each holds the same value twice")
+            if not value:
+                raise ValueError("for_each wants at least one parameter")
+            if len(value) > 1 and any(isinstance(values, ForkFrom) and values.source for values in value.values()):
+                raise ValueError("for_each takes values from a column for one parameter alone, not for several")
+            listed = [values for values in value.values() if isinstance(values, tuple)]
+            if any(len({json.dumps(v) for v in values}) != len(values) for values in listed):
+                raise ValueError("for_each holds the same value twice")
+            count = math.prod(map(len, listed))
+            if count > MAX_FORK or max(map(len, listed), default=0) > MAX_FORK:
+                what = "values" if len(value) == 1 else "combinations"
+                raise ValueError(f"for_each holds {count} {what}; at most {MAX_FORK} are allowed")
         return value
 
     @model_validator(mode="after")
@@ -302,19 +296,24 @@ class GroupSpec(Strict):
         return not self.steps
 
     @property
-    def fork_param(self) -> str | None:
-        return next(iter(self.for_each)) if self.for_each else None
+    def fork_params(self) -> tuple[str, ...]:
+        """The parameters that differ from member to member, by name: a stored spec keeps no order of keys."""
+        return tuple(sorted(self.for_each or ()))
 
     @property
-    def fork_values(self) -> tuple[Scalar, ...] | None:
-        """The literal values of the fork; None for a group that is not forked, or forked dynamically."""
-        values = next(iter(self.for_each.values())) if self.for_each else None
-        return values if isinstance(values, tuple) else None
+    def fork_values(self) -> tuple[ForkValue, ...] | None:
+        """The value of each member of a fork over literal lists; None for a group that has none, or other sources."""
+        sources = [(self.for_each or {})[name] for name in self.fork_params]
+        lists = [values for values in sources if isinstance(values, tuple)]
+        if not sources or len(lists) < len(sources):
+            return None
+        return lists[0] if len(lists) == 1 else tuple(itertools.product(*lists))
 
     @property
     def fork_from(self) -> ForkFrom | None:
-        values = next(iter(self.for_each.values())) if self.for_each else None
-        return values if isinstance(values, ForkFrom) else None
+        """The column that gives the values of a dynamic fork."""
+        sources = (self.for_each or {}).values()
+        return next((one for one in sources if isinstance(one, ForkFrom) and one.source), None)
 
     @property
     def queue_name(self) -> str:
@@ -375,27 +374,32 @@ class GroupPlan(Strict):
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
         any_code: the markers of those jobs count whatever code has made them.
         partition_by: the columns that part an output, by the output's name.
+        forks: those of the groups it reads that are forks.
+        base: the version of the warehouse at which the job was submitted; published datasets are read as of it.
     """
 
     group: GroupSpec
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default_factory=dict)
     collect: tuple[Collect, ...] = ()
     warehouse: str
     warehouse_id: str | None = None
     rerun: str = ""
     adopts: tuple[str, ...] = ()
     any_code: bool = False
-    partition_by: dict[str, tuple[str, ...]] = {}
+    partition_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    forks: tuple[str, ...] = ()
+    base: int | None = None
 
 
 class FrozenInputs(Strict):
     """What is fixed when a group is first queued, or its condition held; every later attempt reads exactly this.
 
     Stored under the group's name; a fork's members share that entry and have one each for their value.
+    ``inputs``: needed group → staging folders of its attempts, in member order.
     """
 
-    value: Scalar | None = None
-    inputs: dict[str, tuple[str, ...]] = {}  # needed group → staging folders of its attempts, in member order
+    value: ForkValue | None = None
+    inputs: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 
 class WorkOrder(Strict):
@@ -415,8 +419,9 @@ class WorkOrder(Strict):
 
     @property
     def fork_params(self) -> dict[str, Any]:
-        """The fork's value, which may come from data, where no reference is resolved."""
-        return {} if self.group.fork_param is None else {self.group.fork_param: self.frozen.value}
+        """The fork's values, which may come from data, where no reference is resolved."""
+        names, value = self.group.fork_params, self.frozen.value
+        return dict(zip(names, value, strict=True)) if isinstance(value, tuple) else dict.fromkeys(names, value)
 
     @property
     def params(self) -> dict[str, Any]:
@@ -427,8 +432,8 @@ class WorkOrder(Strict):
     def fingerprint(self) -> str:
         """Equal fingerprints mean: the same code would do the same work on the same inputs.
 
-        Covers what the spec says of steps, parameters, conf, fork value and the attempts it reads; not timeouts,
-        retries or queues.
+        Covers what the spec says of steps, parameters, conf, fork value, published inputs and the attempts it reads;
+        not timeouts, retries or queues. Which version of a published input was read, the marker says.
         """
         what = {
             "steps": [s.model_dump(mode="json", exclude={"timeout"}) for s in self.group.steps],
@@ -437,6 +442,7 @@ class WorkOrder(Strict):
             "params": self.params,
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
+            **({"published": {k: v.model_dump() for k, v in self.group.inputs.items()}} if self.group.inputs else {}),
             **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
             **({"partition_by": self.plan.partition_by} if self.plan.partition_by else {}),
         }

@@ -83,3 +83,26 @@ class Keys:
 
     def cancel(self, job: str) -> str:
         return f"{self.prefix}:cancel:{job}"  # pub/sub: tells watchdogs at once of an order; the next renewal does too
+
+
+# Lanes: the ready sets of one queue. Attempts that take a slot of a pool stand in a lane of their own, so that an offer
+# whose pool is full does not stand before offers that may go.
+
+
+def lane_of(queue: str, pool: str | None) -> str:
+    """The lane in which offers of ``pool`` stand on ``queue``; the queue itself without a pool."""
+    return f"{queue}@{pool}" if pool else queue
+
+
+def queue_of(lane: str) -> str:
+    return lane.partition("@")[0]
+
+
+def pool_of(lane: str) -> str:
+    """The pool of a lane; empty for offers without one."""
+    return lane.partition("@")[2]
+
+
+def members_of(pool: str) -> tuple[str, str]:
+    """The range of ``Keys.held`` in which the attempts stand that hold a slot of ``pool``."""
+    return f"[{pool}/", f"({pool}0"  # 0 comes after /

@@ -50,11 +50,11 @@ from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.steps.code import code_of, fingerprint
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
-from unstuck.tasks.steps.inputs import read_inputs
+from unstuck.tasks.steps.inputs import PublishedDatasets, read_inputs, with_published
 from unstuck.tasks.steps.output import collect
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import Marker, find_done_marker, newest_marker, write_marker
+from unstuck.tasks.warehouse.marker import Marker, find_done_marker, joined_versions, newest_marker, write_marker
 from unstuck.tasks.watchdog.policy import Order
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,9 @@ class Attempt:
         plan = self._order.plan
         self._warehouse = plan.warehouse
         with self._warehouse_clock("opening"):
-            self._files = Warehouse(plan.warehouse, plan.warehouse_id).storage
+            warehouse = Warehouse(plan.warehouse, plan.warehouse_id)
+            self._published = PublishedDatasets(warehouse, plan.base)
+            self._files = warehouse.storage
             self._files.answered = partial(self._runner.watchdog.restart_clock, WAREHOUSE_TIMEOUT)
             self._files.check()
             self._log = AttemptLog(self._files, self._token.staging, self._secrets)
@@ -199,7 +201,9 @@ class Attempt:
         if there is None:
             return ""
         if fingerprint(self._order, there.code) == there.fingerprint:
-            why = f"the code of its steps changed since job {job}"
+            newer = self._published.changed(there.reads)
+            what = f"the dataset {newer} was published anew" if newer else "the code of its steps changed"
+            why = f"{what} since job {job}"
         elif self._order.plan.rerun:
             why = "it was asked to run again, or comes after a group that was"
         else:
@@ -208,9 +212,10 @@ class Attempt:
         return f"{why}, so it ran anew"
 
     def _counts(self, marker: Marker) -> bool:
-        """Whether ``marker`` is of the same work."""
+        """Whether ``marker`` is of the same work, on the same published data."""
         code = marker.code if self._order.plan.any_code else self._code
-        return marker.fingerprint == fingerprint(self._order, code)
+        same = marker.fingerprint == fingerprint(self._order, code)
+        return same and not self._published.changed(marker.reads)
 
     def _resolved(self) -> dict[str, Any]:
         """The parameters of all steps. References that are resolved later are read too: all secrets get known."""
@@ -258,8 +263,13 @@ class Attempt:
         order, runner = self._order, self._runner
         stack.enter_context(logging_restored())
         with self._warehouse_clock("reading what the group needs in"):
-            inputs = read_inputs(self._files, order.frozen.inputs)
-        work = Work(self._files, self._token, session, inputs, self._secrets, order.plan.partition_by)
+            made = read_inputs(self._files, order.frozen.inputs, order.plan.forks)
+            inputs = with_published(made.datasets, order.group.inputs, self._published)
+        self._sources = made.sources
+        work = Work(
+            *(self._files, self._token, session, inputs, self._secrets, order.plan.partition_by, made.results),
+            published=self._published,
+        )
         scratch = stack.enter_context(Scratch())
         stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))
         with users_code():
@@ -338,6 +348,8 @@ class Attempt:
             forks=forks,
             results=self._secrets.clean_all(work.results),
             written_at=time.time(),
+            reads=self._published.reads,
+            sources=joined_versions([self._sources, self._published.sources]),
         )
 
     def _progress(self, value: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ A step cannot reach Redis, the lease or the files of another attempt through it.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
@@ -21,7 +22,7 @@ from unstuck.tasks.errors import InputMissing, OutputInvalid
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token
-from unstuck.tasks.steps.inputs import Dataset
+from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.output import read_table, stage
 from unstuck.tasks.steps.spark import read_parquet
 from unstuck.tasks.warehouse.files import Files
@@ -33,7 +34,10 @@ MAX_DEPTH = 100  # levels of lists and mappings in a result; what reads and writ
 
 @dataclass
 class Work:
-    """What the steps of one attempt have in common: what they read, and what they have made so far."""
+    """What the steps of one attempt have in common: what they read, and what they have made so far.
+
+    ``recorded``: the results of the groups that it reads; a list of them for a fork.
+    """
 
     files: Files
     token: Token
@@ -41,6 +45,8 @@ class Work:
     inputs: Mapping[str, Dataset]
     secrets: Secrets = field(default_factory=Secrets)
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by output
+    recorded: Mapping[str, dict[str, Any] | list[dict[str, Any]]] = field(default_factory=dict)
+    published: PublishedDatasets | None = None  # None: there is no warehouse log to read
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
 
@@ -53,9 +59,22 @@ class Work:
         if dataset is None:
             there = ", ".join(sorted({*self.inputs, *self.outputs})) or "none"
             raise InputMissing(f"there is no input {name!r}; there are: {there}. Does the group need what makes it?")
+        return self.frame(dataset)
+
+    def frame(self, dataset: Dataset) -> Any:
+        """``dataset`` as steps get it."""
         if self.session is None:
             return read_table(self.files, list(dataset.parts))
         return read_parquet(self.session, dataset.by_schema(self.files))
+
+    def results_of(self, group: str) -> dict[str, Any] | list[dict[str, Any]]:
+        """What ``group`` recorded. Raises: InputMissing: this group does not read it."""
+        if group not in self.recorded:
+            there = ", ".join(sorted(self.recorded)) or "none"
+            raise InputMissing(
+                f"there are no results of a group {group!r}; there are those of: {there}. Name it in needs:"
+            )
+        return copy.deepcopy(self.recorded[group])
 
     def write(self, name: str, frame: Any) -> StagedOutput:
         """Stage ``frame`` as the output ``name``, and show it to later steps under that name.
@@ -172,6 +191,28 @@ class StepContext:
             InputMissing: there is none of this name.
         """
         return self._work.read(name)
+
+    def published(self, name: str, version: int | None = None) -> Any:
+        """A published dataset, from the warehouse of this job: a Spark frame; an Arrow table if ``spark: false``.
+
+        Args:
+            version: of the warehouse; None: the newest one when the job was submitted, whatever is published since.
+
+        Raises:
+            DatasetNotFound: it was not published then. The group fails, and is not tried again.
+        """
+        assert self._work.published is not None
+        return self._work.frame(self._work.published.read(name, version))
+
+    def results(self, group: str) -> Any:
+        """What a needed group recorded by ``result``, by key. Empty if it did not succeed.
+
+        Of a fork it is a list, with one mapping for each member that succeeded, in their order.
+
+        Raises:
+            InputMissing: this group does not need one of this name.
+        """
+        return self._work.results_of(group)
 
     def output(self, name: str) -> OutputSlot:
         """The place to ``write`` the output ``name`` to."""

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from unstuck.tasks.errors import BadStepCall, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
+from unstuck.tasks.errors import BadStepCall, InputMissing, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
 from unstuck.tasks.process.tree import working_folder
 from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.protocol.group import Step
+from unstuck.tasks.protocol.sql import ResultMarker, with_plain_names
 from unstuck.tasks.settings import whoami
 from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.output import is_any_frame
@@ -179,10 +180,15 @@ def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, o
 
 def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
     text = step.sql or ""  # a file is read at submit
+    # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.
+    results: dict[str, ResultMarker] = {}
+    if "results" not in ctx.params:
+        text, results = with_plain_names(text, {*ctx.params, *_MARKERS.findall(text)})
     bare = _COMMENTS.sub(" ", text)
     # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
     named = set(_MARKERS.findall(bare))
     arguments = {key: value for key, value in ctx.params.items() if key in named}
+    arguments |= {name: _result(marker, work) for name, marker in results.items()}
     if step.output is None and _QUERY.match(bare):
         raise OutputInvalid("the rows of this query go nowhere: say output: NAME on the step")
     try:
@@ -193,3 +199,19 @@ def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
         if (what := sql_error(error)) is not None:
             raise SqlInvalid(what) from error
         raise
+
+
+def _result(marker: ResultMarker, work: Work) -> Any:
+    """The value of a marker; null where its group did not succeed. Raises: SqlInvalid."""
+    try:
+        recorded = work.results_of(marker.group)
+    except InputMissing as error:
+        raise SqlInvalid(f"{marker.text}: {error}") from None
+    if isinstance(recorded, list):
+        raise SqlInvalid(f"{marker.text}: {marker.group} is a fork, whose members have results of their own")
+    if recorded and marker.key not in recorded:
+        raise SqlInvalid(f"{marker.text}: {marker.group} recorded no such result; it recorded {', '.join(recorded)}")
+    value = recorded.get(marker.key)
+    if isinstance(value, dict):
+        raise SqlInvalid(f"{marker.text} is a mapping, which SQL has no value for; record its parts one by one")
+    return value

@@ -1,19 +1,21 @@
-"""What is read with Spark: what the needed groups staged, and what is published.
+"""What steps read: what the needed groups staged and recorded, and what is published.
 
-The attempts to read are fixed when the group is first queued, so every retry reads the same.
+The attempts to read are fixed when the group is first queued, and the version of the warehouse when the job was
+submitted, so every retry reads the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublished, OutputInvalid
+from unstuck.tasks.protocol.group import DatasetInput
 from unstuck.tasks.steps.spark import comparable, read_parquet
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import StagedOutput, read_marker
+from unstuck.tasks.warehouse.log import DatasetState, State, Warehouse
+from unstuck.tasks.warehouse.marker import Marker, Read, StagedOutput, joined_versions, read_marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,23 @@ class Dataset:
         return list(groups.values())
 
 
-def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]]) -> dict[str, Dataset]:
-    """The datasets in ``inputs`` (needed group → staging folders), by every name a step may call them.
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the groups that an attempt reads have made.
 
-    A group with exactly one output answers to its own name too.
+    Attributes:
+        datasets: by every name that a step may call them. A group with exactly one output answers to its own name too.
+        results: group → what it recorded; of a fork a list, with one mapping per member that succeeded, in their order.
+        sources: published dataset → the versions that stand behind all this.
+    """
+
+    datasets: Mapping[str, Dataset]
+    results: Mapping[str, dict[str, Any] | list[dict[str, Any]]]
+    sources: Mapping[str, list[int]]
+
+
+def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]], forks: Collection[str] = ()) -> Inputs:
+    """What stands in ``inputs`` (group that is read → staging folders). ``forks``: those of the groups that are forks.
 
     Raises:
         InputMissing: a marker is not there, or cannot be read.
@@ -45,8 +60,17 @@ def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]]) -> dict[str, 
     found: dict[str, Dataset] = {}
     maker: dict[str, str] = {}
     by_group: dict[str, Dataset] = {}
+    results: dict[str, dict[str, Any] | list[dict[str, Any]]] = {}
+    sources: dict[str, list[int]] = {}
     for need, folders in inputs.items():
-        outputs = _outputs_of(files, need, folders)
+        markers = _markers_of(files, need, folders)
+        recorded = [marker.results for marker in markers]
+        results[need] = recorded if need in forks or len(recorded) > 1 else next(iter(recorded), {})
+        sources = joined_versions([sources, *(marker.sources for marker in markers)])
+        outputs: dict[str, list[StagedOutput]] = {}
+        for marker in markers:
+            for name, staged in marker.outputs.items():
+                outputs.setdefault(name, []).append(staged)
         for name, parts in outputs.items():
             if name in maker:
                 raise OutputInvalid(
@@ -57,11 +81,11 @@ def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]]) -> dict[str, 
             if len(outputs) == 1:
                 by_group[need] = found[name]
     # An output's own name wins over a group that happens to be called the same.
-    return {**by_group, **found}
+    return Inputs({**by_group, **found}, results, sources)
 
 
-def _outputs_of(files: Files, need: str, folders: Iterable[str]) -> dict[str, list[StagedOutput]]:
-    outputs: dict[str, list[StagedOutput]] = {}
+def _markers_of(files: Files, need: str, folders: Iterable[str]) -> list[Marker]:
+    markers = []
     for folder in folders:
         marker = read_marker(files, folder)
         if marker is None:
@@ -69,9 +93,98 @@ def _outputs_of(files: Files, need: str, folders: Iterable[str]) -> dict[str, li
                 f"what {need} staged cannot be read: no marker in {files.uri(folder)}. It may have been swept, or this "
                 "worker does not see the folder that the other one wrote to"
             )
-        for name, staged in marker.outputs.items():
-            outputs.setdefault(name, []).append(staged)
-    return outputs
+        markers.append(marker)
+    return markers
+
+
+class PublishedDatasets:
+    """The published datasets that one attempt reads, all as of the version at which its job was submitted.
+
+    Attributes:
+        reads: what was read, each once, in order.
+    """
+
+    def __init__(self, warehouse: Warehouse, base: int | None) -> None:
+        """``base``: the version at which the job was submitted; None if it is not known."""
+        self._warehouse = warehouse
+        self._base = base
+        self._states: dict[int, State] = {}
+        self.reads: list[Read] = []
+
+    @property
+    def sources(self) -> dict[str, list[int]]:
+        """What was read: dataset → versions."""
+        return joined_versions({read.dataset: [read.version]} for read in self.reads if read.version)
+
+    def read(self, dataset: str, version: int | None = None) -> Dataset:
+        """``dataset`` at a version of the warehouse; None: the newest one when the job was submitted.
+
+        Raises:
+            InputNotPublished: it was not published then, or that version does not exist. No retry changes that.
+            LogBroken, WarehouseNewer, OSError: the log could not be read.
+        """
+        at = self._version(version)
+        state = self._state(at)
+        found = state.get(dataset)
+        read = Read(dataset, version or 0, found.changed if found else 0)
+        if read not in self.reads:
+            self.reads.append(read)
+        if found is None:
+            when = "" if version else ", the newest one when this job was submitted"
+            raise InputNotPublished(
+                f"no dataset {dataset!r} was published at version {at} of the warehouse{when}. There were: "
+                f"{', '.join(sorted(state)) or 'none'}. Submit the job again once it is published"
+            )
+        return _whole(dataset, found)
+
+    def changed(self, reads: Iterable[Read]) -> str:
+        """The first dataset of ``reads`` that this job would find changed; empty if it would read the same.
+
+        Raises: as `read`.
+        """
+        for read in reads:
+            if not read.asked:
+                found = self._state(self._version(None)).get(read.dataset)
+                if read.version != (found.changed if found else 0):
+                    return read.dataset
+        return ""
+
+    def _version(self, version: int | None) -> int:
+        if version is None and self._base is None:
+            raise InputNotPublished(
+                "an older release stored this job without the version that it reads; submit it again"
+            )
+        return version if version is not None else self._base or 0
+
+    def _state(self, version: int) -> State:
+        if version not in self._states:
+            try:
+                self._states[version] = self._warehouse.state(version)
+            except DatasetNotFound as error:
+                raise InputNotPublished(str(error)) from error
+        return self._states[version]
+
+
+def with_published(
+    made: Mapping[str, Dataset], wanted: Mapping[str, DatasetInput], published: PublishedDatasets
+) -> dict[str, Dataset]:
+    """What a group reads: what other groups ``made``, and the ``wanted`` published datasets under their own names.
+
+    Raises:
+        OutputInvalid: a needed group has an output of the same name.
+        InputNotPublished, LogBroken, WarehouseNewer, OSError: as `PublishedDatasets.read`.
+    """
+    found = dict(made)
+    for name, one in wanted.items():
+        if name in made and made[name].name == name:  # else it is a group's own name, which gives way
+            raise OutputInvalid(f"a needed group has an output named {name} too; give the one in inputs: another name")
+        found[name] = replace(published.read(one.dataset, one.version), name=name)
+    return found
+
+
+def _whole(name: str, state: DatasetState) -> Dataset:
+    """A published dataset as steps read what groups have staged."""
+    return Dataset(name, (StagedOutput(state.files, state.rows, state.schema),))
 
 
 def published(spark: Any, warehouse: Warehouse | str, dataset: str, version: int | None = None) -> Any:

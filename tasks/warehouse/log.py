@@ -56,6 +56,8 @@ class Entry:
         at: seconds since the epoch, by the clock of the coordinator; for people only.
         tokens: the staging folders the files came from.
         code, reason: of an ABORT: what a machine may compare, and a sentence.
+        inputs: the published datasets that the package was made from, each with the versions that were read.
+        steps: group that made an output → what stands for the code of its steps; empty for SQL.
     """
 
     n: int
@@ -70,6 +72,8 @@ class Entry:
     tokens: list[str] = field(default_factory=list)
     code: str = ""
     reason: str = ""
+    inputs: dict[str, list[int]] = field(default_factory=dict)
+    steps: dict[str, str] = field(default_factory=dict)
     version: int = ENTRY_VERSION
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
@@ -52,6 +52,20 @@ class StagedOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """A published dataset that an attempt read.
+
+    Attributes:
+        asked: the version of the warehouse that was asked for; 0 for the newest one when the job was submitted.
+        version: the version that had changed the dataset last, as it was read; 0 if there was no such dataset.
+    """
+
+    dataset: str
+    asked: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Marker:
     """What an attempt made.
 
@@ -63,6 +77,8 @@ class Marker:
         results: small values that steps returned through ``ctx.result``.
         code: what stood for the code of its steps, for people; the fingerprint covers it.
         written_at: seconds since the epoch, by the clock of the worker; for people only.
+        reads: the published datasets that it read.
+        sources: dataset → versions: what it read, and what stands behind all that it read of other groups.
     """
 
     token: str
@@ -72,6 +88,8 @@ class Marker:
     results: dict[str, Any]
     written_at: float
     code: str = ""
+    reads: list[Read] = field(default_factory=list)
+    sources: dict[str, list[int]] = field(default_factory=dict)
     version: Literal[1] = MARKER_VERSION
 
 
@@ -135,6 +153,15 @@ def read_marker(files: Files, staging: str) -> Marker | None:
     except ValidationError as error:
         log.warning("The marker %s cannot be read and counts as absent: %s", files.uri(path), in_short(error))
         return None
+
+
+def joined_versions(sources: Iterable[Mapping[str, Iterable[int]]]) -> dict[str, list[int]]:
+    """The versions of each dataset that any of ``sources`` names, in order."""
+    versions: dict[str, set[int]] = {}
+    for one in sources:
+        for dataset, each in one.items():
+            versions.setdefault(dataset, set()).update(each)
+    return {dataset: sorted(each) for dataset, each in sorted(versions.items())}
 
 
 def files_exist(files: Files, data_files: list[DataFile]) -> bool:

@@ -21,6 +21,7 @@ from unstuck.tasks.protocol.group import Collect, RetryPolicy
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Change, Entry, Warehouse
 from unstuck.tasks.warehouse.marker import read_marker
 
 
@@ -55,7 +56,7 @@ def make_offer(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) ->
     job = f"job-{os.urandom(4).hex()}"
 
     def make(name: str, *steps: dict[str, Any], conf: dict[str, str] | None = None, **rest: Any) -> Offer:
-        group = {"name": name, "steps": steps, "conf": conf or {}}
+        group = {"name": name, "steps": steps, "conf": conf or {}, "inputs": rest.pop("inputs_of", {})}
         return fleet.make_offer(store, tmp_path / "warehouse", job, group, **rest)
 
     return make
@@ -371,3 +372,50 @@ def test_killing_the_runner_takes_the_jvm_and_the_python_workers_along(
     runner.kill()
     assert fleet.outcome(store, offer, 10).kind is OutcomeKind.LOST
     wait_until(lambda: not [p for p in tree if lives(p)], 10, f"{jvm} to be gone")
+
+
+def test_sql_reads_results_of_needed_groups_as_bound_values(
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
+) -> None:
+    made = done(store, make_offer("make", python("records", "numbers", least=7, word="it's :results.make.least")))
+    query = (
+        "SELECT n, :results.make.word AS word, ':results.make.least' AS text FROM numbers "
+        "WHERE n >= :results.make.least AND n < :most -- :results.make.not_this"
+    )
+    offer = make_offer("pick", sql(query, "picked"), params={"most": 9}, inputs={"make": [made.staging]})
+    outcome = done(store, offer)
+    marker = read_marker(Files(str(tmp_path / "warehouse")), outcome.staging)
+    assert marker is not None
+    rows = [
+        row
+        for f in marker.outputs["picked"].files
+        for row in pq.read_table(tmp_path / "warehouse" / f.path).to_pylist()
+    ]
+    said = "it's :results.make.least"
+    assert sorted(rows, key=lambda row: row["n"]) == [
+        {"n": n, "word": said, "text": ":results.make.least"} for n in (7, 8)
+    ]
+
+    wrong = make_offer("wrong", sql("SELECT :results.make.most AS n", "picked"), inputs={"make": [made.staging]})
+    failed = failure(store, wrong)
+    assert failed.code == "SQL_INVALID"
+    assert failed.text == ":results.make.most: make recorded no such result; it recorded least, word"
+
+
+def test_published_inputs_are_views_at_one_version(store: redis.Redis, make_offer: MakeOffer, tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path / "warehouse"))
+    for rows in (3, 5):
+        made = done(store, make_offer("make", python("spark_numbers", "numbers", rows=rows), epoch=rows))
+        marker = read_marker(warehouse.storage, made.staging)
+        assert marker is not None
+        staged, n = marker.outputs["numbers"], warehouse.head() + 1
+        change = Change("replace", staged.files, [], staged.rows, staged.schema)
+        warehouse.create_entry(n, Entry(n, n - 1, f"p{n}", "package", "j", "j", 0.0, datasets={"numbers": change}))
+    read = sql("SELECT (SELECT count(*) FROM here) AS here, (SELECT count(*) FROM old) AS old", "counted")
+    offer = make_offer("read", read, inputs_of={"here": "numbers", "old": "numbers@1"}, base=2)
+    outcome = done(store, offer)
+    marker = read_marker(warehouse.storage, outcome.staging)
+    assert marker is not None
+    (file,) = [f for f in marker.outputs["counted"].files if f.rows]
+    assert pq.read_table(tmp_path / "warehouse" / file.path).to_pylist() == [{"here": 5, "old": 3}]
+    assert marker.sources == {"numbers": [1, 2]}

@@ -53,6 +53,7 @@ def make_offer(
     value: Any = None,
     collect: Sequence[Collect] = (),
     warehouse_id: str | None = None,
+    base: int | None = None,
     send: bool = True,
 ) -> Offer:
     """Make one attempt claimable, as a commit would, and send its offer to the group's queue."""
@@ -64,6 +65,7 @@ def make_offer(
         collect=tuple(collect),
         warehouse=str(warehouse),
         warehouse_id=warehouse_id or Warehouse(str(warehouse)).ensure_id(),
+        base=base,
     )
     frozen = FrozenInputs(value=value, inputs={need: tuple(found) for need, found in (inputs or {}).items()})
     keys = KEYS.of(job)

@@ -46,15 +46,17 @@ def vacuum(
         connected(settings) as connection,
         Progress(console=stderr, transient=True, disable=as_json or not stderr.is_terminal) as bar,
     ):
-        if place.identity() is None:
+        if (identity := place.identity()) is None:
             raise BadRequest(f"There is no warehouse at {place.storage.uri('')}; is it mounted?")
-        needed = StagingIndex(connection.redis, Keys(settings.prefix)).needed()
+        index = StagingIndex(connection.redis, Keys(settings.prefix))
+        needed, reading = index.needed(), index.reading(identity)
         task = bar.add_task("looking at files", total=None)
         done = remove_old_versions(
             place,
             needed,
             keep=keep,
             before=since,
+            reading=reading,
             dry_run=dry_run,
             progress=lambda number, total: bar.update(task, completed=number, total=total),
         )
@@ -63,5 +65,7 @@ def vacuum(
         return
     word = "would remove" if dry_run else "removed"
     stdout.print(f"{word} {done.files:,} files, {filesize.decimal(done.bytes)}; the oldest version is {done.oldest}")
+    if done.held_for:
+        stdout.print(f"versions from {done.oldest} on stay for now: job {done.held_for} is open, and may read them")
     if done.held:
         stdout.print(f"{done.held:,} files stay for now: a job that is open, or may be retried, may need them")

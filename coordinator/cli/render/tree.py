@@ -176,7 +176,9 @@ def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
     wanted = [member for state in _SHOWN for member in group.members if member.state is state]
     lines = []
     for member in wanted[:MEMBERS]:
-        label = f"{member.id} {group.param}={member.value}" if group.param else member.id
+        values = {group.param: member.value} if group.param else member.value
+        named = values if isinstance(values, dict) else {}
+        label = " ".join([member.id, *(f"{param}={value}" for param, value in named.items())])
         lines.append(replace(_group_line(view, member, at), name=one_line(label), member=True))
     if len(wanted) > MEMBERS:
         lines.append(Line(f"… {len(wanted) - MEMBERS} more", "", "at work or failed", member=True))

@@ -23,7 +23,7 @@ from tests.support.failpoints import Strike, order
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.protocol.lanes import queue_of
+from unstuck.tasks.protocol.keys import queue_of
 from unstuck.tasks.protocol.processes import ProcessRegistry
 
 Undo = Callable[[], None]

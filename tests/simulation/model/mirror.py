@@ -255,9 +255,7 @@ class Mirrored(ModelStore):
 
     def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
         plan = plan_of(record.spec)
-        plans = plan.group_plans(
-            record.warehouse, record.warehouse_id, record.reruns, record.adopts, any_code=record.any_code
-        )
+        plans = record.group_plans(plan)
         submission = Submission(record, plans, plan.params, fingerprint)
         model, real = self._both(
             record.id,

@@ -20,7 +20,7 @@ from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
 from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS, idle_runner
-from unstuck.tasks.protocol.lanes import lane_of, pool_of, queue_of
+from unstuck.tasks.protocol.keys import lane_of, pool_of, queue_of
 from unstuck.tasks.protocol.lease import FinishAnswer, RenewAnswer
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
@@ -251,9 +251,7 @@ class ModelStore:
             self.keys[record.key] = (record.id, fingerprint)
         now = self.now
         plan = plan_of(record.spec)
-        plans = plan.group_plans(
-            record.warehouse, record.warehouse_id, record.reruns, record.adopts, any_code=record.any_code
-        )
+        plans = record.group_plans(plan)
         self.jobs[record.id] = StoredJob(replace(record, submitted_at=now), plans=plans, params=dict(plan.params))
         if record.retry_of in self.jobs:
             told = {"kind": "RETRIED", "at": now, "by": record.submitted_by, "text": f"as job {record.id}"}

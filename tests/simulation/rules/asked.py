@@ -95,9 +95,7 @@ class Asked:
     def _handed_out(self, job: StoredJob) -> str:
         """What a claim hands out is what the record of the job says."""
         record, plan = job.record, plan_of(job.record.spec)
-        plans = plan.group_plans(
-            record.warehouse, record.warehouse_id, record.reruns, record.adopts, any_code=record.any_code
-        )
+        plans = record.group_plans(plan)
         if job.plans != plans or job.params != plan.params:
             wrong = [name for name in plans if plans[name] != job.plans.get(name)]
             return (

@@ -207,6 +207,13 @@ def with_secret(spark: Any, ctx: Any, password: str) -> None:
     raise RuntimeError(f"login with {password} failed")
 
 
+def records(spark: Any, ctx: Any, **values: Any) -> Any:
+    """Ten numbers, and its parameters as results."""
+    for key, value in values.items():
+        ctx.result(key, value)
+    return spark.range(10).toDF("n")
+
+
 def spark_numbers(spark: Any, ctx: Any, rows: int = 10) -> Any:
     spark.range(100).createOrReplaceTempView("left_behind")
     spark.range(100).createOrReplaceGlobalTempView("left_for_all")

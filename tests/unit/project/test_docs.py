@@ -39,7 +39,7 @@ from unstuck.coordinator.spec.model import Defaults, JobSpec
 from unstuck.coordinator.spec.params import Param
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol import keys
-from unstuck.tasks.protocol.group import ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
+from unstuck.tasks.protocol.group import DatasetInput, ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
 from unstuck.tasks.settings import Settings
 
 DOCS = ROOT / "docs"
@@ -302,6 +302,7 @@ def same(written: str, field: FieldInfo) -> bool:
         ("Group", GroupSpec),
         ("Step", Step),
         ("Retry", RetryPolicy),
+        ("Published inputs", DatasetInput),
         ("Fork from a column", ForkFrom),
     ],
 )

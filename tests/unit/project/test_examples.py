@@ -61,7 +61,7 @@ def test_every_step_of_an_example_can_be_imported_and_gets_every_parameter_it_re
     for group, step in steps:
         module, _, name = str(step.python).partition(":")
         parameters = list(inspect.signature(getattr(importlib.import_module(module), name)).parameters.values())
-        given = {*spec.params, *group.params, *step.params, group.fork_param}
+        given = {*spec.params, *group.params, *step.params, *group.fork_params}
         required = {p.name for p in parameters[2:] if p.default is inspect.Parameter.empty}
         assert [p.name for p in parameters[:2]] == ["spark", "ctx"]
         assert required <= given, f"{group.name}: {step.python} is not given {required - given}"

@@ -253,7 +253,7 @@ def test_what_a_runner_reads_at_every_claim_does_not_grow_with_the_fork() -> Non
     sizes = []
     for width in (1, 10_000):
         plans = Job(group("g", for_each={"n": list(range(width))})).plan.group_plans("/w", None)
-        assert GroupPlan.model_validate_json(plans["g"]).group.fork_param == "n"
+        assert GroupPlan.model_validate_json(plans["g"]).group.fork_params == ("n",)
         sizes.append(len(plans["g"]))
     assert sizes[0] == sizes[1]
 

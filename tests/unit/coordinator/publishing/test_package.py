@@ -58,7 +58,15 @@ class Job:
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def stage(
-        self, group: str, rows: int = 3, ordinal: int | None = None, columns: str = FLIGHTS, **outputs: int
+        self,
+        group: str,
+        rows: int = 3,
+        ordinal: int | None = None,
+        columns: str = FLIGHTS,
+        *,
+        reads: dict[str, list[int]] | None = None,
+        code: str = "",
+        **outputs: int,
     ) -> str:
         """One attempt with one file per output (``name=size``); returns its staging folder."""
         files = Files(self.root)
@@ -69,7 +77,8 @@ class Job:
             path = f"{staging}/{name}/part-0.parquet"
             files.write_durable(path, b"x" * size)
             made[name] = StagedOutput([DataFile(path, rows, size)], rows, columns)
-        write_marker(files, staging, Marker(f"{self.id}/{group}", "same", made, {}, {}, 1.0))
+        marker = Marker(f"{self.id}/{group}", "same", made, {}, {}, 1.0, code=code, sources=reads or {})
+        write_marker(files, staging, marker)
         self.sources[group] = (*self.sources.get(group, ()), staging)
         return staging
 
@@ -113,6 +122,17 @@ def test_all_outputs_of_a_job_appear_in_one_entry(root: str) -> None:
     assert (entry.params, entry.at) == ({"year": 2013}, 1000.0)
     assert entry.tokens == [job.sources["by_carrier"][0], job.sources["by_month"][0]]
     assert sorted(Warehouse(root).state()) == ["carriers", "months"]
+
+
+def test_an_entry_says_what_its_outputs_were_made_from_and_by(root: str) -> None:
+    job = Job(root)
+    job.stage("by_month", ordinal=0, reads={"flights": [3], "planes": [1]}, code="shop:1", months=1)
+    job.stage("by_month", ordinal=1, reads={"flights": [2]}, code="shop:2", months=1)
+    job.stage("hidden", reads={"secret": [9]}, code="other:1", hidden=1)
+    assert job.publish(by={"by_month"}).version == 1
+    entry = Warehouse(root).existing_entry(1)
+    assert entry.inputs == {"flights": [2, 3], "planes": [1]}
+    assert entry.steps == {"by_month": "shop:1, shop:2"}
 
 
 def test_the_next_job_replaces_what_it_makes_and_leaves_the_rest(root: str) -> None:

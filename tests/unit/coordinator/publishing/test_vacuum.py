@@ -154,3 +154,12 @@ def test_later_versions_go_on_as_before(nightly: Nightly) -> None:
 def test_an_empty_warehouse_has_nothing_to_remove(nightly: Nightly) -> None:
     Warehouse(nightly.root).ensure_id()
     assert clean(nightly) == Vacuumed(0, 0, 0, 0)
+
+
+def test_what_an_open_job_reads_stays_until_it_has_ended(nightly: Nightly) -> None:
+    for job in ("one", "two", "three"):
+        nightly.publish(job, OutputSpec())
+
+    assert clean(nightly, keep=1, reading=(2, "job")) == Vacuumed(oldest=2, files=1, bytes=10, held=0, held_for="job")
+    assert files_of(nightly) == ["three", "two"]
+    assert clean(nightly, keep=1, reading=(3, "job")) == Vacuumed(oldest=3, files=1, bytes=10, held=0)

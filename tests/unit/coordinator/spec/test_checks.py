@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.specs import HEAD, A, minimal, told
-from unstuck.coordinator.spec.checks import several_statements
 from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.coordinator.spec.sql import several_statements
 from unstuck.tasks.protocol.group import GroupSpec
 
 

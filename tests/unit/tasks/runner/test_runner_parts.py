@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from tests.support.servers import RedisServer, wait_until
-from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, OutputInvalid, SqlInvalid, StepNotFound
+from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, InputMissing, OutputInvalid, SqlInvalid, StepNotFound
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, process_state, working_folder
 from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
 from unstuck.tasks.protocol.group import Collect
@@ -203,7 +203,28 @@ def test_two_needs_with_one_output_name_are_refused(files: Files) -> None:
     inputs = {group: [f"_staging/j/{group}/1-n-c"] for group in ("a", "b")}
     with pytest.raises(OutputInvalid, match="both a and b have an output named rows"):
         read_inputs(files, inputs)
-    assert sorted(read_inputs(files, {"a": inputs["a"]})) == ["a", "rows"]
+    assert sorted(read_inputs(files, {"a": inputs["a"]}).datasets) == ["a", "rows"]
+
+
+def test_results_and_sources_of_what_is_read_come_with_it(files: Files) -> None:
+    inputs: dict[str, list[str]] = {"a": [], "f": [], "g": [], "skipped": []}
+    for group, n, results in (("a", 1, {"x": 1}), ("f", 1, {"x": 2}), ("f", 2, {}), ("g", 1, {"x": 3})):
+        staging = f"_staging/j/{group}/{n}-n-c"
+        marker = Marker(f"j/{group}/{n}/n/c", "f", {}, {}, results, 0.0, sources={"flights": [n], group: [7]})
+        write_marker(files, staging, marker)
+        inputs[group].append(staging)
+    read = read_inputs(files, inputs, ("f", "g"))
+    assert read.results == {"a": {"x": 1}, "f": [{"x": 2}, {}], "g": [{"x": 3}], "skipped": {}}
+    assert read.sources == {"a": [7], "f": [7], "flights": [1, 2], "g": [7]}
+
+
+def test_a_step_gets_results_of_its_own_that_it_may_change(tmp_path: Path) -> None:
+    work, ctx = context(tmp_path)
+    work.recorded = {"a": {"x": [1]}}
+    ctx.results("a")["x"].append(2)
+    assert ctx.results("a") == {"x": [1]}
+    with pytest.raises(InputMissing, match=r"no results of a group 'b'; there are those of: a\. Name it in needs:"):
+        ctx.results("b")
 
 
 # -- Spark's small rules ---------------------------------------------------------------------------------------

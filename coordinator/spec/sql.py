@@ -1,0 +1,77 @@
+"""Problems in the SQL of steps: several statements in one, and results that it cannot name (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
+from unstuck.tasks.protocol.group import GroupSpec
+from unstuck.tasks.protocol.sql import ResultMarker, result_markers
+
+_SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
+# Where `;` may be no end of a statement: what ends otherwise than we think, a script's statements, the value of a SET.
+_SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b|^\s*set\b""", re.IGNORECASE)
+
+ONE_STATEMENT = "several statements in one step; a step is one statement, give each its own step"
+
+
+def sql_problems(
+    every: Sequence[GroupSpec], groups: Mapping[str, GroupSpec], params: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """What is wrong with the statements of ``every`` group. ``params``: those of the job."""
+    several = cache(several_statements)  # thousands of steps may have the same text
+    markers = cache(lambda sql: tuple(result_markers(sql)))
+    for i, group in enumerate(every):
+        for j, step in enumerate(group.steps):
+            if step.sql is None:
+                continue
+            loc = ("groups", i, "steps", j, "sql")
+            if several(step.sql):
+                yield Problem(ONE_STATEMENT, loc)
+            # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.
+            if "results" not in {*params, *group.params, *step.params, *(group.for_each or ())}:
+                for marker in dict.fromkeys(markers(step.sql)):
+                    if wrong := _wrong_result(marker, group, groups):
+                        yield Problem(f"{shorten(marker.text, quote='')}: {wrong}", loc)
+
+
+def _wrong_result(marker: ResultMarker, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> str:
+    if not marker.group:
+        return "expected :results.GROUP.KEY, two names of letters, digits and _"
+    read = {each.name: each for each in groups_read(group, groups)}
+    named = read.get(marker.group)
+    if named is None and marker.group in groups:
+        return f"group {marker.group!r} is not among the needs of this one; add it to needs:"
+    if named is None:
+        return f"unknown group {marker.group!r}{suggestion(marker.group, read)}"
+    if named.for_each is not None:
+        return f"group {marker.group!r} is a fork; its members have results of their own, and none speaks for all"
+    if not any(step.python for step in named.steps):
+        return f"group {marker.group!r} has no Python step, so it records no results"
+    return ""
+
+
+def groups_read(group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iterator[GroupSpec]:
+    """The groups that ``group`` reads: what it needs, and what a join among them needs in turn."""
+    seen: set[str] = set()
+    left = list(group.needs)
+    while left:
+        name = left.pop()
+        if name in groups and name not in seen:
+            seen.add(name)
+            if groups[name].is_join:
+                left.extend(groups[name].needs)
+            else:
+                yield groups[name]
+
+
+def several_statements(sql: str) -> bool:
+    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser can decide."""
+    bare = _SQL_TEXTS.sub(" ", sql)
+    if re.search(r"""\\['"]""", sql) or _SQL_UNSURE.search(bare):
+        return False
+    first, _, rest = bare.partition(";")
+    return bool(first.strip()) and bool(rest.strip("; \t\r\n\f\v"))

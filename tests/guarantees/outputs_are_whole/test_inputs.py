@@ -1,0 +1,206 @@
+"""What a job reads: real workers and a coordinator, while other jobs publish newer versions of the same dataset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from typer.testing import CliRunner
+
+from tests.support import fleet
+from tests.support.coordinator_processes import coordinator_processes
+from tests.support.servers import RedisServer, wait_until
+from unstuck import Client, JobSpec, Settings, Status, published_files
+from unstuck.coordinator.cli.app import app
+from unstuck.coordinator.views.jobs import JobView
+from unstuck.tasks.warehouse.log import Warehouse
+
+STEPS = """
+import pathlib
+import pyarrow as pa
+from unstuck import DatasetNotFound
+
+def price_of(table):
+    return table["price"][0].as_py()
+
+def prices(spark, ctx, price):
+    return pa.table({"price": [price]})
+
+def first(spark, ctx):
+    ctx.result("price", price_of(ctx.input("prices")))
+
+def each(spark, ctx, n):
+    ctx.result("n", n)
+
+def second(spark, ctx, folder, name="now"):
+    seen = [ctx.results("first")["price"], price_of(ctx.input(name)), price_of(ctx.published("prices"))]
+    with open(f"{folder}/seen", "a") as file:
+        file.write(f"{seen}\\n")
+    if not pathlib.Path(folder, "open").exists():
+        raise RuntimeError("the gate is closed")
+    return pa.table({"seen": seen, "members": [[each["n"] for each in ctx.results("each")]] * 3})
+
+def missing(spark, ctx):
+    try:
+        ctx.published("taxes")
+    except DatasetNotFound as error:
+        ctx.result("said", str(error))
+    return pa.table({"made": [1]})
+"""
+PRICES = """
+name: prices
+params: {price: 1}
+groups:
+  - {name: prices, spark: false, steps: [{python: "shop:prices", output: prices}]}
+"""
+REPORT = """
+name: report
+params: {folder: ""}
+defaults: {retry: {max: 1000, backoff: 50ms, max_backoff: 50ms}}
+groups:
+  - {name: first, spark: false, inputs: {prices: prices}, steps: [{python: "shop:first"}]}
+  - {name: each, spark: false, for_each: {n: [1, 2]}, steps: [{python: "shop:each"}]}
+  - name: second
+    needs: [first, each]
+    spark: false
+    inputs: {now: prices@latest}
+    steps: [{python: "shop:second", output: report}]
+"""
+
+
+class Shop:
+    """A fleet, the steps that it runs, and what they left behind."""
+
+    def __init__(self, redis_url: str, folder: Path) -> None:
+        self.folder, self.warehouse = folder, str(folder / "warehouse")
+        self.environ = {
+            "UNSTUCK_REDIS_URL": redis_url,
+            "UNSTUCK_SPARK_MASTER": "none",
+            "UNSTUCK_WAREHOUSE": self.warehouse,
+        }
+        self.client = Client(Settings(redis_url=redis_url, warehouse=self.warehouse))
+        (folder / "shop.py").write_text(STEPS)
+
+    def submit(self, spec: str, **params: Any) -> str:
+        return self.client.submit(JobSpec.from_text(spec).with_params(params)).id
+
+    def ended(self, job: str) -> JobView:
+        return self.client.wait(job, timeout=90)
+
+    def publish(self, price: int) -> int:
+        """Publish the dataset ``prices`` anew. Returns its version."""
+        view = self.ended(self.submit(PRICES, price=price))
+        assert view.job.status is Status.FINISHED, view.job.reason
+        return view.job.version
+
+    @property
+    def seen(self) -> list[str]:
+        file = self.folder / "seen"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def command(self, *arguments: str) -> Any:
+        told = CliRunner().invoke(app, [*arguments, "--json"], env=self.environ)
+        assert told.exit_code == 0, told.output
+        return json.loads(told.stdout)
+
+
+@pytest.fixture
+def shop(redis_server: RedisServer, tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(redis_server.url, tmp_path)
+    environ = {**shop.environ, "PYTHONPATH": str(tmp_path)}
+    with (
+        fleet.worker(redis_server.url, tmp_path, environ=environ),
+        coordinator_processes(tmp_path, shop.environ) as coordinators,
+    ):
+        coordinators.tend(1)
+        yield shop
+
+
+def reasons(view: JobView) -> dict[str, str]:
+    records = {member.id: member.record for group in view.groups for member in group.members}
+    return {name: record.reason.text if record.reason else "" for name, record in records.items()}
+
+
+def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the_newest(shop: Shop) -> None:
+    # Given: a job whose second group fails, again and again, while a newer version is published
+    assert shop.publish(price=1) == 1
+    job = shop.submit(REPORT, folder=str(shop.folder))
+    wait_until(lambda: shop.seen, 60, "the first attempt")
+    assert shop.publish(price=2) == 2
+    told = shop.command("vacuum", "--keep", "1", "--older-than", "0s")
+    assert (told["files"], told["held_for"]) == (0, job), "the files that the job reads stay"
+    before = len(shop.seen)
+    wait_until(lambda: len(shop.seen) > before, 60, "an attempt after the newer version")
+
+    # When
+    (shop.folder / "open").touch()
+
+    # Then: nothing of it read the newer version, and what it read is on record
+    ended = shop.ended(job)
+    assert ended.job.status is Status.FINISHED
+    assert set(shop.seen) == {"[1, 1, 1]"}
+    rows = duckdb.read_parquet(published_files(shop.warehouse, "report")).fetchall()
+    assert rows == [(1, [1, 2])] * 3
+    (entry,) = Warehouse(shop.warehouse).history("report", 10)
+    assert entry.inputs == {"prices": [1]}
+    (shown,) = shop.command("datasets", "report", "--history")
+    assert shown["inputs"] == {"prices": [1]}
+    assert list(shown["code"]) == ["second"]
+    assert shown["code"]["second"].startswith("shop:")
+
+    # And: the next job reads the newer one; the old files may go now
+    ended = shop.ended(shop.submit(REPORT, folder=str(shop.folder)))
+    assert shop.seen[-1] == "[2, 2, 2]"
+    assert Warehouse(shop.warehouse).history("report", 1)[0].inputs == {"prices": [2]}
+    assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["held_for"] == ""
+
+
+def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> None:
+    shop.publish(price=1)
+    once = REPORT.replace("max: 1000", "max: 0")
+    failed = shop.ended(shop.submit(once, folder=str(shop.folder)))
+    assert failed.job.status is Status.FAILED
+    same = shop.ended(shop.client.retry(failed.job.id).id)
+    assert reasons(same)["first"] == "an earlier attempt had finished this work; nothing was run"
+
+    shop.publish(price=2)
+    (shop.folder / "open").touch()
+    anew = shop.ended(shop.client.retry(same.job.id).id)
+    assert anew.job.status is Status.FINISHED
+    assert reasons(anew)["first"] == f"the dataset prices was published anew since job {failed.job.id}, so it ran anew"
+    assert reasons(anew)["each[0]"] == "an earlier attempt had finished this work; nothing was run"
+    assert shop.seen == ["[1, 1, 1]", "[1, 1, 1]", "[2, 2, 2]"]
+
+
+def test_a_version_is_read_by_its_number(shop: Shop) -> None:
+    for price in (1, 2, 3):
+        shop.publish(price)
+    (shop.folder / "open").touch()
+    spec = REPORT.replace("prices@latest", "prices@2")
+    assert shop.ended(shop.submit(spec, folder=str(shop.folder))).job.status is Status.FINISHED
+    assert shop.seen == ["[3, 2, 3]"]
+    assert Warehouse(shop.warehouse).history("report", 1)[0].inputs == {"prices": [2, 3]}
+
+
+def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those_there_are(shop: Shop) -> None:
+    shop.publish(price=1)
+    asked = REPORT.replace("inputs: {prices: prices}", "inputs: {prices: price}")
+    ended = shop.ended(shop.submit(asked, folder=str(shop.folder)))
+    assert ended.job.status is Status.FAILED
+    text = reasons(ended)["first"]
+    assert text.startswith(
+        "no dataset 'price' was published at version 1 of the warehouse, the newest one when this job was submitted. "
+        "There were: prices. Submit the job again once it is published"
+    )
+    assert text.endswith("(not worth a retry)")
+
+    # A step may find out by itself; what it did not find counts as read.
+    look = 'name: look\ngroups: [{name: look, spark: false, steps: [{python: "shop:missing", output: made}]}]'
+    ended = shop.ended(shop.submit(look))
+    assert ended.job.status is Status.FINISHED
+    assert "no dataset 'taxes'" in ended.groups[0].members[0].record.results["said"]
+    assert Warehouse(shop.warehouse).history("made", 1)[0].inputs == {}

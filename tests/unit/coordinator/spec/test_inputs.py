@@ -1,0 +1,158 @@
+"""What a spec says of data: published inputs, results in SQL, and forks over parameters and combinations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.specs import told
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.plan import Plan, compile_plan
+from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, WorkOrder
+
+HEAD = "name: x\nparams: {days: [2, 1, 2], d: {type: list}, n: 3, bad: ['${env:X}', [1]]}\ngroups:\n"
+A = "  - {name: a, steps: [{python: 'm:f', output: o}]}\n"
+Z = "  - {name: z, steps: [{sql: SELECT 1 AS n, output: p}]}\n"
+J = "  - {name: j, needs: [a, z]}\n"
+F = "  - {name: f, for_each: {m: [1]}, steps: [{python: 'm:f'}]}\n"
+
+
+def plan_of(text: str) -> Plan:
+    return compile_plan(JobSpec.model_validate_json(JobSpec.from_text(text).to_json()))
+
+
+def reads(needs: str, **more: str) -> str:
+    fields = "".join(f", {key}: {value}" for key, value in more.items() if key != "sql")
+    sql = json.dumps(more.get("sql", "SELECT 1 AS n"))
+    return f"{HEAD}{A}{Z}{J}{F}  - {{name: r, needs: [{needs}]{fields}, steps: [{{sql: {sql}, output: q}}]}}\n"
+
+
+def test_an_input_is_written_in_short_or_in_full() -> None:
+    text = reads("a", inputs="{u: flights, v: flights@latest, w: flights@7, x: {dataset: flights, version: 7}}")
+    inputs = plan_of(text).groups["r"].spec.inputs
+    assert {name: (one.dataset, one.version) for name, one in inputs.items()} == {
+        **dict.fromkeys("uv", ("flights", None)),
+        **dict.fromkeys("wx", ("flights", 7)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ("{u: flights@}", "u: expected a dataset and perhaps its version, as flights, flights@latest or flights@7"),
+        ("{u: flights@0}", "u: expected a dataset and perhaps its version, as flights, flights@latest or flights@7"),
+        ("{u: a b}", "u: expected a name"),
+        ("{u: {dataset: a, versio: 1}}", "u.versio: unknown field 'versio'; did you mean 'version'?"),
+        ("{u: {dataset: a, version: 0}}", "u.version: expected 1 or more, not the number 0"),
+        ("{o: flights}", "o: 'o' is the name of an output of 'a' too; give the input another one"),
+        ("{q: flights}", "q: 'q' is the name of an output of this group too; give the input another one"),
+        ("{u: flights, U: flights}", "U: 'U' is the name of another input (case does not count) too"),
+    ],
+)
+def test_a_wrong_input_is_named_with_what_was_expected(inputs: str, message: str) -> None:
+    (line,) = told(reads("j", inputs=inputs))
+    assert f"groups[4].inputs.{message}" in line
+
+
+def test_a_join_reads_nothing() -> None:
+    (line,) = told(f"{HEAD}{A}  - {{name: j, needs: [a], inputs: {{u: flights}}}}\n")
+    assert "inputs: on a group without steps: there is nothing that reads them" in line
+
+
+@pytest.mark.parametrize(
+    ("needs", "sql", "message"),
+    [
+        ("z", "SELECT :results.a.n", ":results.a.n: group 'a' is not among the needs of this one; add it to needs:"),
+        ("z", "SELECT :results.aa.n", ":results.aa.n: unknown group 'aa'"),
+        ("z", "SELECT :results.z.n", ":results.z.n: group 'z' has no Python step, so it records no results"),
+        ("f", "SELECT :results.f.n", ":results.f.n: group 'f' is a fork; its members have results of their own"),
+        ("a", "SELECT :results.a, 1", ":results.a: expected :results.GROUP.KEY, two names of letters, digits and _"),
+    ],
+)
+def test_a_result_that_sql_cannot_name_is_refused(needs: str, sql: str, message: str, tmp_path: Path) -> None:
+    (line,) = told(reads(needs, sql=sql))
+    assert f"groups[4].steps[0].sql: {message}" in line
+    (tmp_path / "q.sql").write_text(sql)
+    (line,) = told(reads(needs, sql=sql).replace(f"sql: {json.dumps(sql)}", "sql_file: q.sql"), folder=tmp_path)
+    assert f"groups[4].steps[0].sql_file: {message}" in line
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT :results.a.n", "SELECT ':results.b.n'", "SELECT 1 -- :results.b.n", "SELECT x::results.b.n"],
+)
+def test_a_result_of_a_needed_group_is_fine_also_through_a_join(sql: str) -> None:
+    assert plan_of(reads("j", sql=sql)).groups["r"].reads == ("a", "z")
+
+
+def test_a_parameter_of_the_name_results_is_read_as_before() -> None:
+    text = reads("a", params="{results: {b: {n: 1}}}", sql="SELECT :results.b.n")
+    assert plan_of(text).groups["r"].spec.params["results"]
+
+
+# -- forks -----------------------------------------------------------------------------------------------------
+
+
+def forked(values: str) -> str:
+    return f"{HEAD}  - {{name: g, for_each: {values}, steps: [{{python: 'm:f'}}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "members"),
+    [
+        ("{month: [1, 2], carrier: [UA, AA]}", (("UA", 1), ("UA", 2), ("AA", 1), ("AA", 2))),
+        ("{day: {param: days, distinct: true}}", (2, 1)),
+        ("{day: {param: days, distinct: true}, k: [x]}", ((2, "x"), (1, "x"))),
+        ("{day: {param: d}}", ()),
+        ("{one: [1, 2], none: []}", ()),
+    ],
+)
+def test_the_members_of_a_fork_are_all_combinations_by_the_names_of_the_parameters(
+    values: str, members: tuple[object, ...]
+) -> None:
+    plan = plan_of(forked(values))
+    assert plan.groups["g"].values == members
+    assert plan.member_count("g", {}) == len(members)
+
+
+def test_a_submit_gives_the_values_of_a_fork() -> None:
+    spec = JobSpec.from_text(forked("{day: {param: d}}")).with_params({"d": "[3, 4]"})
+    assert compile_plan(spec).groups["g"].values == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("{}", ": for_each wants at least one parameter"),
+        ("{day: {param: days}}", ".day.param: 'days' holds the same value twice; distinct: true takes each once"),
+        ("{day: {param: n}}", ".day.param: the parameter 'n' is no list; give it one, or type: list"),
+        ("{day: {param: dayz}}", ".day.param: unknown parameter 'dayz'; did you mean 'days'?"),
+        ("{day: {}}", ".day: expected from: output.column, or param: the name of a parameter that is a list"),
+        ("{day: {param: d, from: a.b}}", ".day: expected from: output.column, or param: the name of a parameter"),
+        ("{a: [1], b: {from: a.b}}", ": for_each takes values from a column for one parameter alone, not for several"),
+        (f"{{a: {list(range(101))}, b: {list(range(100))}}}", ": for_each holds 10100 combinations; at most 10000"),
+        (
+            f"{{a: {{param: days, distinct: true}}, b: {list(range(5000))}}}",
+            ": a fork of 15,000 members; at most 10,000",
+        ),
+    ],
+)
+def test_a_wrong_fork_is_named_with_what_was_expected(values: str, message: str) -> None:
+    (line,) = told(forked(values))
+    assert f"groups[0].for_each{message}" in line
+
+
+def test_values_that_a_fork_cannot_have_are_refused_also_in_a_parameter() -> None:
+    lines = told(forked("{day: {param: bad}}"))
+    assert "the values of a fork are stored and shown, so no reference is resolved in them" in lines[0]
+    assert "the values of a fork are text, numbers or true or false, not a list" in lines[1]
+
+
+def test_a_runner_gets_the_values_of_its_member_alone() -> None:
+    stored = plan_of(forked("{month: [1, 2], carrier: [UA, AA]}")).group_plans("/w", None)["g"]
+    plan = GroupPlan.model_validate_json(stored)
+    assert plan.group.for_each == {"month": (), "carrier": ()}
+    frozen = FrozenInputs.model_validate_json(FrozenInputs(value=("UA", 2)).model_dump_json())
+    assert WorkOrder(plan=plan, frozen=frozen).params == {"carrier": "UA", "month": 2}
