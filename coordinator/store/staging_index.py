@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-<<<<<<< HEAD
-from dataclasses import asdict, dataclass
-=======
 from contextlib import suppress
-from dataclasses import dataclass
->>>>>>> data
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, cast
 
