@@ -21,7 +21,7 @@ DRIVER = $(BIN)/python -m tests.chaos.driver
 DRIVER_OPTIONS = $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
+.PHONY: help demo test test-long lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ demo:  ## run the flights pipeline end to end, with an embedded Valkey
 
 test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it)
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
+
+test-long: setup $(SPARK_CLASSES)  ## what takes minutes: TPC-H
+	$(BIN)/python -m pytest -m long $(ARGS)
 
 lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/ruff check .

@@ -90,6 +90,7 @@ class StagingCollector:
                 *(warehouse, self._index.needed()),
                 keep=keep,
                 before=now - seconds,
+                reading=self._index.reading(known.warehouse_id),
                 progress=lambda number, total: progressed(),
             )
         except Exception as error:  # noqa: BLE001 - as for a look: it is tried again after the term

@@ -20,7 +20,7 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.errors import Unrecoverable
 
 EXAMPLES = Path(nycflights.__file__).parent
-SPECS = sorted(EXAMPLES.glob("*.yaml"))
+SPECS = sorted(EXAMPLES.rglob("*.yaml"))
 
 
 def context(**inputs: pa.Table) -> Any:
