@@ -17,9 +17,9 @@ from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.checks import MAX_GROUPS, MAX_MEMBERS
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.fields import Scalar
 from unstuck.tasks.protocol.group import MAX_JOB_BYTES, fork_bytes
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.protocol.strict import Scalar
 
 S = GroupState
 MAX_RELEASES = 50

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.tasks.protocol.fields import Scalar
 from unstuck.tasks.protocol.keys import queue_of
-from unstuck.tasks.protocol.strict import Scalar
 from unstuck.tasks.protocol.token import Offer
 
 MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
+from unstuck.tasks.protocol.fields import DatasetName, ErrorName, GroupName, ParamName, QueueName
 from unstuck.tasks.protocol.group import ForkFrom, Step
-from unstuck.tasks.protocol.strict import DatasetName, ErrorName, GroupName, ParamName, QueueName
 
 # Fields that a later release will have; the message differs from that of a misspelt field.
 NOT_YET = frozenset(("quality", "max_rejected_ratio", "kind", "every", "mode"))

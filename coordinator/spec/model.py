@@ -23,6 +23,7 @@ from unstuck.coordinator.spec.params import fill, values_of, wrong_declarations
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.coordinator.spec.sql import ONE_STATEMENT, several_statements, sql_problems
 from unstuck.tasks.duration import Timeout
+from unstuck.tasks.protocol.fields import DatasetName, Listed, ParamName, PoolName, QueueName, Strict
 from unstuck.tasks.protocol.group import (
     MAX_COUNT,
     DatasetInput,
@@ -33,7 +34,6 @@ from unstuck.tasks.protocol.group import (
     RetryPolicy,
     Step,
 )
-from unstuck.tasks.protocol.strict import DatasetName, Listed, ParamName, PoolName, QueueName, Strict
 from unstuck.tasks.protocol.texts import Packer
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]

@@ -14,8 +14,8 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
+from unstuck.tasks.protocol.fields import ForkValue, Scalar
 from unstuck.tasks.protocol.group import Collect, ForkFrom, GroupPlan, GroupSpec, OutputSpec, RetryPolicy
-from unstuck.tasks.protocol.strict import ForkValue, Scalar
 from unstuck.tasks.protocol.texts import Packer, unpack
 
 

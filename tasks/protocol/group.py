@@ -16,9 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
 
 from unstuck.tasks.duration import Seconds, Timeout
-from unstuck.tasks.protocol.keys import lane_of
-from unstuck.tasks.protocol.report import Failure
-from unstuck.tasks.protocol.strict import (
+from unstuck.tasks.protocol.fields import (
     ColumnName,
     DatasetName,
     ErrorName,
@@ -31,6 +29,8 @@ from unstuck.tasks.protocol.strict import (
     Scalar,
     Strict,
 )
+from unstuck.tasks.protocol.keys import lane_of
+from unstuck.tasks.protocol.report import Failure
 
 MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
 ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]

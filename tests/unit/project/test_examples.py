@@ -57,7 +57,7 @@ def test_an_editor_finds_the_schema_of_every_example(path: Path) -> None:
 def test_every_step_of_an_example_can_be_imported_and_gets_every_parameter_it_requires(path: Path) -> None:
     spec = JobSpec.from_file(path)
     steps = [(group, step) for group in spec.groups for step in group.steps if step.python]
-    assert steps
+    assert steps or all(step.sql for group in spec.groups for step in group.steps)
     for group, step in steps:
         module, _, name = str(step.python).partition(":")
         parameters = list(inspect.signature(getattr(importlib.import_module(module), name)).parameters.values())
