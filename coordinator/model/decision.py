@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
-from unstuck.tasks.protocol.group import Scalar
+from unstuck.tasks.protocol.fields import Scalar
 from unstuck.tasks.protocol.lanes import queue_of
 from unstuck.tasks.protocol.token import Offer
 

@@ -16,7 +16,8 @@ from typing import Any
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup
-from unstuck.tasks.protocol.group import Scalar, fork_bytes
+from unstuck.tasks.protocol.fields import Scalar
+from unstuck.tasks.protocol.group import fork_bytes
 from unstuck.tasks.protocol.token import fork_member, split_member
 
 WAITING_RECORD = GroupRecord()

@@ -14,7 +14,9 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, OutputSpec, RetryPolicy, Scalar
+from unstuck.tasks.protocol.fields import Scalar
+from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, RetryPolicy
+from unstuck.tasks.protocol.outputs import Checks, OutputSpec
 from unstuck.tasks.protocol.texts import Packer, unpack
 
 
@@ -91,6 +93,7 @@ class Plan:
         pack = Packer().pack
         plans = {}
         partition_by = {name: output.partition_by for name, output in self.outputs.items() if output.partition_by}
+        checks = {name: output.checks for name, output in self.outputs.items() if output.checks != Checks()}
         for group in self.groups.values():
             if group.spec.steps:
                 plan = GroupPlan(
@@ -102,6 +105,7 @@ class Plan:
                     adopts=adopts,
                     any_code=any_code,
                     partition_by=partition_by,
+                    checks=checks,
                 ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
                 plan["group"] = pack(plan["group"])

@@ -9,7 +9,7 @@ from typing import Any, cast
 import redis
 
 from unstuck.coordinator.errors import BadRequest, Refused
-from unstuck.tasks.protocol.group import MAX_COUNT
+from unstuck.tasks.protocol.fields import MAX_COUNT
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lanes import members_of, pool_of
 

@@ -8,56 +8,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     StrictBool,
     StrictStr,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from unstuck.tasks.duration import Seconds, Timeout
+from unstuck.tasks.protocol.fields import (
+    MAX_COUNT,
+    DatasetName,
+    ErrorNames,
+    GroupName,
+    Listed,
+    ParamName,
+    PoolName,
+    QueueName,
+    Scalar,
+    Strict,
+)
 from unstuck.tasks.protocol.lanes import lane_of
+from unstuck.tasks.protocol.outputs import Checks
 from unstuck.tasks.protocol.report import Failure
 
-# Names become keys, folders, views and Celery ids, so they are checked once, here.
-GroupName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
-DatasetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-ParamName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-QueueName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-PoolName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
-ErrorName = Annotated[
-    str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)
-]
-MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
-
-
-def _scalar(value: Any) -> Any:
-    """Pydantic would make text of bytes and a float of a Decimal: a value that JSON cannot say is refused instead."""
-    if not isinstance(value, str | int | float | bool):
-        raise PydanticCustomError("scalar_type", "expected text, a number or true or false")
-    return value
-
-
-def _listed(value: Any) -> Any:
-    """Pydantic would take a set or an iterator for a list: the order of a set is not the same in every process."""
-    if not isinstance(value, list | tuple):
-        raise PydanticKnownError("tuple_type")
-    return value
-
-
-T = TypeVar("T")
-Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
-Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
-ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]
 OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT")  # failures of what the user wrote
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
@@ -67,28 +44,6 @@ MAX_WHEN = 1000  # characters of a condition
 def fork_bytes(values: Iterable[Scalar]) -> int:
     """Bytes of JSON that the values of a fork take."""
     return sum(len(json.dumps(value)) for value in values)
-
-
-STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one
-
-
-class Strict(BaseModel):
-    """Base of all parts of a spec: an unknown field is an error, and a part never changes once read.
-
-    Read in the context ``STORED``, one that asks for nothing is passed over (false, zero, null or empty): a field that
-    this release does not have, and that nobody used. One that holds anything may change what counts, so it is an error
-    there too. A field to come must therefore mean "as before it was there" where it is empty.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _pass_over(cls, value: Any, info: ValidationInfo) -> Any:
-        if not info.context or not isinstance(value, dict):
-            return value
-        known = {name for field, its in cls.model_fields.items() for name in (field, its.alias)}
-        return {name: held for name, held in value.items() if held or name in known}
 
 
 class RetryPolicy(Strict):
@@ -326,31 +281,6 @@ class GroupSpec(Strict):
         return lane_of(self.queue_name, self.pool)
 
 
-class OutputSpec(Strict):
-    """How one output is published, and into which files it is written for that.
-
-    The modes and their names are those of Spark's writers and of dbt's incremental models: ``replace`` (all rows),
-    ``append``, and ``partition_overwrite`` (the partitions of which the output has rows).
-    """
-
-    mode: Literal["replace", "append", "partition_overwrite"] = Field(
-        default="replace",
-        description="What becomes of the rows that are published: replace all, append to them, or replace the "
-        "partitions of which the output has rows.",
-    )
-    partition_by: Listed[ColumnName] = Field(
-        default=(), description="Columns whose values part the rows: each file has the rows of one partition."
-    )
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if len(set(self.partition_by)) != len(self.partition_by):
-            raise ValueError("partition_by names a column twice")
-        if self.mode == "partition_overwrite" and not self.partition_by:
-            raise ValueError("mode: partition_overwrite wants partition_by: with the columns that part the rows")
-        return self
-
-
 class Collect(Strict):
     """A column that the runner collects from one of its outputs, because a fork is waiting for its values."""
 
@@ -375,17 +305,19 @@ class GroupPlan(Strict):
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
         any_code: the markers of those jobs count whatever code has made them.
         partition_by: the columns that part an output, by the output's name.
+        checks: what is checked when an output is written, by the output's name.
     """
 
     group: GroupSpec
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default_factory=dict)
     collect: tuple[Collect, ...] = ()
     warehouse: str
     warehouse_id: str | None = None
     rerun: str = ""
     adopts: tuple[str, ...] = ()
     any_code: bool = False
-    partition_by: dict[str, tuple[str, ...]] = {}
+    partition_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    checks: dict[str, Checks] = Field(default_factory=dict)
 
 
 class FrozenInputs(Strict):
@@ -395,7 +327,8 @@ class FrozenInputs(Strict):
     """
 
     value: Scalar | None = None
-    inputs: dict[str, tuple[str, ...]] = {}  # needed group → staging folders of its attempts, in member order
+    # Needed group → staging folders of its attempts, in member order.
+    inputs: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 
 class WorkOrder(Strict):
@@ -430,6 +363,7 @@ class WorkOrder(Strict):
         Covers what the spec says of steps, parameters, conf, fork value and the attempts it reads; not timeouts,
         retries or queues.
         """
+        checks = self.plan.checks
         what = {
             "steps": [s.model_dump(mode="json", exclude={"timeout"}) for s in self.group.steps],
             "spark": self.group.spark,
@@ -439,5 +373,6 @@ class WorkOrder(Strict):
             "inputs": self.frozen.inputs,
             **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
             **({"partition_by": self.plan.partition_by} if self.plan.partition_by else {}),
+            **({"checks": {k: c.model_dump(mode="json") for k, c in checks.items()}} if checks else {}),
         }
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]

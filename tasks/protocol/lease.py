@@ -19,7 +19,8 @@ import redis
 from unstuck.tasks.errors import OrderUnreadable
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
-from unstuck.tasks.protocol.group import STORED, FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.protocol.fields import STORED
+from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.report import SCHEMA_VERSION, Outcome, in_short

@@ -259,7 +259,8 @@ class Attempt:
         stack.enter_context(logging_restored())
         with self._warehouse_clock("reading what the group needs in"):
             inputs = read_inputs(self._files, order.frozen.inputs)
-        work = Work(self._files, self._token, session, inputs, self._secrets, order.plan.partition_by)
+        plan = order.plan
+        work = Work(self._files, self._token, session, inputs, self._secrets, plan.partition_by, plan.checks)
         scratch = stack.enter_context(Scratch())
         stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))
         with users_code():
@@ -302,7 +303,7 @@ class Attempt:
             at |= self._runner.driver.application
 
         def report(**more: Any) -> None:
-            value = {**at, "rows": sum(output.rows for output in work.outputs.values()), **more}
+            value = {**at, "rows": work.rows, **more}
             self._progress(value)
 
         report()
@@ -320,8 +321,9 @@ class Attempt:
         room = MAX_JOB_BYTES
         for wanted in self._order.plan.collect:
             found = work.outputs.get(wanted.output)
-            if found is None and wanted.output == self._order.group.name and len(work.outputs) == 1:
-                (found,) = work.outputs.values()
+            own = [output for output in work.outputs.values() if not output.rejected_of]
+            if found is None and wanted.output == self._order.group.name and len(own) == 1:
+                (found,) = own
             if found is not None:
                 values = forks[wanted.key] = collect(self._files, found, wanted, room)
                 if secret := next(filter(None, map(self._secrets.named_in, values)), None):
@@ -432,6 +434,7 @@ def _success(staging: str, marker: Marker, *, adopted: bool = False, anew: str =
         adopted=adopted,
         anew=anew,
         rows={name: output.rows for name, output in marker.outputs.items()},
+        rejected={name: output.rejected_by for name, output in marker.outputs.items() if output.rejected_by},
         forks=marker.forks,
         results=marker.results,
     )

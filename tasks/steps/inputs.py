@@ -35,7 +35,7 @@ class Dataset:
 def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]]) -> dict[str, Dataset]:
     """The datasets in ``inputs`` (needed group → staging folders), by every name a step may call them.
 
-    A group with exactly one output answers to its own name too.
+    A group with exactly one output answers to its own name too; rejected rows do not count as an output there.
 
     Raises:
         InputMissing: a marker is not there, or cannot be read.
@@ -54,8 +54,9 @@ def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]]) -> dict[str, 
                 )
             maker[name] = need
             found[name] = Dataset(name, tuple(parts))
-            if len(outputs) == 1:
-                by_group[need] = found[name]
+        own = [name for name, parts in outputs.items() if not parts[0].rejected_of]
+        if len(own) == 1:
+            by_group[need] = found[own[0]]
     # An output's own name wins over a group that happens to be called the same.
     return {**by_group, **found}
 

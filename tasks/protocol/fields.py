@@ -1,0 +1,60 @@
+"""Fields of what users write and of what runners receive: names, plain values, and the base of all parts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError, PydanticKnownError
+
+# Names become keys, folders, views and Celery ids, so they are checked once, here.
+GroupName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
+DatasetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+ParamName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+QueueName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+PoolName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
+ErrorName = Annotated[
+    str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)
+]
+MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
+
+
+def _scalar(value: Any) -> Any:
+    """Pydantic would make text of bytes and a float of a Decimal: a value that JSON cannot say is refused instead."""
+    if not isinstance(value, str | int | float | bool):
+        raise PydanticCustomError("scalar_type", "expected text, a number or true or false")
+    return value
+
+
+def _listed(value: Any) -> Any:
+    """Pydantic would take a set or an iterator for a list: the order of a set is not the same in every process."""
+    if not isinstance(value, list | tuple):
+        raise PydanticKnownError("tuple_type")
+    return value
+
+
+T = TypeVar("T")
+Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
+Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
+ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]
+STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one
+
+
+class Strict(BaseModel):
+    """Base of all parts of a spec: an unknown field is an error, and a part never changes once read.
+
+    Read in the context ``STORED``, one that asks for nothing is passed over (false, zero, null or empty): a field that
+    this release does not have, and that nobody used. One that holds anything may change what counts, so it is an error
+    there too. A field to come must therefore mean "as before it was there" where it is empty.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pass_over(cls, value: Any, info: ValidationInfo) -> Any:
+        if not info.context or not isinstance(value, dict):
+            return value
+        known = {name for field, its in cls.model_fields.items() for name in (field, its.alias)}
+        return {name: held for name, held in value.items() if held or name in known}
