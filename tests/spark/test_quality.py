@@ -136,7 +136,7 @@ def test_too_many_rejected_rows_are_counted_by_rule(write: Write) -> None:
     "rule", ["distance >", "no_such_column > 0", "distance + 1", "count(*) > 0", "id > 0; DROP TABLE x", "nosuch(id)"]
 )
 def test_what_is_no_condition_is_refused_with_its_name(write: Write, rule: str) -> None:
-    with pytest.raises(RuleInvalid, match="the rule odd .* cannot be used"):
+    with pytest.raises(RuleInvalid, match=r"the rule odd .* cannot be used"):
         write(rules={"fine": "id > 0", "odd": rule})
 
 
@@ -211,9 +211,10 @@ def test_keys_that_are_not_unique_are_shown(write: Write) -> None:
         write(unique=("no",))
 
 
-@pytest.mark.parametrize(
-    "value", [DAY, datetime.datetime(2013, 1, 1), datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC)]
-)
+MIDNIGHT = datetime.datetime(2013, 1, 1)
+
+
+@pytest.mark.parametrize("value", [DAY, MIDNIGHT, MIDNIGHT.replace(tzinfo=datetime.UTC)])
 def test_the_newest_value_is_read_from_the_files(tmp_path: Path, value: datetime.date) -> None:
     files, checks = Files(str(tmp_path)), Checks(newest="day")
     table = pa.table({"id": [1, 2, 3], "day": [value, value - datetime.timedelta(days=9), None]})
@@ -232,12 +233,13 @@ def published_of(root: Path, session: Any, name: str, *outputs: StagedOutput, sp
     warehouse = Warehouse(str(root / "warehouse"))
     warehouse.ensure_id()
     for number, output in enumerate(outputs):
+        job = f"{name}-{number}"
 
-        def package(n: int, state: Any, output: StagedOutput = output) -> Entry:
+        def package(n: int, state: Any, job: str = job, output: StagedOutput = output) -> Entry:
             change = change_of(name, output, spec or OutputSpec(), state.get(name))
-            return Entry(n, n - 1, f"{name}-{number}", "package", "job", "job", 1.0, datasets={name: change})
+            return Entry(n, n - 1, job, "package", job, job, 1.0, datasets={name: change})
 
-        warehouse.append(f"{name}-{number}", 0, package)
+        warehouse.append(job, 0, package)
     (root / "warehouse" / "_staging").mkdir(exist_ok=True)
     for output in outputs:
         for file in output.files:

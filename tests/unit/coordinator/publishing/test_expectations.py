@@ -105,9 +105,8 @@ def test_evolve_changes_no_column(loads: Loads, column: str, why: str) -> None:
 
 
 def test_other_columns_are_told_as_added_removed_and_changed(loads: Loads) -> None:
-    loads.publish(
-        {"mode": "append"}, {"flights": loads.part("flights", columns=schema("id:long", "a:string", "b:date"))}
-    )
+    columns = schema("id:long", "a:string", "b:date")
+    loads.publish({"mode": "append"}, {"flights": loads.part("flights", columns=columns)})
     for said in ({}, {"on_schema_change": "fail"}):
         columns = schema("id:integer", "b:date", "c:double")
         failed = loads.publish({"mode": "append", **said}, {"flights": loads.part("flights", columns=columns)}).failed

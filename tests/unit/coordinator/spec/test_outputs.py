@@ -30,7 +30,7 @@ def problems(outputs: str, more: str = "") -> list[str]:
         ("{max_rejected_ratio: 0.1}", "quality: 'rules' is missing"),
         (
             "{rules: {a b: 'x > 0'}}",
-            'quality.rules["a b"]: expected a name (letters, digits and _, not beginning with a',
+            'quality.rules["a b"]: expected a name (letters, digits and _, not beginning',
         ),
         ("{rules: {a: 1}}", "quality.rules.a: expected text, not the number 1; put it in quotes"),
         ("{rules: {a: ' '}}", "quality: the rule a is empty; write a condition, such as distance > 0"),
