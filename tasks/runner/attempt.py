@@ -267,6 +267,7 @@ class Attempt:
             for name in work.inputs if session is not None else ():
                 work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
         self._run_steps(work, params, scratch)
+        work.check_refused()
         # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
         self._end_if_ordered()
         return work

@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.errors import (
+    ExpectationFailed,
+    InputMissing,
+    OutputInvalid,
+    RuleInvalid,
+    TooManyRejectedRows,
+    Unrecoverable,
+)
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.outputs import REJECTED, Checks
 from unstuck.tasks.protocol.secrets import Secrets
@@ -45,6 +52,7 @@ class Work:
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by output
     checks: Mapping[str, Checks] = field(default_factory=dict)  # by output
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
+    refused: dict[str, Unrecoverable] = field(default_factory=dict)  # by output, unless it was written after that
     results: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -83,7 +91,12 @@ class Work:
             raise OutputInvalid(f"an output has the value of {secret} in its name, and names are stored and shown")
         checks = self._checks_of(name)
         folder = f"{self.token.staging}/{name}"
-        made = stage_checked(self.files, folder, frame, checks, self.partition_by.get(name, ()), self.session)
+        try:
+            made = stage_checked(self.files, folder, frame, checks, self.partition_by.get(name, ()), self.session)
+        except (RuleInvalid, TooManyRejectedRows, ExpectationFailed) as error:
+            self.refused[name] = error
+            raise
+        self.refused.pop(name, None)
         staged = made[folder]
         if secret := self.secrets.named_in(staged.schema):
             for one in made:
@@ -97,6 +110,11 @@ class Work:
             self.outputs[one.rpartition("/")[2]] = output
             self.show(one.rpartition("/")[2])
         return staged
+
+    def check_refused(self) -> None:
+        """Raise again what a step has caught: an output whose rows were refused must not just be left out."""
+        for error in self.refused.values():
+            raise error
 
     def _checks_of(self, name: str) -> Checks:
         """What is checked of the output ``name``. Raises: OutputInvalid: it cannot be, or the name is taken."""

@@ -69,11 +69,12 @@ def whole(redis_server: RedisServer, tmp_path: Path) -> Iterator[Fleet]:
         yield Fleet(client, warehouse, environ)
 
 
-def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears(whole: Fleet) -> None:
+@pytest.mark.parametrize("caught", [False, True])
+def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears(whole: Fleet, caught: bool) -> None:
     def run(bad: int) -> JobView:
         quality = {"quality": {"rules": RULES, "max_rejected_ratio": 0.01}}
         outputs = dict.fromkeys(("first", "middle", "last"), quality)
-        step = {"python": f"{STEPS}:three", "params": {"bad": bad}}
+        step = {"python": f"{STEPS}:three", "params": {"bad": bad, "caught": caught}}
         return whole.run({"name": "load", "steps": [step]}, outputs=outputs)
 
     failed = run(2)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pyarrow as pa
+
+from unstuck import Unrecoverable
 
 
 def flights(spark: None, ctx: Any, rows: int = 100, bad: int = 0, name: str = "", columns: str = "") -> Any:
@@ -25,10 +28,11 @@ def flights(spark: None, ctx: Any, rows: int = 100, bad: int = 0, name: str = ""
     return ctx.output(name).write(made) and None
 
 
-def three(spark: None, ctx: Any, bad: int) -> None:
-    """Three outputs; the one in the middle has ``bad`` rows."""
+def three(spark: None, ctx: Any, bad: int, caught: bool) -> None:
+    """Three outputs; the one in the middle has ``bad`` rows. ``caught``: the step goes on whatever is said of it."""
     for name, its in (("first", 0), ("middle", bad), ("last", 0)):
-        flights(spark, ctx, bad=its, name=name)
+        with suppress(Unrecoverable) if caught else nullcontext():
+            flights(spark, ctx, bad=its, name=name)
 
 
 def count(spark: None, ctx: Any) -> Any:
