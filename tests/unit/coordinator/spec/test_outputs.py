@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.specs import told
-from unstuck import JobSpec
+from unstuck import JobSpec, SpecError
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.tasks.protocol.fields import STORED
 from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, WorkOrder
@@ -20,7 +19,11 @@ groups:
 
 
 def problems(outputs: str, more: str = "") -> list[str]:
-    return [line.partition(": ")[2] for line in told(f"name: x\n{more}outputs: {outputs}{GROUPS}")]
+    try:
+        JobSpec.from_text(f"name: x\n{more}outputs: {outputs}{GROUPS}")
+    except SpecError as error:
+        return [problem.partition(": ")[2] for problem in str(error).splitlines()]
+    return []
 
 
 @pytest.mark.parametrize(
