@@ -137,18 +137,19 @@ def _split_spark(
     by_rule = {rule: sum(found[code].rows for code in found if rule in names[code]) for rule in quality.rules}
     bad = {code: part for code, part in found.items() if code != _GOOD}
     _check_ratio(folder, rows, sum(part.rows for part in bad.values()), quality, by_rule)
-    if _GOOD in found:
-        collect_parts(files, f"{source}/{_BROKEN}={_GOOD}", folder)
-        good = with_voids(describe(files, folder, partition_by), schema)
-    else:
-        good = _stage_empty(files, folder, schema)
+    stored = json.loads(next((part.schema for part in found.values()), json.dumps(schema)))
     if bad:
-        rejected = with_voids(_stage_rejected(files, folder + REJECTED, frame, bad, names, partition_by), schema)
+        rejected = _stage_rejected(files, folder + REJECTED, frame, bad, names, partition_by)
     else:
         column = {"name": REJECTED_BY, "type": _TEXTS, "nullable": True, "metadata": {}}
-        fields = [*json.loads(good.schema)["fields"], column]
-        rejected = _stage_empty(files, folder + REJECTED, {"type": "struct", "fields": fields})
-    files.remove_tree(source)
+        rejected = _stage_empty(files, folder + REJECTED, {**stored, "fields": [*stored["fields"], column]})
+    if _GOOD in found:
+        collect_parts(files, f"{source}/{_BROKEN}={_GOOD}", folder)
+        files.remove_tree(source)
+        good = describe(files, folder, partition_by)
+    else:
+        good = _stage_empty(files, folder, stored)
+    good, rejected = with_voids(good, schema), with_voids(rejected, schema)
     return _both(folder, good, rejected, by_rule)
 
 
