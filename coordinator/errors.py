@@ -68,7 +68,8 @@ class Damaged(UnstuckError):
 class PublishFailed(UnstuckError):
     """The outputs of the job cannot be published, now or later: an ABORT entry in the log says why.
 
-    ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH.
+    ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH,
+    PARTITION_MISMATCH, EXPECTATION_FAILED.
     """
 
     def __init__(self, code: str, text: str) -> None:

@@ -39,6 +39,24 @@ class OutputInvalid(Unrecoverable):
     code = "OUTPUT_INVALID"
 
 
+class RuleInvalid(Unrecoverable):
+    """A rule of an output cannot be parsed or evaluated, or is no condition."""
+
+    code = "RULE_INVALID"
+
+
+class TooManyRejectedRows(Unrecoverable):
+    """More rows of an output break its rules than ``max_rejected_ratio`` lets pass."""
+
+    code = "TOO_MANY_REJECTED_ROWS"
+
+
+class ExpectationFailed(Unrecoverable):
+    """The rows of an output are not what the spec expects of them."""
+
+    code = "EXPECTATION_FAILED"
+
+
 class ForkValuesInvalid(Unrecoverable):
     """The values collected for a dynamic fork are null, doubled, too many, or not JSON scalars."""
 

@@ -19,6 +19,7 @@ from unstuck.coordinator.spec.checks import MAX_GROUPS, MAX_MEMBERS
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.fields import Scalar
 from unstuck.tasks.protocol.group import MAX_JOB_BYTES, fork_bytes
+from unstuck.tasks.protocol.outputs import REJECTED
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 S = GroupState
@@ -106,12 +107,14 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
         staging=outcome.staging,
         adopted=outcome.adopted,
         rows=outcome.rows,
+        rejected=outcome.rejected,
         results=outcome.results,
         failures=0,
         losses=0,
         reason=reason,
     )
-    event: dict[str, Any] = {"rows": sum(outcome.rows.values())} if outcome.rows else {}
+    rejected = sum(outcome.rows.get(name + REJECTED, 0) for name in outcome.rejected)
+    event: dict[str, Any] = {"rows": sum(outcome.rows.values()) - rejected} if outcome.rows else {}
     draft.move(group_id, done, **event, **({"adopted": True} if outcome.adopted else {}))
 
 

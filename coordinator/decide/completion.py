@@ -17,6 +17,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.problems import listed
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.outputs import REJECTED
 
 _INTENDED = {
     Intent.STOP: (Status.STOPPED, Reason("USER_STOPPED", "stopped by the user; nothing was published")),
@@ -138,7 +139,9 @@ def published(draft: Draft, result: PublishResult) -> None:
 
 def _unpublished(draft: Draft) -> str:
     """Which outputs exist and were not published, and how to publish them."""
-    outputs = sorted({output for record in draft.state.groups.values() for output in record.rows})
+    records = draft.state.groups.values()
+    rejected = {name + REJECTED for record in records for name in record.rejected}
+    outputs = sorted({output for record in records for output in record.rows} - rejected)
     if not outputs:
         return "; there was nothing to publish"
     return f"; nothing was published of the outputs {listed(outputs)}: name those to publish under publish: in the spec"

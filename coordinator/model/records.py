@@ -50,6 +50,7 @@ class GroupRecord:
         losses: workers lost in a row.
         releases: attempts handed back by workers that were told to stop.
         staging: folder of the attempt whose output counts (SUCCEEDED).
+        rejected: as of an outcome: of each output with rules: by rule, how many rows did not meet it.
     """
 
     state: GroupState = GroupState.WAITING
@@ -66,6 +67,7 @@ class GroupRecord:
     staging: str = ""
     adopted: bool = False
     rows: dict[str, int] = field(default_factory=dict)
+    rejected: dict[str, dict[str, int]] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
     reason: Reason | None = None
     first_error: Failure | None = None

@@ -9,7 +9,7 @@ be repeated by any coordinator after any crash.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -18,19 +18,18 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.publishing.expectations import check_expectations
+from unstuck.coordinator.publishing.schemas import SCHEMA_MISMATCH, any_null, difference, schema_after
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.group import OutputSpec
+from unstuck.tasks.protocol.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, DatasetState, Entry, State, Warehouse
-from unstuck.tasks.warehouse.marker import Marker, StagedOutput, files_exist, joined_versions, read_marker
+from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, files_exist, joined_versions, read_marker
 
 MARKER_GONE = "MARKER_GONE"
 OUTPUT_MISSING = "OUTPUT_MISSING"
 DUPLICATE_OUTPUT = "DUPLICATE_OUTPUT"
-SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
 PARTITION_MISMATCH = "PARTITION_MISMATCH"
-# What a schema in Spark's JSON says of nulls: of a column, of an array's elements, of a map's values.
-_NULLABLE = {"nullable", "containsNull", "valueContainsNull"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +113,7 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     reach(Point.BEFORE_PACKAGE, request.job)
     try:
         package = _package(warehouse.storage, request)
+        check_expectations(request.outputs, package.outputs, request.at)
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
         # appear under a job that was called FAILED, so the failure takes the job's place in the log.
@@ -124,7 +124,13 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     def entry_of(n: int, state: State) -> Entry:
         """The package for slot ``n``, against the version before. Raises: PublishFailed."""
         datasets = {
-            name: change_of(name, output, request.outputs.get(name, OutputSpec()), state.get(name))
+            name: change_of(
+                name,
+                output,
+                request.outputs.get(output.rejected_of or name, OutputSpec()),
+                state.get(name),
+                package.outputs[output.rejected_of].files if output.rejected_of else (),
+            )
             for name, output in package.outputs.items()
         }
         made = {"tokens": package.tokens, "inputs": package.inputs, "steps": package.steps}
@@ -167,29 +173,36 @@ def _answer(entry: Entry) -> PublishResult:
     return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
 
 
-def change_of(name: str, output: StagedOutput, spec: OutputSpec, standing: DatasetState | None) -> Change:
+def change_of(
+    name: str,
+    output: StagedOutput,
+    spec: OutputSpec,
+    standing: DatasetState | None,
+    beside: Iterable[DataFile] = (),
+) -> Change:
     """What publishing ``output`` in its mode does to the dataset ``name``, of which ``standing`` is published.
+
+    Args:
+        beside: of rejected rows, the files of the good ones: in their partitions too, those of before are replaced.
 
     Raises: PublishFailed: the rows cannot stand beside those that are published.
     """
     there = [] if standing is None else [file.path for file in standing.files]
-    if spec.mode == "replace" or standing is None or not standing.rows:
+    if standing is None or not standing.rows:
         return Change(spec.mode, output.files, there, output.rows, output.schema)
-    if not output.rows:  # its one file holds the schema alone, which may be a guess from no values
-        return Change(spec.mode, [], [], 0, standing.schema)
-    if _any_null(output.schema) != _any_null(standing.schema):
-        raise PublishFailed(
-            SCHEMA_MISMATCH,
-            f"{name} is published with other columns than the job made, and mode: {spec.mode} keeps published rows: "
-            f"{_difference(standing.schema, output.schema)} (published by {standing.job}; this job). Make the columns "
-            "equal, or publish once with mode: replace",
-        )
+    if spec.mode == "replace":
+        if spec.on_schema_change == "fail":
+            schema_after(name, output, spec, standing)
+        return Change(spec.mode, output.files, there, output.rows, output.schema)
+    # Without rows, its one file holds the schema alone, which may be a guess from no values.
+    schema = schema_after(name, output, spec, standing) if output.rows else standing.schema
     # Two retries of one job may take over the same files: what is published already is not appended again.
     added = [file for file in output.files if file.rows and (spec.mode != "append" or file.path not in there)]
     removed = []
-    if spec.mode == "partition_overwrite":
+    written = [file for file in (*output.files, *beside) if file.rows]
+    if spec.mode == "partition_overwrite" and written:
         columns = list(spec.partition_by)
-        foreign = (file for file in (*added, *standing.files) if file.rows and set(file.partition) != set(columns))
+        foreign = (file for file in (*written, *standing.files) if file.rows and set(file.partition) != set(columns))
         if (odd := next(foreign, None)) is not None:
             parts = ", ".join(odd.partition) or "no column"
             raise PublishFailed(
@@ -197,9 +210,8 @@ def change_of(name: str, output: StagedOutput, spec: OutputSpec, standing: Datas
                 f"{name} has files that are parted by {parts}, and the job parts by {', '.join(columns)}, "
                 "so its partitions cannot be told from the rest. Publish once with mode: replace and this partition_by",
             )
-        written = {frozenset(file.partition.items()) for file in added}
-        removed = [file.path for file in standing.files if frozenset(file.partition.items()) in written]
-    schema = standing.schema if output.schema == standing.schema else json.dumps(_any_null(output.schema))
+        partitions = {frozenset(file.partition.items()) for file in written}
+        removed = [file.path for file in standing.files if frozenset(file.partition.items()) in partitions]
     return Change(spec.mode, added, removed, sum(file.rows for file in added), schema)
 
 
@@ -246,6 +258,8 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
             for name, output in marker.outputs.items():
                 made.setdefault(name, []).append(_Part(group, staging, output, marker))
     names = list(made) if wanted is None else list(dict.fromkeys(wanted))
+    if wanted is not None:  # rejected rows are published with their output
+        names += [name for name, parts in made.items() if parts[0].output.rejected_of in names and name not in names]
     if missing := [name for name in names if name not in made]:
         raise PublishFailed(
             OUTPUT_MISSING,
@@ -275,11 +289,11 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
                 f"job {job}: the groups {first.group} and {part.group} both made the output {name}. "
                 "Only members of one fork may share an output; give one of them another name",
             )
-        if _any_null(part.output.schema) != _any_null(first.output.schema):
+        if any_null(part.output.schema) != any_null(first.output.schema):
             raise PublishFailed(
                 SCHEMA_MISMATCH,
                 f"job {job}: the members of {first.group} made {name} with different columns: "
-                f"{_difference(first.output.schema, part.output.schema)} "
+                f"{difference(first.output.schema, part.output.schema)} "
                 f"({files.uri(first.staging)} against {files.uri(part.staging)}). Give the columns fixed types",
             )
     for part in parts:
@@ -289,7 +303,9 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
     return StagedOutput(
         files=[file for part in parts for file in part.output.files],
         rows=sum(part.output.rows for part in parts),
-        schema=first.output.schema if same else json.dumps(_any_null(first.output.schema)),
+        schema=first.output.schema if same else json.dumps(any_null(first.output.schema)),
+        rejected_of=first.output.rejected_of,
+        newest=max((part.output.newest for part in parts if part.output.newest is not None), default=None),
     )
 
 
@@ -299,26 +315,3 @@ def _gone(files: Files, job: str, group: str, staging: str, what: str) -> Publis
         f"job {job}, group {group}: {what} ({files.uri(staging)}), so its outputs cannot be published. "
         f"Something outside removed it; submit the job again",
     )
-
-
-def _any_null(schema: str) -> Any:
-    """A schema with every value nullable: members of a fork may differ in what they happen to hold no nulls in."""
-
-    def loosen(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {key: True if key in _NULLABLE else loosen(value) for key, value in part.items()}
-        return [loosen(item) for item in part] if isinstance(part, list) else part
-
-    return loosen(json.loads(schema))
-
-
-def _difference(one: str, other: str) -> str:
-    """The columns in which two schemas differ, for people."""
-    columns = [{c["name"]: json.dumps(c["type"]).strip('"') for c in _any_null(s)["fields"]} for s in (one, other)]
-    names = dict.fromkeys([*columns[0], *columns[1]])
-    found = [
-        f"{name} is {columns[0].get(name, 'absent')} in one and {columns[1].get(name, 'absent')} in another"
-        for name in names
-        if columns[0].get(name) != columns[1].get(name)
-    ]
-    return "; ".join(found[:5]) or "the columns come in another order"

@@ -14,6 +14,7 @@ from functools import reduce
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, count, islice
 from operator import or_
+from types import MappingProxyType
 from typing import Any
 
 from unstuck.coordinator.errors import ConditionError
@@ -33,15 +34,18 @@ from unstuck.coordinator.spec.sql import groups_read, sql_problems
 from unstuck.coordinator.spec.values import scalar_problem, value_problems
 from unstuck.tasks.protocol.group import MAX_FORK, ForkFrom, GroupSpec, Step
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
+from unstuck.tasks.protocol.outputs import REJECTED, OutputSpec
 from unstuck.tasks.protocol.secrets import reference_in
 
 MAX_GROUPS = 10_000
 MAX_MEMBERS = 100_000  # of all literal forks together
 MAX_INPUTS = 100  # published datasets of one group
+MAX_NAME = 63  # characters of the name of an output
 MAX_PARAMS = 64 * 1024  # bytes of JSON; parameters travel with every group
 MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of a second
 
 
+NO_OUTPUTS: Mapping[str, OutputSpec] = MappingProxyType({})
 Hint = Callable[[str, Collection[str], str], str]
 
 
@@ -50,11 +54,11 @@ def problems_in(
     params: Mapping[str, Any],
     publish: Sequence[str] | None,
     conf: Mapping[str, str],
-    outputs: Sequence[str] = (),
+    outputs: Mapping[str, OutputSpec] = NO_OUTPUTS,
 ) -> list[Problem]:
     """Everything that is wrong with a spec as a whole.
 
-    ``conf``: that of its defaults. ``outputs``: the names for which it says how they are published.
+    ``conf``: that of its defaults. ``outputs``: how single outputs are published, and what is checked of them.
     """
     groups = _by_name(every)
     owners = {output: group.name for group in reversed(every) for output in outputs_of(group)}
@@ -70,6 +74,7 @@ def problems_in(
         *(_inputs(("groups", i), group, groups) for i, group in enumerate(every) if group.inputs),
         _publish(every, publish or (), outputs, hint),
         _modes(every, publish, outputs, hint),
+        _checked(every, publish or (), outputs),
         _params(every, params),
         _conf(every, conf),
     )
@@ -374,7 +379,7 @@ def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
 
 
 def _publish(
-    every: Sequence[GroupSpec], publish: Sequence[str], outputs: Sequence[str], hint: Hint
+    every: Sequence[GroupSpec], publish: Sequence[str], outputs: Mapping[str, OutputSpec], hint: Hint
 ) -> Iterator[Problem]:
     declared = {name: None for group in every for name in outputs_of(group)}
     any_python = any(step.python for _, step in _steps(every))
@@ -391,17 +396,49 @@ def _publish(
 
 
 def _modes(
-    every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Sequence[str], hint: Hint
+    every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec], hint: Hint
 ) -> Iterator[Problem]:
-    """An output that is not published has no mode."""
+    """An output that is not published has no mode. Its rules hold all the same."""
     needed = {need for group in every if group.steps for need in group.needs}
-    for name in outputs:
+    for name, spec in outputs.items():
+        if spec.quality is not None and spec == OutputSpec(quality=spec.quality):
+            continue
         makers = [group.name for group in every if name in outputs_of(group)]
         if publish is not None and name not in publish:
             yield Problem(f"publish: does not name {name!r}{hint(name, publish, 'outputs')}", ("outputs", name))
         elif publish is None and makers and needed.issuperset(makers):
             text = f"{name!r} is not published, because other groups need {makers[0]}; name it in publish:"
             yield Problem(text, ("outputs", name))
+
+
+def _checked(
+    every: Sequence[GroupSpec], publish: Sequence[str], outputs: Mapping[str, OutputSpec]
+) -> Iterator[Problem]:
+    """Names that rejected rows take, and keys that no attempt can see as a whole."""
+    taken: dict[str, Loc] = {}  # compared without case, as in `_outputs`
+    for loc, step in _steps(every):
+        if step.output is not None:
+            taken.setdefault(step.output.lower(), (*loc, "output"))
+    for j, name in enumerate(publish):
+        taken.setdefault(name.lower(), ("publish", j))
+    for name in outputs:
+        taken.setdefault(name.lower(), ("outputs", name))
+    for name, spec in outputs.items():
+        rejected = name + REJECTED
+        if spec.quality is not None:
+            if (place := taken.get(rejected.lower())) is not None:
+                yield Problem(f"{rejected!r} is the name of the rejected rows of {name!r}; take another one", place)
+            if len(rejected) > MAX_NAME:
+                longest = MAX_NAME - len(REJECTED)
+                text = f"an output with rules has a name of at most {longest} characters: {REJECTED} comes after it"
+                yield Problem(text, ("outputs", name), True)
+        fork = next((group for group in every if group.for_each is not None and name in outputs_of(group)), None)
+        if spec.expect is not None and spec.expect.unique and fork is not None:
+            text = (
+                f"{name!r} is made by the members of the fork {fork.name!r}, each of which knows its own rows alone; "
+                "check the keys in a group that needs the fork"
+            )
+            yield Problem(text, ("outputs", name, "expect", "unique"))
 
 
 def _params_of(group: GroupSpec, loc: Loc) -> Iterator[tuple[Mapping[str, Any], Loc]]:

@@ -17,7 +17,7 @@ from unstuck.tasks.protocol.fields import DatasetName, ErrorName, GroupName, Par
 from unstuck.tasks.protocol.group import ForkFrom, Step
 
 # Fields that a later release will have; the message differs from that of a misspelt field.
-NOT_YET = frozenset(("quality", "max_rejected_ratio", "kind", "every", "mode"))
+NOT_YET = frozenset(("kind", "every", "mode"))
 
 Models = Mapping[tuple[str, ...], type[BaseModel]]
 
@@ -106,7 +106,12 @@ def _problem(item: Any, loc: Loc, on_key: bool, models: Models) -> Problem:
 
 def _model_at(loc: Loc, models: Models) -> type[BaseModel] | None:
     path = tuple(part for part in loc if isinstance(part, str))
-    return models.get(path) or (models.get((*path[:-1], "*")) if path else None)
+    fits = (
+        model
+        for known, model in models.items()
+        if len(known) == len(path) and all(one in (part, "*") for one, part in zip(known, path, strict=True))
+    )
+    return next(fits, None)
 
 
 def _unknown_field(field: str, model: type[BaseModel] | None) -> str:

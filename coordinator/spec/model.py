@@ -23,17 +23,9 @@ from unstuck.coordinator.spec.params import fill, values_of, wrong_declarations
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.coordinator.spec.sql import ONE_STATEMENT, several_statements, sql_problems
 from unstuck.tasks.duration import Timeout
-from unstuck.tasks.protocol.fields import DatasetName, Listed, ParamName, PoolName, QueueName, Strict
-from unstuck.tasks.protocol.group import (
-    MAX_COUNT,
-    DatasetInput,
-    ForkFrom,
-    GroupSpec,
-    JoinRule,
-    OutputSpec,
-    RetryPolicy,
-    Step,
-)
+from unstuck.tasks.protocol.fields import MAX_COUNT, DatasetName, Listed, ParamName, PoolName, QueueName, Strict
+from unstuck.tasks.protocol.group import DatasetInput, ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
+from unstuck.tasks.protocol.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.protocol.texts import Packer
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
@@ -97,7 +89,7 @@ class JobSpec(Strict):
             params = data.get("params") if isinstance(data, dict) else None
             more = [*problems_of_graph(data), *wrong_declarations(params)]
             raise SpecError([*problems, *(p for p in more if p.loc not in named)]) from None
-        if problems := problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, tuple(spec.outputs)):
+        if problems := problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, spec.outputs):
             raise SpecError(problems)
         return spec
 
@@ -256,6 +248,10 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("defaults",): Defaults,
     ("defaults", "retry"): RetryPolicy,
     ("outputs", "*"): OutputSpec,
+    ("outputs", "*", "quality"): Quality,
+    ("outputs", "*", "expect"): Expect,
+    ("outputs", "*", "expect", "rows"): RowCount,
+    ("outputs", "*", "expect", "fresh"): Fresh,
     ("groups",): GroupSpec,
     ("groups", "inputs", "*"): DatasetInput,
     ("groups", "join"): JoinRule,

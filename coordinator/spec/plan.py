@@ -15,7 +15,8 @@ from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.protocol.fields import ForkValue, Scalar
-from unstuck.tasks.protocol.group import Collect, ForkFrom, GroupPlan, GroupSpec, OutputSpec, RetryPolicy
+from unstuck.tasks.protocol.group import Collect, ForkFrom, GroupPlan, GroupSpec, RetryPolicy
+from unstuck.tasks.protocol.outputs import Checks, OutputSpec
 from unstuck.tasks.protocol.texts import Packer, unpack
 
 
@@ -93,6 +94,7 @@ class Plan:
         pack = Packer().pack
         plans = {}
         partition_by = {name: output.partition_by for name, output in self.outputs.items() if output.partition_by}
+        checks = {name: output.checks for name, output in self.outputs.items() if output.checks != Checks()}
         for group in self.groups.values():
             if group.spec.steps:
                 plan = GroupPlan(
@@ -106,6 +108,7 @@ class Plan:
                     partition_by=partition_by,
                     forks=tuple(name for name in group.reads if self.groups[name].spec.for_each is not None),
                     base=base,
+                    checks=checks,
                 ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
                 plan["group"] = pack(plan["group"])

@@ -9,7 +9,7 @@ from typing import Any, cast
 import redis
 
 from unstuck.coordinator.errors import BadRequest, Refused
-from unstuck.tasks.protocol.group import MAX_COUNT
+from unstuck.tasks.protocol.fields import MAX_COUNT
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")

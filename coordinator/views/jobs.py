@@ -18,6 +18,7 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import DONE, GroupState, Status
 from unstuck.tasks.protocol.fields import Scalar
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.outputs import REJECTED
 from unstuck.tasks.protocol.token import split_member
 
 
@@ -38,6 +39,15 @@ class GroupView:
     @property
     def state(self) -> GroupState:
         return self.record.state
+
+    @property
+    def quality(self) -> dict[str, dict[str, Any]]:
+        """Of each output with rules: its good ``rows``, the ``rejected`` ones, and these by rule (``rules``)."""
+        rows = self.record.rows
+        return {
+            name: {"rows": rows.get(name, 0), "rejected": rows.get(name + REJECTED, 0), "rules": rules}
+            for name, rules in self.record.rejected.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What all parts of a spec are made of: names, scalars, lists, and the base of their models."""
+"""Fields of what users write and of what runners receive: names, plain values, and the base of all parts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
 ErrorName = Annotated[
     str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)
 ]
+MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
 
 
 def _scalar(value: Any) -> Any:
@@ -37,7 +38,7 @@ T = TypeVar("T")
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 ForkValue = Scalar | tuple[Scalar, ...]  # of one member: that of its parameter, or one for each of several
 Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
-
+ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]
 STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one
 
 

@@ -11,15 +11,15 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
 
 from unstuck.tasks.duration import Seconds, Timeout
 from unstuck.tasks.protocol.fields import (
-    ColumnName,
+    MAX_COUNT,
     DatasetName,
-    ErrorName,
+    ErrorNames,
     ForkValue,
     GroupName,
     Listed,
@@ -30,10 +30,9 @@ from unstuck.tasks.protocol.fields import (
     Strict,
 )
 from unstuck.tasks.protocol.keys import lane_of
+from unstuck.tasks.protocol.outputs import Checks
 from unstuck.tasks.protocol.report import Failure
 
-MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
-ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]
 OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT")  # failures of what the user wrote
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
@@ -325,31 +324,6 @@ class GroupSpec(Strict):
         return lane_of(self.queue_name, self.pool)
 
 
-class OutputSpec(Strict):
-    """How one output is published, and into which files it is written for that.
-
-    The modes and their names are those of Spark's writers and of dbt's incremental models: ``replace`` (all rows),
-    ``append``, and ``partition_overwrite`` (the partitions of which the output has rows).
-    """
-
-    mode: Literal["replace", "append", "partition_overwrite"] = Field(
-        default="replace",
-        description="What becomes of the rows that are published: replace all, append to them, or replace the "
-        "partitions of which the output has rows.",
-    )
-    partition_by: Listed[ColumnName] = Field(
-        default=(), description="Columns whose values part the rows: each file has the rows of one partition."
-    )
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if len(set(self.partition_by)) != len(self.partition_by):
-            raise ValueError("partition_by names a column twice")
-        if self.mode == "partition_overwrite" and not self.partition_by:
-            raise ValueError("mode: partition_overwrite wants partition_by: with the columns that part the rows")
-        return self
-
-
 class Collect(Strict):
     """A column that the runner collects from one of its outputs, because a fork is waiting for its values."""
 
@@ -376,6 +350,7 @@ class GroupPlan(Strict):
         partition_by: the columns that part an output, by the output's name.
         forks: those of the groups it reads that are forks.
         base: the version of the warehouse at which the job was submitted; published datasets are read as of it.
+        checks: what is checked when an output is written, by the output's name.
     """
 
     group: GroupSpec
@@ -389,6 +364,7 @@ class GroupPlan(Strict):
     partition_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     forks: tuple[str, ...] = ()
     base: int | None = None
+    checks: dict[str, Checks] = Field(default_factory=dict)
 
 
 class FrozenInputs(Strict):
@@ -435,6 +411,7 @@ class WorkOrder(Strict):
         Covers what the spec says of steps, parameters, conf, fork value, published inputs and the attempts it reads;
         not timeouts, retries or queues. Which version of a published input was read, the marker says.
         """
+        checks = self.plan.checks
         what = {
             "steps": [s.model_dump(mode="json", exclude={"timeout"}) for s in self.group.steps],
             "spark": self.group.spark,
@@ -445,5 +422,6 @@ class WorkOrder(Strict):
             **({"published": {k: v.model_dump() for k, v in self.group.inputs.items()}} if self.group.inputs else {}),
             **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
             **({"partition_by": self.plan.partition_by} if self.plan.partition_by else {}),
+            **({"checks": {k: c.model_dump(mode="json") for k, c in checks.items()}} if checks else {}),
         }
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]

@@ -64,6 +64,7 @@ class Outcome:
         adopted: a standing marker with the same fingerprint was found, and nothing was run.
         anew: why the work of a job that this one retries was not taken over, in words.
         rows: rows per output.
+        rejected: of each output with rules: by rule, how many rows did not meet it.
         forks: values collected for dynamic forks, by ``output.column``.
         results: small values that steps returned through ``ctx.result``.
     """
@@ -73,6 +74,7 @@ class Outcome:
     adopted: bool = False
     anew: str = ""
     rows: dict[str, StrictInt] = field(default_factory=dict)
+    rejected: dict[str, dict[str, StrictInt]] = field(default_factory=dict)
     forks: dict[str, list[Any]] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None

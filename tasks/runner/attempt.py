@@ -266,8 +266,9 @@ class Attempt:
             made = read_inputs(self._files, order.frozen.inputs, order.plan.forks)
             inputs = with_published(made.datasets, order.group.inputs, self._published)
         self._sources = made.sources
+        plan = order.plan
         work = Work(
-            *(self._files, self._token, session, inputs, self._secrets, order.plan.partition_by, made.results),
+            *(self._files, self._token, session, inputs, self._secrets, plan.partition_by, plan.checks, made.results),
             published=self._published,
         )
         scratch = stack.enter_context(Scratch())
@@ -276,6 +277,7 @@ class Attempt:
             for name in work.inputs if session is not None else ():
                 work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
         self._run_steps(work, params, scratch)
+        work.check_refused()
         # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
         self._end_if_ordered()
         return work
@@ -312,7 +314,7 @@ class Attempt:
             at |= self._runner.driver.application
 
         def report(**more: Any) -> None:
-            value = {**at, "rows": sum(output.rows for output in work.outputs.values()), **more}
+            value = {**at, "rows": work.rows, **more}
             self._progress(value)
 
         report()
@@ -330,8 +332,9 @@ class Attempt:
         room = MAX_JOB_BYTES
         for wanted in self._order.plan.collect:
             found = work.outputs.get(wanted.output)
-            if found is None and wanted.output == self._order.group.name and len(work.outputs) == 1:
-                (found,) = work.outputs.values()
+            own = [output for output in work.outputs.values() if not output.rejected_of]
+            if found is None and wanted.output == self._order.group.name and len(own) == 1:
+                (found,) = own
             if found is not None:
                 values = forks[wanted.key] = collect(self._files, found, wanted, room)
                 if secret := next(filter(None, map(self._secrets.named_in, values)), None):
@@ -444,6 +447,7 @@ def _success(staging: str, marker: Marker, *, adopted: bool = False, anew: str =
         adopted=adopted,
         anew=anew,
         rows={name: output.rows for name, output in marker.outputs.items()},
+        rejected={name: output.rejected_by for name, output in marker.outputs.items() if output.rejected_by},
         forks=marker.forks,
         results=marker.results,
     )

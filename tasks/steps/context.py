@@ -18,12 +18,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.errors import (
+    ExpectationFailed,
+    InputMissing,
+    OutputInvalid,
+    RuleInvalid,
+    TooManyRejectedRows,
+    Unrecoverable,
+)
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.protocol.outputs import REJECTED, Checks
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.protocol.token import GROUP_ID, Token
+from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
-from unstuck.tasks.steps.output import read_table, stage
+from unstuck.tasks.steps.output import read_table
+from unstuck.tasks.steps.quality import stage_checked
 from unstuck.tasks.steps.spark import read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
@@ -45,10 +54,17 @@ class Work:
     inputs: Mapping[str, Dataset]
     secrets: Secrets = field(default_factory=Secrets)
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by output
+    checks: Mapping[str, Checks] = field(default_factory=dict)  # by output
     recorded: Mapping[str, dict[str, Any] | list[dict[str, Any]]] = field(default_factory=dict)
     published: PublishedDatasets | None = None  # None: there is no warehouse log to read
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
+    refused: dict[str, Unrecoverable] = field(default_factory=dict)  # by output, unless it was written after that
     results: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all outputs so far, without rejected ones."""
+        return sum(output.rows for output in self.outputs.values() if not output.rejected_of)
 
     def read(self, name: str) -> Any:
         """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier step's output.
@@ -82,6 +98,7 @@ class Work:
         Raises:
             OutputInvalid: the name cannot be one, was written already, a name holds a secret, or the frame cannot be
                 stored.
+            RuleInvalid, TooManyRejectedRows, ExpectationFailed: its rows are not what the spec asks for.
         """
         if not isinstance(name, str) or "-" in name or GROUP_ID.fullmatch(name) is None or name.endswith("]"):
             raise OutputInvalid(f"an output wants a name of letters, digits and _ (at most 63), not {name!r}")
@@ -91,18 +108,48 @@ class Work:
             raise OutputInvalid(f"the output {name} has the name of an input of this group; give it another one")
         if secret := self.secrets.named_in(name):
             raise OutputInvalid(f"an output has the value of {secret} in its name, and names are stored and shown")
+        checks = self._checks_of(name)
         folder = f"{self.token.staging}/{name}"
-        staged = stage(self.files, folder, frame, self.partition_by.get(name, ()))
+        try:
+            made = stage_checked(self.files, folder, frame, checks, self.partition_by.get(name, ()), self.session)
+        except (RuleInvalid, TooManyRejectedRows, ExpectationFailed) as error:
+            self.refused[name] = error
+            raise
+        self.refused.pop(name, None)
+        staged = made[folder]
         if secret := self.secrets.named_in(staged.schema):
-            self.files.remove_tree(folder)
+            for one in made:
+                self.files.remove_tree(one)
             raise OutputInvalid(
                 f"the output {name} has the value of {secret} in the name of a column, and names are stored and shown. "
                 "Rename the column"
             )
         reach(Point.AFTER_OUTPUT, self.token.job)
-        self.outputs[name] = staged
-        self.show(name)
+        for one, output in made.items():
+            self.outputs[one.rpartition("/")[2]] = output
+            self.show(one.rpartition("/")[2])
         return staged
+
+    def check_refused(self) -> None:
+        """Raise again what a step has caught: an output whose rows were refused must not just be left out."""
+        for error in self.refused.values():
+            raise error
+
+    def _checks_of(self, name: str) -> Checks:
+        """What is checked of the output ``name``. Raises: OutputInvalid: it cannot be, or the name is taken."""
+        checks = self.checks.get(name, Checks())
+        base = name.removesuffix(REJECTED)
+        if base != name and base in self.checks and self.checks[base].quality is not None:
+            raise OutputInvalid(f"the output {name} has the name of the rejected rows of {base}; give it another one")
+        rejected = f"{name}{REJECTED}"
+        if checks.quality is not None and (rejected in self.outputs or rejected in self.inputs):
+            raise OutputInvalid(f"the rejected rows of {name} go to {rejected}, and there is such a name already")
+        if checks.unique and split_member(self.token.group)[1] is not None:
+            raise OutputInvalid(
+                f"expect.unique: {name} is made by members of a fork, each of which knows its own rows alone. Check "
+                "the keys in a group that needs the fork, or leave unique: out"
+            )
+        return checks
 
     def show(self, name: str) -> None:
         """Make ``name`` a temp view, where there is Spark."""

@@ -39,7 +39,8 @@ class Inputs:
     """What the groups that an attempt reads have made.
 
     Attributes:
-        datasets: by every name that a step may call them. A group with exactly one output answers to its own name too.
+        datasets: by every name that a step may call them. A group with exactly one output answers to its own name too;
+            rejected rows do not count as an output there.
         results: group → what it recorded; of a fork a list, with one mapping per member that succeeded, in their order.
         sources: published dataset → the versions that stand behind all this.
     """
@@ -78,8 +79,9 @@ def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]], forks: Collec
                 )
             maker[name] = need
             found[name] = Dataset(name, tuple(parts))
-            if len(outputs) == 1:
-                by_group[need] = found[name]
+        own = [name for name, parts in outputs.items() if not parts[0].rejected_of]
+        if len(own) == 1:
+            by_group[need] = found[own[0]]
     # An output's own name wins over a group that happens to be called the same.
     return Inputs({**by_group, **found}, results, sources)
 

@@ -51,25 +51,29 @@ def stage(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = (
         schema = json.loads(frame.schema.json())
         check_spark_schema(schema)
         wrote, staged = _write_spark(files, folder, frame, partition_by)
-        stored = json.loads(staged.schema)
-        for column, given in zip(stored["fields"], schema["fields"], strict=True):
-            if given["type"] == "void":  # stored as text
-                column["type"] = "void"
-        staged = replace(staged, schema=json.dumps(stored))
-        if wrote is not None and wrote != staged.rows:
-            # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
-            # Spark commits what it finds there, without an error.
-            raise _lost(files, folder, wrote, staged.rows)
-        return staged
+        check_written(files, folder, wrote, staged.rows)
+        return with_voids(staged, schema)
+    return stage_table(files, folder, table_of(frame), partition_by)
+
+
+def table_of(frame: Any) -> Any:
+    """An Arrow or pandas frame as an Arrow table of plain types.
+
+    Raises: OutputInvalid: it is no such frame, or one that cannot be stored.
+    """
     kind = _kind(frame)
     if not kind:
         raise OutputInvalid(
             f"an output wants a Spark, Arrow or pandas frame, not {type(frame).__module__}.{type(frame).__qualname__}"
         )
+    return plain_table(arrow_table(frame) if kind == "pandas" else frame)
+
+
+def stage_table(files: Files, folder: str, table: Any, partition_by: Sequence[str] = ()) -> StagedOutput:
+    """As `stage`, for an Arrow table of plain types."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = plain_table(arrow_table(frame) if kind == "pandas" else frame)
     files.remove_tree(folder)
     parts: Iterable[Any] = [table]
     if partition_by:
@@ -84,6 +88,24 @@ def stage(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = (
             raise OutputInvalid(f"the frame cannot be stored: {error}") from error
         files.write_durable(f"{folder}/part-{number:05d}.parquet", data.getvalue())
     return describe(files, folder, partition_by)
+
+
+def with_voids(staged: StagedOutput, schema: dict[str, Any]) -> StagedOutput:
+    """``staged`` with the columns without a type of ``schema``, the JSON of a struct: Spark stores them as text."""
+    void = {field["name"] for field in schema["fields"] if field["type"] == "void"}
+    stored = json.loads(staged.schema)
+    for column in stored["fields"]:
+        if column["name"] in void:
+            column["type"] = "void"
+    return replace(staged, schema=json.dumps(stored))
+
+
+def check_written(files: Files, folder: str, wrote: int | None, stand: int) -> None:
+    """Compare the rows that Spark says it wrote with those that stand. Raises: StagingLost."""
+    if wrote is not None and wrote != stand:
+        # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
+        # Spark commits what it finds there, without an error.
+        raise _lost(files, folder, wrote, stand)
 
 
 def _write_spark(files: Files, folder: str, frame: Any, partition_by: Sequence[str]) -> tuple[int | None, StagedOutput]:
@@ -117,14 +139,25 @@ def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> Sta
 
     Raises: StagingLost: there is no data file.
     """
+    # _SUCCESS, _temporary, .crc are Spark's own.
+    names = (name for name in files.names(folder) if name.endswith(".parquet") and not name.startswith(("_", ".")))
+    staged = describe_files(files, [f"{folder}/{name}" for name in names], partition_by)
+    if not staged.files:
+        # Spark writes a file for an empty frame too.
+        raise StagingLost(
+            f"no data file stands in {files.uri(folder)} after it was written. The warehouse was away for a while, or "
+            "somebody removed the files; the group runs again, as its retry: allows"
+        )
+    return staged
+
+
+def describe_files(files: Files, paths: Iterable[str], partition_by: Sequence[str] = ()) -> StagedOutput:
+    """As `describe`, of Parquet files by their paths; of none, the schema is empty."""
     import pyarrow.parquet as pq
 
     staged: list[DataFile] = []
     schema = ""
-    for name in files.names(folder):
-        if name.startswith(("_", ".")) or not name.endswith(".parquet"):
-            continue  # _SUCCESS, _temporary, .crc: Spark's own
-        path = f"{folder}/{name}"
+    for path in paths:
         with files.open(path) as file:
             footer = pq.ParquetFile(file)
             partition = partition_of(footer, partition_by)
@@ -132,12 +165,6 @@ def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> Sta
             if not schema:
                 own = (footer.metadata.metadata or {}).get(_SPARK_SCHEMA)
                 schema = own.decode() if own else spark_schema(footer.schema_arrow)
-    if not staged:
-        # Spark writes a file for an empty frame too.
-        raise StagingLost(
-            f"no data file stands in {files.uri(folder)} after it was written. The warehouse was away for a while, or "
-            "somebody removed the files; the group runs again, as its retry: allows"
-        )
     return StagedOutput(staged, sum(file.rows for file in staged), schema)
 
 

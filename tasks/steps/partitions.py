@@ -19,7 +19,8 @@ Partition = dict[str, str | None]
 
 # Types whose values are the same text everywhere.
 _PLAIN = re.compile(r"void|boolean|byte|short|integer|long|string|date")
-_HASH = "__unstuck_partition"
+OURS = "__unstuck_"  # begins the names of columns that only part rows, and so of the folders
+_HASH = f"{OURS}partition"
 
 
 def check_columns(columns: Sequence[str], schema: str) -> None:
@@ -38,8 +39,10 @@ def check_columns(columns: Sequence[str], schema: str) -> None:
             )
 
 
-def spark_writer(frame: Any, columns: Sequence[str]) -> Any:
+def spark_writer(frame: Any, columns: Sequence[str], above: Sequence[str] = ()) -> Any:
     """A writer of a Spark ``frame`` that makes a folder for each partition, for `collect_parts`.
+
+    ``above``: columns whose values part the rows before. Spark takes them out of the files, too.
 
     Spark takes the column that it parts by out of the files, so a hash of the values is parted by. A folder that is
     named after the values would also depend on how each host encodes names, and on how long a name may be.
@@ -48,22 +51,27 @@ def spark_writer(frame: Any, columns: Sequence[str]) -> Any:
 
     texts = [coalesce(concat(lit("v"), col(f"`{c.replace('`', '``')}`").cast("string")), lit("n")) for c in columns]
     values = concat(*(sha2(text, 256) for text in texts))
-    return frame.withColumn(_HASH, sha2(values, 256)).write.partitionBy(_HASH)
+    return frame.withColumn(_HASH, sha2(values, 256)).write.partitionBy(*above, _HASH)
 
 
 def collect_parts(files: Files, source: str, folder: str) -> bool:
     """Move what Spark has written below ``source`` into ``folder``. False: there was nothing. Raises: OSError."""
-    found = [
-        f"{source}/{part}/{name}"
-        for part in files.names(source)
-        if part.startswith(f"{_HASH}=")
-        for name in files.names(f"{source}/{part}")
-        if name.endswith(".parquet") and not name.startswith(("_", "."))
-    ]
+    found = data_files_below(files, source)
     for number, path in enumerate(found):
         files.move(path, f"{folder}/part-{number:05d}.parquet")
     files.remove_tree(source)
     return bool(found)
+
+
+def data_files_below(files: Files, folder: str) -> list[str]:
+    """The Parquet files in ``folder``, and in the folders into which Spark has parted the rows. Raises: OSError."""
+    found = []
+    for name in files.names(folder):
+        if name.startswith(OURS):
+            found += data_files_below(files, f"{folder}/{name}")
+        elif name.endswith(".parquet") and not name.startswith(("_", ".")):
+            found.append(f"{folder}/{name}")
+    return found
 
 
 def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[Any]:

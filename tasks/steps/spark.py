@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from unstuck.tasks.errors import HostUnfit, Unrecoverable
+from unstuck.tasks.errors import HostUnfit, OutputInvalid, Unrecoverable
 from unstuck.tasks.host import lacking_java
 from unstuck.tasks.settings import NO_SPARK, Settings, whoami
 
@@ -347,3 +347,32 @@ def comparable(schema: str) -> str:
     from pyspark.sql.types import StructType
 
     return str(StructType.fromJson(json.loads(schema)).toNullable().json())
+
+
+def empty_table(schema: str) -> Any:
+    """An Arrow table without rows, of a schema in Spark's JSON of a struct."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    return to_arrow_schema(StructType.fromJson(json.loads(schema)), timezone="UTC").empty_table()
+
+
+def repeated_keys(
+    session: Any, schema: str, uris: Sequence[str], columns: Sequence[str], some: int
+) -> tuple[int, list[tuple[Any, ...]]]:
+    """How many values of ``columns`` several rows share, and ``some`` of them with the number of their rows.
+
+    Raises: OutputInvalid: the values of a column cannot be compared.
+    """
+    from pyspark.sql.functions import col, count, lit
+
+    frame = read_parquet(session, [(schema, uris)])
+    keys = [col(f"`{column.replace('`', '``')}`").alias(str(number)) for number, column in enumerate(columns)]
+    try:
+        counted = frame.groupBy(*keys).agg(count(lit(1)).alias("rows")).filter("rows > 1")
+        found = [tuple(row) for row in counted.limit(some).collect()]
+    except Exception as error:
+        if (what := sql_error(error)) is None:
+            raise
+        raise OutputInvalid(f"expect.unique: {', '.join(columns)} cannot be compared: {what}") from error
+    return (counted.count() if len(found) == some else len(found)), found

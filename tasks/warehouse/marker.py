@@ -44,11 +44,21 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedOutput:
-    """One output of one attempt. ``schema`` is Spark's JSON of a struct, also where no Spark wrote the files."""
+    """One output of one attempt.
+
+    Attributes:
+        schema: Spark's JSON of a struct, also where no Spark wrote the files.
+        rejected_by: by rule of the output, how many rows did not meet it; empty where there are no rules.
+        rejected_of: the output whose rejected rows these are; empty for all other outputs.
+        newest: the newest value of the column that is measured, in seconds since the epoch; None if there is none.
+    """
 
     files: list[DataFile]
     rows: int
     schema: str
+    rejected_by: dict[str, int] = field(default_factory=dict)
+    rejected_of: str = ""
+    newest: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

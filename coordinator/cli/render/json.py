@@ -61,7 +61,7 @@ def _group(view: JobView, group: ForkView) -> dict[str, Any]:
 def _member(view: JobView, member: GroupView) -> dict[str, Any]:
     record, attempt = member.record, member.attempt
     return {
-        **fields_of(member, "id value progress"),
+        **fields_of(member, "id value progress quality"),
         **fields_of(record, "state reason since started_at next_at failures losses releases adopted rows results"),
         **fields_of(record, "first_error last_error"),
         "why": view.why_line(member.id) or None,

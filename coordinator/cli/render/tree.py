@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -159,13 +160,12 @@ def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
     # The members at work have lines of their own; the fork's says what the others wait for.
     idle = not any(counts.get(state) for state in _SHOWN)
     detail = _joined(", ".join(counted), one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)))
-    rows = sum(sum(member.record.rows.values()) for member in group.members)
     starts = [m.record.started_at for m in group.members if m.record.started_at]
     end = max((m.record.since for m in group.members), default=at) if over else at
     return Line(
         group.name,
         state,
-        _joined(detail, _rows(rows)),
+        _joined(detail, *_made(group.members)),
         group.done,
         group.total,
         max(0.0, end - min(starts)) if starts else None,
@@ -209,9 +209,21 @@ def _group_line(view: JobView, member: GroupView, at: float) -> Line:
     elif state in (GroupState.BACKOFF, GroupState.WAITING):
         detail = waits
     elif state is GroupState.SUCCEEDED:
-        detail = _joined(_rows(sum(record.rows.values())), reason)
+        detail = _joined(*_made([member]), reason)
     where = record.worker if state.terminal else ""
     return Line(member.id, state, detail, elapsed=elapsed_of(member, at), where=where)
+
+
+def _made(members: Sequence[GroupView]) -> tuple[str, str]:
+    """The good rows of all outputs, and the rejected ones by rule: a row that breaks two rules counts for both."""
+    rows = sum(sum(member.record.rows.values()) for member in members)
+    checked = [one for member in members for one in member.quality.values()]
+    rejected = sum(one["rejected"] for one in checked)
+    rules: Counter[str] = Counter()
+    for one in checked:
+        rules.update(one["rules"])
+    broken = ", ".join(f"{name} {count:,}" for name, count in rules.items() if count)
+    return _rows(rows - rejected), f"{rejected:,} rejected ({broken})" if rejected else ""
 
 
 def _rows(count: int | None) -> str:

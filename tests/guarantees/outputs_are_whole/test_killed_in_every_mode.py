@@ -24,7 +24,7 @@ from tests.unit.coordinator.publishing.test_compact import Loads
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.protocol.group import OutputSpec
+from unstuck.tasks.protocol.outputs import OutputSpec
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse, published_files
 

@@ -40,6 +40,7 @@ from unstuck.coordinator.spec.params import Param
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol import keys
 from unstuck.tasks.protocol.group import DatasetInput, ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
+from unstuck.tasks.protocol.outputs import Expect, OutputSpec, Quality
 from unstuck.tasks.settings import Settings
 
 DOCS = ROOT / "docs"
@@ -304,6 +305,9 @@ def same(written: str, field: FieldInfo) -> bool:
         ("Retry", RetryPolicy),
         ("Published inputs", DatasetInput),
         ("Fork from a column", ForkFrom),
+        ("Outputs", OutputSpec),
+        ("Rules", Quality),
+        ("Expectations", Expect),
     ],
 )
 def test_the_fields_of_a_spec_are_those_that_are_read(heading: str, model: type[BaseModel]) -> None:

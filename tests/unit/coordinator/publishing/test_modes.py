@@ -15,7 +15,7 @@ from tests.unit.coordinator.publishing.test_package import FLIGHTS, schema
 from unstuck import JobSpec, SpecError
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.publishing.package import PublishRequest, publish
-from unstuck.tasks.protocol.group import OutputSpec
+from unstuck.tasks.protocol.outputs import OutputSpec
 from unstuck.tasks.warehouse import files as files_module
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
@@ -164,7 +164,7 @@ def test_other_columns_are_not_put_beside_those_that_are_published(nightly: Nigh
 
     assert result.failed is not None
     assert result.failed.code == "SCHEMA_MISMATCH"
-    assert "carrier is absent in one and string in another" in result.failed.text
+    assert "added carrier (string); removed flights (long)" in result.failed.text
     assert nightly.files == ["one 2013-01-01"]
     entry = Warehouse(nightly.root).entry(2)
     assert entry is not None

@@ -233,7 +233,7 @@ def emptied(job: Job) -> PublishResult:
     [
         (missing, "OUTPUT_MISSING", r"job-1 is to publish summary.*They made: report"),
         (doubled, "DUPLICATE_OUTPUT", r"job-1: the groups left and right both made the output report"),
-        (mixed, "SCHEMA_MISMATCH", r"members of by_month.*month is long in one and string in another"),
+        (mixed, "SCHEMA_MISMATCH", r"members of by_month.*changed month from long to string"),
         (reordered, "SCHEMA_MISMATCH", r"members of by_month.*another order"),
         (unmarked, "MARKER_GONE", r"job-1, group report: its marker is gone.*submit the job again"),
         (emptied, "MARKER_GONE", r"job-1, group report: files of its output report are gone or cut short"),

@@ -1,0 +1,137 @@
+"""Outputs: how one is published, and what must hold of its rows.
+
+``OutputSpec`` is what a user writes, ``Checks`` the part of it that a runner needs to write the output.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from unstuck.tasks.duration import Timeout
+from unstuck.tasks.protocol.fields import MAX_COUNT, ColumnName, Listed, ParamName, Strict
+
+REJECTED = "__rejected"  # what the dataset of the rejected rows of an output adds to its name
+REJECTED_BY = "_rejected_by"  # the column of it that names the rules which a row does not meet
+MAX_RULES = 50  # the file names of Spark hold so many
+
+Condition = Annotated[str, Field(strict=True, min_length=1, max_length=4000)]
+Ratio = Annotated[float, Field(strict=True, ge=0, le=1)]
+
+
+class Quality(Strict):
+    """Rules that good rows meet, and how many rows may break them."""
+
+    rules: Annotated[dict[ParamName, Condition], Field(min_length=1, max_length=MAX_RULES)] = Field(
+        description="Conditions in SQL, by a name of yours; a good row meets all of them. Null counts as not met."
+    )
+    max_rejected_ratio: Ratio = Field(
+        default=0.0, description="Share of the rows of an attempt that may be rejected; 0: a single one fails it."
+    )
+
+    @model_validator(mode="after")
+    def _conditions(self) -> Self:
+        if blank := [name for name, rule in self.rules.items() if not rule.strip()]:
+            raise ValueError(f"the rule {blank[0]} is empty; write a condition, such as distance > 0")
+        return self
+
+
+class RowCount(Strict):
+    """How many rows an output may have."""
+
+    min: int | None = Field(default=None, ge=0, le=MAX_COUNT, strict=True, description="At least so many rows.")
+    max: int | None = Field(default=None, ge=0, le=MAX_COUNT, strict=True, description="At most so many rows.")
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.min is None and self.max is None:
+            raise ValueError("rows wants min:, max: or both")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min: {self.min:,} is more than max: {self.max:,}")
+        return self
+
+
+class Fresh(Strict):
+    """How old the newest value of a column may be when the output is published."""
+
+    column: ColumnName = Field(description="A column of dates or timestamps.")
+    within: Timeout = Field(description="The newest value is at most so old when the output is published.")
+
+
+class Expect(Strict):
+    """What must hold of all rows that the job makes of an output, before any of them is published."""
+
+    rows: RowCount | None = Field(default=None, description="How many rows there may be.")
+    unique: Listed[ColumnName] = Field(default=(), description="Columns whose values together no two rows share.")
+    fresh: Fresh | None = Field(default=None, description="How old the newest value of a column may be.")
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if self.rows is None and not self.unique and self.fresh is None:
+            raise ValueError("expect wants rows:, unique: or fresh:")
+        if len(set(self.unique)) != len(self.unique):
+            raise ValueError("unique names a column twice")
+        return self
+
+
+class Checks(Strict):
+    """What a runner checks or measures when it writes an output.
+
+    Bounds that only the publisher checks are left out: work that is done counts whatever becomes of them.
+    """
+
+    quality: Quality | None = None
+    unique: tuple[str, ...] = ()
+    newest: str | None = None  # the column whose newest value is measured
+
+
+class OutputSpec(Strict):
+    """How one output is published, into which files it is written for that, and what must hold of its rows.
+
+    The modes and their names are those of Spark's writers and of dbt's incremental models: ``replace`` (all rows),
+    ``append``, and ``partition_overwrite`` (the partitions of which the output has rows).
+    """
+
+    mode: Literal["replace", "append", "partition_overwrite"] = Field(
+        default="replace",
+        description="What becomes of the rows that are published: replace all, append to them, or replace the "
+        "partitions of which the output has rows.",
+    )
+    partition_by: Listed[ColumnName] = Field(
+        default=(), description="Columns whose values part the rows: each file has the rows of one partition."
+    )
+    quality: Quality | None = Field(
+        default=None, description="Rules that good rows meet; rejected rows go to a dataset of their own."
+    )
+    on_schema_change: Literal["fail", "evolve"] | None = Field(
+        default=None,
+        description="If the columns differ from the published ones: fail, or take new columns and leave out others "
+        "(evolve); left out: fail where published rows stay.",
+    )
+    expect: Expect | None = Field(
+        default=None, description="What must hold of all rows of the output before any is published."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(set(self.partition_by)) != len(self.partition_by):
+            raise ValueError("partition_by names a column twice")
+        if self.mode == "partition_overwrite" and not self.partition_by:
+            raise ValueError("mode: partition_overwrite wants partition_by: with the columns that part the rows")
+        if self.mode == "replace" and self.on_schema_change == "evolve":
+            raise ValueError(
+                "on_schema_change: evolve with mode: replace: no published row stays, so any columns will do; leave it "
+                "out, or say fail"
+            )
+        return self
+
+    @property
+    def checks(self) -> Checks:
+        """The part that a runner needs beside the partitions."""
+        expect = self.expect or Expect.model_construct()
+        return Checks(
+            quality=self.quality,
+            unique=expect.unique,
+            newest=None if expect.fresh is None else expect.fresh.column,
+        )

@@ -1,0 +1,254 @@
+"""Rules of an output: good rows and rejected rows are written apart, and the frame is evaluated once.
+
+A Spark frame is written with a column that says which rules a row breaks. Spark parts the rows by that column, so the
+good rows are complete with that one write, and only the rejected rows are written again, with the names of the rules.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from unstuck.tasks.errors import OutputInvalid, RuleInvalid, TooManyRejectedRows
+from unstuck.tasks.protocol.outputs import REJECTED, REJECTED_BY, Checks, Quality
+from unstuck.tasks.steps.columns import check_spark_schema, plain_table
+from unstuck.tasks.steps.expectations import check_unique, newest_of
+from unstuck.tasks.steps.output import (
+    check_written,
+    describe,
+    describe_files,
+    stage,
+    stage_table,
+    table_of,
+    with_voids,
+)
+from unstuck.tasks.steps.partitions import OURS, check_columns, collect_parts, data_files_below, spark_writer
+from unstuck.tasks.steps.spark import empty_table, is_frame, read_parquet, sql_error, write_parquet
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import StagedOutput
+
+_BROKEN = f"{OURS}broken"  # "r" for a good row, "r0_2" for one that breaks the first and the third rule
+_GOOD = "r"
+_FILE_BYTES = 128 * 1024 * 1024  # of rejected rows that go into one file
+
+
+def stage_checked(
+    files: Files, folder: str, frame: Any, checks: Checks, partition_by: Sequence[str], session: Any
+) -> dict[str, StagedOutput]:
+    """Write ``frame`` as `stage` does, and check it. Returns the output, and its rejected rows where there are rules.
+
+    Both are by their folders; that of the rejected rows is ``folder`` with ``REJECTED`` added.
+
+    Args:
+        session: the Spark session of the group; None for a group without Spark.
+
+    Raises:
+        RuleInvalid: a rule is no condition, or cannot be evaluated.
+        TooManyRejectedRows, ExpectationFailed: the rows are not what the spec asks for.
+        OutputInvalid, StagingLost, WarehouseMismatch, OSError: as `stage`.
+    """
+    quality = checks.quality
+    if quality is None:
+        staged = {folder: stage(files, folder, frame, partition_by)}
+    else:
+        files.check()
+        if session is not None and not is_frame(frame):
+            frame = session.createDataFrame(table_of(frame))  # one dialect of SQL for all frames of a group
+        split = _split_spark if is_frame(frame) else _split_table
+        staged = split(files, folder, frame, quality, partition_by)
+    if checks.unique:
+        check_unique(files, staged[folder], checks.unique, session)
+    if checks.newest is not None:
+        staged[folder] = replace(staged[folder], newest=newest_of(files, staged[folder], checks.newest))
+    return staged
+
+
+def _both(folder: str, good: StagedOutput, rejected: StagedOutput, by_rule: dict[str, int]) -> dict[str, StagedOutput]:
+    name = folder.rpartition("/")[2]
+    return {folder: replace(good, rejected_by=by_rule), folder + REJECTED: replace(rejected, rejected_of=name)}
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if taken := next((name for name in names if name.lower() == REJECTED_BY), None):
+        raise OutputInvalid(
+            f"the frame has a column {taken}, which names the broken rules among the rejected rows. Rename the column"
+        )
+
+
+def _check_ratio(folder: str, rows: int, rejected: int, quality: Quality, by_rule: Mapping[str, int]) -> None:
+    """Raises: TooManyRejectedRows."""
+    if rows and rejected / rows > quality.max_rejected_ratio:
+        counts = ", ".join(f"{name} {count:,}" for name, count in by_rule.items() if count)
+        raise TooManyRejectedRows(
+            f"{rejected:,} of {rows:,} rows of {folder.rpartition('/')[2]} were rejected "
+            f"({rejected / rows:.2%}; max_rejected_ratio: {quality.max_rejected_ratio:g}), by rule: {counts}. "
+            "Mend what makes the rows, or the rules"
+        )
+
+
+def _refused(name: str, rule: str, why: str) -> RuleInvalid:
+    """``why``: its first line counts; Spark adds its plans below."""
+    return RuleInvalid(f"the rule {name} ({rule}) cannot be used: {why.strip().partition(chr(10))[0]}")
+
+
+# -- Spark -----------------------------------------------------------------------------------------------------
+
+
+def _split_spark(
+    files: Files, folder: str, frame: Any, quality: Quality, partition_by: Sequence[str]
+) -> dict[str, StagedOutput]:
+    schema = json.loads(frame.schema.json())
+    check_spark_schema(schema)
+    _check_names(frame.columns)
+    if partition_by:
+        check_columns(partition_by, frame.schema.json())
+    marked = frame.withColumn(_BROKEN, _broken(frame, quality.rules))
+    files.remove_tree(folder)
+    source = f"{folder}/_split"
+    # Without it, Spark would sort all rows by the column that parts them.
+    frame.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "16")
+    try:
+        wrote = write_parquet(
+            marked,
+            files.uri(source),
+            lambda all_rows: (
+                spark_writer(all_rows, partition_by, [_BROKEN]) if partition_by else all_rows.write.partitionBy(_BROKEN)
+            ),
+        )
+    except Exception as error:
+        # Spark quotes the expression that failed on a row.
+        said = str(error) if type(error).__module__.startswith("pyspark.") else ""
+        for name, rule in quality.rules.items():
+            if rule in said:
+                raise _refused(name, rule, said) from error
+        raise
+    files.check()
+    found = {
+        part.partition("=")[2]: describe_files(files, data_files_below(files, f"{source}/{part}"))
+        for part in files.names(source)
+        if part.startswith(f"{_BROKEN}=")
+    }
+    rows = sum(part.rows for part in found.values())
+    check_written(files, folder, wrote, rows)
+    names = {code: _names(code, quality.rules) for code in found}
+    by_rule = {rule: sum(found[code].rows for code in found if rule in names[code]) for rule in quality.rules}
+    bad = {code: part for code, part in found.items() if code != _GOOD}
+    _check_ratio(folder, rows, sum(part.rows for part in bad.values()), quality, by_rule)
+    stored = json.loads(next((part.schema for part in found.values()), json.dumps(schema)))
+    if bad:
+        rejected = _stage_rejected(files, folder + REJECTED, frame, bad, names, partition_by)
+    else:
+        column = {"name": REJECTED_BY, "type": _TEXTS, "nullable": True, "metadata": {}}
+        rejected = _stage_empty(files, folder + REJECTED, {**stored, "fields": [*stored["fields"], column]})
+    if _GOOD in found:
+        collect_parts(files, f"{source}/{_BROKEN}={_GOOD}", folder)
+        files.remove_tree(source)
+        good = describe(files, folder, partition_by)
+    else:
+        good = _stage_empty(files, folder, stored)
+    good, rejected = with_voids(good, schema), with_voids(rejected, schema)
+    return _both(folder, good, rejected, by_rule)
+
+
+_TEXTS = {"type": "array", "elementType": "string", "containsNull": True}
+
+
+def _broken(frame: Any, rules: Mapping[str, str]) -> Any:
+    """The column that says which rules a row breaks. Raises: RuleInvalid."""
+    from pyspark.sql.functions import coalesce, concat, concat_ws, expr, lit, when
+
+    marks = []
+    for number, (name, rule) in enumerate(rules.items()):
+        try:
+            # A filter refuses what is no condition, and what counts more than one row; a column some subqueries.
+            _ = frame.filter(rule).select(expr(rule)).schema
+        except Exception as error:
+            if (what := sql_error(error)) is None:
+                raise
+            raise _refused(name, rule, what) from error
+        marks.append(when(~coalesce(expr(rule), lit(False)), lit(str(number))))
+    return concat(lit(_GOOD), concat_ws("_", *marks))
+
+
+def _names(code: str, rules: Mapping[str, str]) -> list[str]:
+    """The rules that rows with ``code`` break."""
+    numbers = code.removeprefix(_GOOD).split("_")
+    return [name for number, name in enumerate(rules) if str(number) in numbers]
+
+
+def _stage_rejected(
+    files: Files,
+    folder: str,
+    frame: Any,
+    found: Mapping[str, StagedOutput],
+    names: Mapping[str, Sequence[str]],
+    partition_by: Sequence[str],
+) -> StagedOutput:
+    """Write the rejected rows again, from the files in which they stand, with the names of the rules."""
+    from pyspark.sql.functions import array, lit
+
+    frames = []
+    for code, part in found.items():
+        uris = [files.uri(file.path) for file in part.files]
+        rows = read_parquet(frame.sparkSession, [(part.schema, uris)])
+        frames.append(rows.withColumn(REJECTED_BY, array(*map(lit, names[code]))))
+    whole = reduce(lambda one, other: one.union(other), frames)
+    size = sum(file.bytes for part in found.values() for file in part.files)
+    return stage(files, folder, whole.coalesce(size // _FILE_BYTES + 1), partition_by)
+
+
+def _stage_empty(files: Files, folder: str, schema: dict[str, Any]) -> StagedOutput:
+    """An output without rows, written without a job of Spark."""
+    text = json.dumps(schema)
+    return replace(stage_table(files, folder, plain_table(empty_table(text))), schema=text)
+
+
+# -- Arrow -----------------------------------------------------------------------------------------------------
+
+
+def _split_table(
+    files: Files, folder: str, frame: Any, quality: Quality, partition_by: Sequence[str]
+) -> dict[str, StagedOutput]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = table_of(frame)
+    _check_names(table.column_names)
+    met = {name: _met(table, name, rule) for name, rule in quality.rules.items()}
+    by_rule = {name: len(table) - (pc.sum(rows).as_py() or 0) for name, rows in met.items()}
+    is_good = reduce(pc.and_, met.values())
+    good, is_bad = table.filter(is_good), pc.invert(is_good)
+    _check_ratio(folder, len(table), len(table) - len(good), quality, by_rule)
+    marks = zip(*(rows.filter(is_bad).to_pylist() for rows in met.values()), strict=True)
+    broken = [[name for name, is_met in zip(met, row, strict=True) if not is_met] for row in marks]
+    bad = table.filter(is_bad).append_column(REJECTED_BY, pa.array(broken, pa.list_(pa.string())))
+    staged = stage_table(files, folder, good, partition_by)
+    return _both(folder, staged, stage_table(files, folder + REJECTED, bad, partition_by), by_rule)
+
+
+def _met(table: Any, name: str, rule: str) -> Any:
+    """By row of an Arrow ``table``, whether it meets a rule. Raises: RuleInvalid."""
+    import pyarrow.compute as pc
+
+    try:
+        import duckdb
+    except ImportError as error:
+        raise RuleInvalid(
+            "rules in a group with spark: false are evaluated by DuckDB, which this worker does not have. Install "
+            "unstuck[quality] on the workers, or let the group use Spark"
+        ) from error
+
+    with duckdb.connect() as connection:
+        try:
+            rows, condition = connection.from_arrow(table), duckdb.SQLExpression(rule)
+            rows.filter(condition)  # refuses what counts more than one row
+            column = rows.select(condition)
+            if str(column.types[0]) != "BOOLEAN":
+                raise _refused(name, rule, f"it is of the type {column.types[0]}, and no condition")
+            found = column.to_arrow_table().column(0)
+        except duckdb.Error as error:
+            raise _refused(name, rule, str(error)) from error
+    return pc.fill_null(found, False)

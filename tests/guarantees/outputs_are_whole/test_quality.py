@@ -1,0 +1,149 @@
+"""Rules and expectations on a real fleet: an output that breaks them does not appear, nor what is beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from typer.testing import CliRunner
+
+from tests.support import fleet
+from tests.support.coordinator_processes import coordinator_processes
+from tests.support.paths import PYTHONPATH
+from tests.support.servers import RedisServer
+from unstuck import Client, JobSpec, Settings, Status, published_files
+from unstuck.coordinator.cli.app import app
+from unstuck.coordinator.views.jobs import JobView
+from unstuck.tasks.warehouse.log import Warehouse
+
+RULES = {"has_distance": "distance > 0", "known_carrier": "carrier is not null"}
+STEPS = "tests.support.steps.quality_steps"
+
+
+class Fleet:
+    """A worker and a coordinator that run jobs of plain Python."""
+
+    def __init__(self, client: Client, warehouse: str, environ: dict[str, str]) -> None:
+        self._client, self.warehouse, self._environ = client, warehouse, environ
+
+    def run(self, *groups: dict[str, Any], **more: Any) -> JobView:
+        full = [{"spark": False, "retry": {"max": 5, "backoff": "1s"}, **group} for group in groups]
+        job = self._client.submit(JobSpec.model_validate({"name": "x", "groups": full, **more})).id
+        return self._client.wait(job, timeout=60)
+
+    def load(self, outputs: dict[str, Any], **params: Any) -> JobView:
+        """A job of one group that makes flights."""
+        step = {"python": f"{STEPS}:flights", "output": "flights", "params": params}
+        return self.run({"name": "load", "steps": [step]}, outputs={"flights": outputs})
+
+    def told(self, *command: str) -> str:
+        result = CliRunner().invoke(app, [*command], env=self._environ)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def count(self, dataset: str) -> int:
+        paths = published_files(self.warehouse, dataset)
+        return duckdb.read_parquet(paths, union_by_name=True).count("*").fetchall()[0][0]  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def whole(redis_server: RedisServer, tmp_path: Path) -> Iterator[Fleet]:
+    warehouse = str(tmp_path / "warehouse")
+    environ = {
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_SPARK_MASTER": "none",
+        "UNSTUCK_WAREHOUSE": warehouse,
+        "PYTHONPATH": PYTHONPATH,
+        "COLUMNS": "200",
+    }
+    client = Client(Settings(redis_url=redis_server.url, warehouse=warehouse))
+    with (
+        fleet.worker(redis_server.url, tmp_path, concurrency=2, environ=environ),
+        coordinator_processes(tmp_path, environ) as coordinators,
+    ):
+        coordinators.tend(1)
+        yield Fleet(client, warehouse, environ)
+
+
+@pytest.mark.parametrize("caught", [False, True])
+def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears(whole: Fleet, caught: bool) -> None:
+    def run(bad: int) -> JobView:
+        quality = {"quality": {"rules": RULES, "max_rejected_ratio": 0.01}}
+        outputs = dict.fromkeys(("first", "middle", "last"), quality)
+        step = {"python": f"{STEPS}:three", "params": {"bad": bad, "caught": caught}}
+        return whole.run({"name": "load", "steps": [step]}, outputs=outputs)
+
+    failed = run(2)
+    assert failed.job.status is Status.FAILED
+    record = failed.groups[0].members[0].record
+    assert record.epoch == 1, "no retry would help"
+    assert record.reason is not None
+    assert record.reason.code == "TOO_MANY_REJECTED_ROWS"
+    assert "2 of 100 rows of middle were rejected" in record.reason.text
+    assert "has_distance 2, known_carrier 1" in record.reason.text
+    assert Warehouse(whole.warehouse).state() == {}
+
+    passed = run(1)
+    assert passed.job.status is Status.FINISHED
+    names = ("first", "middle", "last")
+    assert sorted(passed.job.published) == sorted([*names, *(f"{name}__rejected" for name in names)])
+    assert {name: whole.count(name) for name in names} == {"first": 100, "middle": 99, "last": 100}
+    rejected = duckdb.read_parquet(published_files(whole.warehouse, "middle__rejected"))
+    assert rejected.fetchall()[0][-1] == ["has_distance", "known_carrier"]
+
+
+def test_show_counts_good_and_rejected_rows_by_rule(whole: Fleet) -> None:
+    rules = {"quality": {"rules": {**RULES, "any": "true"}, "max_rejected_ratio": 0.1}}
+    groups = [
+        {"name": "load", "steps": [{"python": f"{STEPS}:flights", "output": "flights", "params": {"bad": 4}}]},
+        {"name": "count", "needs": ["load"], "steps": [{"python": f"{STEPS}:count", "output": "counted"}]},
+    ]
+    view = whole.run(*groups, outputs={"flights": rules})
+    assert view.job.status is Status.FINISHED, view.job.reason
+
+    (member,) = json.loads(whole.told("show", view.job.id, "--json"))["groups"][0]["members"]
+    counted = {"has_distance": 4, "known_carrier": 2, "any": 0}
+    assert member["quality"] == {"flights": {"rows": 96, "rejected": 4, "rules": counted}}
+    assert "96 rows · 4 rejected (has_distance 4, known_carrier 2)" in whole.told("show", view.job.id)
+    paths = published_files(whole.warehouse, "counted")
+    assert duckdb.read_parquet(paths).fetchall() == [(96, 4)], "the group after it reads both"
+
+
+def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Fleet) -> None:
+    def run(bad: list[int], least: int) -> JobView:
+        steps = [{"python": f"{STEPS}:flights", "output": "flights"}]
+        quality = {"rules": RULES, "max_rejected_ratio": 0.05}
+        outputs = {"flights": {"quality": quality, "expect": {"rows": {"min": least}}}}
+        return whole.run({"name": "load", "for_each": {"bad": bad}, "steps": steps}, outputs=outputs)
+
+    assert run([0, 9], 1).job.status is Status.FAILED, "9 of 100, and not 9 of 200"
+    short = run([0, 5], 196).job
+    assert (short.status, short.reason and short.reason.code) == (Status.FAILED, "EXPECTATION_FAILED")
+    assert Warehouse(whole.warehouse).state() == {}
+    assert run([0, 5], 195).job.status is Status.FINISHED
+    assert (whole.count("flights"), whole.count("flights__rejected")) == (195, 5)
+
+
+def test_expectations_and_columns_that_change(whole: Fleet) -> None:
+    def code(view: JobView) -> str:
+        reasons = (view.job.reason, view.groups[0].members[0].record.reason)
+        return next((one.code for one in reversed(reasons) if one is not None), "")
+
+    fresh = {"column": "day", "within": "2d"}
+    expect = {"rows": {"min": 100, "max": 100}, "unique": ["id"], "fresh": fresh}
+    spec = {"mode": "append", "on_schema_change": "evolve", "expect": expect}
+    assert whole.load(spec).job.status is Status.FINISHED
+    assert whole.load(spec, columns="added").job.status is Status.FINISHED
+    assert whole.count("flights") == 200
+    found = duckdb.read_parquet(published_files(whole.warehouse, "flights"), union_by_name=True)
+    assert found.filter("added is null").count("*").fetchall() == [(100,)]
+
+    assert code(whole.load({**spec, "on_schema_change": "fail"})) == "SCHEMA_MISMATCH"
+    assert code(whole.load({**spec, "expect": {"unique": ["day"]}})) == "EXPECTATION_FAILED"
+    assert code(whole.load({**spec, "expect": {"fresh": {"column": "day", "within": "1s"}}})) == "EXPECTATION_FAILED"
+    assert code(whole.load({**spec, "quality": {"rules": {"odd": "no_such > 0"}}})) == "RULE_INVALID"
+    assert whole.count("flights") == 200

@@ -1,0 +1,206 @@
+"""What the publisher checks before a package appears: columns, rows, freshness; and where rejected rows go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.coordinator.publishing.test_package import FLIGHTS, schema
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.publishing.package import PublishRequest, publish
+from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
+
+NOW = 1_000_000.0
+
+
+@dataclass
+class Loads:
+    """Jobs that publish into one warehouse, one after the other."""
+
+    root: str
+    done: list[str] = field(default_factory=list)
+
+    def part(self, name: str, *days: str, rows: int = 3, columns: str = FLIGHTS, **more: Any) -> StagedOutput:
+        """An output of the next job: a file for each day, or one that is not parted."""
+        files = []
+        for day in days or ("",):
+            path = f"_staging/job-{len(self.done)}/{name}{day}-{more.get('newest', '')}.parquet"
+            Files(self.root).write_durable(path, b"x" * 10)
+            files.append(DataFile(path, rows, 10, {"day": day} if day else {}))
+        return StagedOutput(files, rows * len(files), columns, **more)
+
+    def publish(self, spec: dict[str, Any], *members: dict[str, StagedOutput], **request: Any) -> PublishResult:
+        """Publish what the members of one group have made, the output ``flights`` by ``spec``."""
+        job = f"job-{len(self.done)}"
+        self.done.append(job)
+        folders = []
+        for number, outputs in enumerate(members):
+            folders.append(f"_staging/{job}/load.{number}/1-nonce-claimant")
+            write_marker(Files(self.root), folders[-1], Marker(f"{job}/load", "same", outputs, {}, {}, 1.0))
+        known = Warehouse(self.root).ensure_id()
+        made = PublishRequest(
+            *(self.root, known, job, job, "flights", 0, NOW),
+            sources={"load": tuple(folders)},
+            published_by={"load"},
+            outputs={"flights": OutputSpec.model_validate(spec)},
+            **request,
+        )
+        return publish(made)
+
+    def columns(self, name: str = "flights") -> dict[str, str]:
+        fields = json.loads(Warehouse(self.root).dataset(name).schema)["fields"]
+        return {column["name"]: column["type"] for column in fields}
+
+    def files(self, name: str) -> list[str]:
+        """The job and the partition of each published file."""
+        found = Warehouse(self.root).dataset(name).files
+        return [f"{file.path.split('/')[1]} {' '.join(map(str, file.partition.values()))}".strip() for file in found]
+
+
+@pytest.fixture
+def loads(tmp_path: Path) -> Loads:
+    return Loads(str(tmp_path / "warehouse"))
+
+
+EVOLVE = {"mode": "append", "on_schema_change": "evolve"}
+
+
+# -- columns that change -----------------------------------------------------------------------------------------
+
+
+def test_evolve_takes_new_columns_and_keeps_those_that_are_missing(loads: Loads) -> None:
+    loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("id:long", "old:string"))})
+    loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("new:date", "id:long"))})
+    assert loads.columns() == {"id": "long", "old": "string", "new": "date"}
+    assert len(loads.files("flights")) == 2
+
+    assert loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("id:long"))}).failed is None
+    assert loads.columns() == {"id": "long", "old": "string", "new": "date"}
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        ("id:integer", "id is integer instead of long"),
+        ("id:string", "changed id from long to string"),
+        ("ID:long", "id and ID are one name"),
+        ("nothing:void", "nothing has nulls only"),
+    ],
+)
+def test_evolve_changes_no_column(loads: Loads, column: str, why: str) -> None:
+    loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("id:long"))})
+    failed = loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema(column))}).failed
+
+    assert failed is not None
+    assert failed.code == "SCHEMA_MISMATCH"
+    assert why in failed.text
+    assert loads.columns() == {"id": "long"}
+
+
+def test_other_columns_are_told_as_added_removed_and_changed(loads: Loads) -> None:
+    columns = schema("id:long", "a:string", "b:date")
+    loads.publish({"mode": "append"}, {"flights": loads.part("flights", columns=columns)})
+    for said in ({}, {"on_schema_change": "fail"}):
+        columns = schema("id:integer", "b:date", "c:double")
+        failed = loads.publish({"mode": "append", **said}, {"flights": loads.part("flights", columns=columns)}).failed
+        assert failed is not None
+        assert "added c (double); removed a (string); changed id from long to integer" in failed.text
+
+
+def test_a_replace_takes_any_columns_unless_it_says_fail(loads: Loads) -> None:
+    loads.publish({}, {"flights": loads.part("flights", columns=schema("id:long"))})
+    failed = loads.publish(
+        {"on_schema_change": "fail"}, {"flights": loads.part("flights", columns=schema("id:string"))}
+    ).failed
+    assert failed is not None
+    assert (failed.code, loads.columns()) == ("SCHEMA_MISMATCH", {"id": "long"})
+
+    assert loads.publish({}, {"flights": loads.part("flights", columns=schema("id:string"))}).failed is None
+    assert loads.columns() == {"id": "string"}
+
+
+# -- expectations ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expect", "why"),
+    [
+        ({"rows": {"min": 7}}, "flights: expect.rows: 6 rows, and at least 7 are expected"),
+        ({"rows": {"min": 1, "max": 5}}, "6 rows, and at most 5 are expected"),
+        ({"rows": {"min": 6, "max": 6}}, ""),
+        ({"fresh": {"column": "day", "within": "1h"}}, ""),
+        ({"fresh": {"column": "day", "within": "59m"}}, "the newest day is 1970-01-12T12:46:40Z, 1h00m old, and 59m"),
+        ({"rows": {"min": 9}, "fresh": {"column": "day", "within": 1}}, "at least 9 are expected; flights: expect.fr"),
+    ],
+)
+def test_all_members_of_a_fork_are_judged_together(loads: Loads, expect: dict[str, Any], why: str) -> None:
+    members = [{"flights": loads.part("flights", newest=NOW - hours * 3600)} for hours in (50, 1)]
+    members[0]["other"] = loads.part("other")
+    result = loads.publish({"expect": expect}, *members)
+
+    if why:
+        assert result.failed is not None
+        assert result.failed.code == "EXPECTATION_FAILED"
+        assert why in result.failed.text
+        assert Warehouse(loads.root).state() == {}, "nothing of the package appears"
+    else:
+        assert result.rows == {"flights": 6, "other": 3}
+
+
+def test_an_output_without_a_date_is_not_fresh(loads: Loads) -> None:
+    expect = {"fresh": {"column": "day", "within": "9d"}}
+    failed = loads.publish({"expect": expect}, {"flights": loads.part("flights")}).failed
+    assert failed is not None
+    assert "the column day has no value" in failed.text
+
+
+# -- rejected rows ------------------------------------------------------------------------------------------------
+
+
+RULES = {"quality": {"rules": {"ok": "true"}, "max_rejected_ratio": 1.0}}
+
+
+def test_rejected_rows_are_published_with_their_output_and_in_its_mode(loads: Loads) -> None:
+    for _ in range(2):
+        made = {
+            "flights": loads.part("flights", rejected_by={"ok": 3}),
+            "flights__rejected": loads.part("flights__rejected", rejected_of="flights"),
+            "other": loads.part("other"),
+        }
+        result = loads.publish({"mode": "append", **RULES}, made, wanted=("flights",))
+        assert result.rows == {"flights": 3, "flights__rejected": 3}
+    assert loads.files("flights__rejected") == ["job-0", "job-1"]
+
+
+def test_rejected_rows_are_not_published_without_their_output(loads: Loads) -> None:
+    made = {
+        "flights": loads.part("flights"),
+        "flights__rejected": loads.part("flights__rejected", rejected_of="flights"),
+        "other": loads.part("other"),
+    }
+    assert loads.publish(RULES, made, wanted=("other",)).rows == {"other": 3}
+
+
+def test_a_partition_that_has_no_bad_rows_any_more_loses_those_of_before(loads: Loads) -> None:
+    spec = {"mode": "partition_overwrite", "partition_by": ["day"], **RULES}
+
+    def load(good: list[str], bad: list[str]) -> None:
+        made = {
+            "flights": loads.part("flights", *good),
+            "flights__rejected": loads.part("flights__rejected", *bad, rejected_of="flights", rows=3 if bad else 0),
+        }
+        assert loads.publish(spec, made).failed is None
+
+    load(["1", "2"], ["1", "2"])
+    load(["2", "3"], ["3"])
+    assert loads.files("flights__rejected") == ["job-0 1", "job-1 3"]
+    load(["1"], [])
+    assert loads.files("flights__rejected") == ["job-1 3"]
+    assert loads.files("flights") == ["job-1 2", "job-1 3", "job-2 1"]

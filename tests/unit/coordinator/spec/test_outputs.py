@@ -1,0 +1,122 @@
+"""What a spec says of its outputs: each mistake has its place, and what is not said is not stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unstuck import JobSpec, SpecError
+from unstuck.coordinator.spec.plan import compile_plan
+from unstuck.tasks.protocol.fields import STORED
+from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, WorkOrder
+
+GROUPS = """
+groups:
+  - {name: load, spark: false, steps: [{python: "m:f", output: flights}]}
+  - {name: each, for_each: {n: [1, 2]}, steps: [{python: "m:f", output: parts}]}
+"""
+
+
+def problems(outputs: str, more: str = "") -> list[str]:
+    try:
+        JobSpec.from_text(f"name: x\n{more}outputs: {outputs}{GROUPS}")
+    except SpecError as error:
+        return [problem.partition(": ")[2] for problem in str(error).splitlines()]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("{rules: {}}", "quality.rules: expected at least one, not none"),
+        ("{max_rejected_ratio: 0.1}", "quality: 'rules' is missing"),
+        (
+            "{rules: {a b: 'x > 0'}}",
+            'quality.rules["a b"]: expected a name (letters, digits and _, not beginning',
+        ),
+        ("{rules: {a: 1}}", "quality.rules.a: expected text, not the number 1; put it in quotes"),
+        ("{rules: {a: ' '}}", "quality: the rule a is empty; write a condition, such as distance > 0"),
+        ("{rules: {a: x}, max_rejected_ratio: 2}", "quality.max_rejected_ratio: expected 1 or less, not the number 2"),
+        ("{rules: {a: x}, max_rejected: 1}", "quality.max_rejected: unknown field 'max_rejected'; did you mean 'max_"),
+    ],
+)
+def test_wrong_rules_are_told_by_place(written: str, told: str) -> None:
+    (problem,) = problems(f"{{flights: {{quality: {written}}}}}")
+    assert problem.startswith(f"outputs.flights.{told}")
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("{}", "expect: expect wants rows:, unique: or fresh:"),
+        ("{rows: {}}", "expect.rows: rows wants min:, max: or both"),
+        ("{rows: {min: 5, max: 4}}", "expect.rows: min: 5 is more than max: 4"),
+        ("{rows: {min: -1}}", "expect.rows.min: expected 0 or more, not the number -1"),
+        ("{rows: {minimum: 1}}", "expect.rows.minimum: unknown field 'minimum'"),
+        ("{unique: id}", "expect.unique: expected a list, not 'id'"),
+        ("{unique: [id, id]}", "expect: unique names a column twice"),
+        ("{fresh: {column: day}}", "expect.fresh: 'within' is missing"),
+        ("{fresh: {column: day, within: soon}}", "expect.fresh.within: expected a duration such as"),
+    ],
+)
+def test_wrong_expectations_are_told_by_place(written: str, told: str) -> None:
+    (problem,) = problems(f"{{flights: {{expect: {written}}}}}")
+    assert problem.startswith(f"outputs.flights.{told}")
+
+
+def test_evolve_wants_rows_that_stay() -> None:
+    (problem,) = problems("{flights: {on_schema_change: evolve}}")
+    assert "on_schema_change: evolve with mode: replace: no published row stays" in problem
+    assert problems("{flights: {mode: append, on_schema_change: evolve}}") == []
+    assert problems("{flights: {on_schema_change: fail}}") == []
+
+
+def test_the_name_of_rejected_rows_is_taken() -> None:
+    rules = "{quality: {rules: {a: 'x > 0'}}}"
+    assert problems(f"{{parts: {rules}, parts__Rejected: {{mode: append}}}}") == [
+        "outputs.parts__Rejected: 'parts__rejected' is the name of the rejected rows of 'parts'; take another one"
+    ]
+    assert problems(f"{{flights: {rules}}}", "publish: [flights, flights__rejected]\n") == [
+        "publish[1]: 'flights__rejected' is the name of the rejected rows of 'flights'; take another one"
+    ]
+    long = "f" * 54
+    assert problems(f"{{{long}: {rules}}}") == [
+        f"outputs.{long}: an output with rules has a name of at most 53 characters: __rejected comes after it"
+    ]
+
+
+def test_keys_of_a_fork_cannot_be_unique() -> None:
+    (problem,) = problems("{parts: {expect: {unique: [id]}}}")
+    assert problem.startswith("outputs.parts.expect.unique: 'parts' is made by the members of the fork 'each', each of")
+    assert problems("{parts: {expect: {rows: {min: 1}, fresh: {column: day, within: 2d}}}}") == []
+
+
+def test_rules_hold_for_an_output_that_is_not_published_and_a_mode_does_not() -> None:
+    rules = "quality: {rules: {a: 'x > 0'}}"
+    assert problems(f"{{flights: {{{rules}}}}}", "publish: [parts]\n") == []
+    (problem,) = problems(f"{{flights: {{{rules}, mode: append}}}}", "publish: [parts]\n")
+    assert "publish: does not name 'flights'" in problem
+
+
+def plan_of(**output: Any) -> GroupPlan:
+    """The plan that a runner gets, as it is stored."""
+    step = {"python": "m:f", "output": "flights"}
+    written = {"name": "x", "groups": [{"name": "load", "steps": [step]}]}
+    spec = JobSpec.model_validate({**written, "outputs": {"flights": output}} if output else written)
+    stored = compile_plan(JobSpec.from_text(spec.to_json())).group_plans("file:///w", "id")["load"]
+    return GroupPlan.model_validate_json(stored, context=STORED)
+
+
+def test_a_runner_gets_what_it_checks_and_the_work_is_another_one() -> None:
+    def fingerprint(plan: GroupPlan) -> str:
+        return WorkOrder(plan=plan, frozen=FrozenInputs()).fingerprint
+
+    before = plan_of()
+    bounds = plan_of(expect={"rows": {"min": 1}})
+    rules = plan_of(quality={"rules": {"a": "x > 0"}}, expect={"unique": ["id"], "fresh": {"column": "d", "within": 1}})
+    assert before.checks == bounds.checks == {}
+    assert fingerprint(before) == fingerprint(bounds), "the publisher alone compares rows with bounds"
+    (checks,) = rules.checks.values()
+    assert (checks.unique, checks.newest) == (("id",), "d")
+    assert fingerprint(rules) != fingerprint(before)
