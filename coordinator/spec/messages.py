@@ -52,7 +52,8 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
 }
-_VALUES, _FROM = "function-before[_listed(), tuple[", "ForkFrom"  # the two sides of for_each, as pydantic names them
+# The two sides of for_each, as pydantic names them.
+_VALUES, _FROM = "function-before[_listed(), tuple[", "function-after[_one_source(), ForkFrom]"
 
 
 def problems_of(error: ValidationError, data: Any, models: Models) -> list[Problem]:

@@ -404,12 +404,14 @@ def test_sql_reads_results_of_needed_groups_as_bound_values(
 
 def test_published_inputs_are_views_at_one_version(store: redis.Redis, make_offer: MakeOffer, tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path / "warehouse"))
+    before: list[str] = []
     for rows in (3, 5):
         made = done(store, make_offer("make", python("spark_numbers", "numbers", rows=rows), epoch=rows))
         marker = read_marker(warehouse.storage, made.staging)
         assert marker is not None
         staged, n = marker.outputs["numbers"], warehouse.head() + 1
-        change = Change("replace", staged.files, [], staged.rows, staged.schema)
+        change = Change("replace", staged.files, before, staged.rows, staged.schema)
+        before = [file.path for file in staged.files]
         warehouse.create_entry(n, Entry(n, n - 1, f"p{n}", "package", "j", "j", 0.0, datasets={"numbers": change}))
     read = sql("SELECT (SELECT count(*) FROM here) AS here, (SELECT count(*) FROM old) AS old", "counted")
     offer = make_offer("read", read, inputs_of={"here": "numbers", "old": "numbers@1"}, base=2)

@@ -44,6 +44,9 @@ def second(spark, ctx, folder, name="now"):
         raise RuntimeError("the gate is closed")
     return pa.table({"seen": seen, "members": [[each["n"] for each in ctx.results("each")]] * 3})
 
+def both(spark, ctx, day, carrier):
+    return pa.table({"day": [day], "carrier": [carrier]})
+
 def missing(spark, ctx):
     try:
         ctx.published("taxes")
@@ -204,3 +207,23 @@ def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those
     assert ended.job.status is Status.FINISHED
     assert "no dataset 'taxes'" in ended.groups[0].members[0].record.results["said"]
     assert Warehouse(shop.warehouse).history("made", 1)[0].inputs == {}
+
+
+def test_a_fork_runs_once_for_each_combination_and_a_submit_gives_a_list_of_it(shop: Shop) -> None:
+    spec = """
+name: both
+params: {days: {type: list}}
+groups:
+  - name: both
+    spark: false
+    for_each: {day: {param: days}, carrier: [UA, AA]}
+    steps: [{python: "shop:both", output: both}]
+"""
+    job = shop.submit(spec, days=[2, 1])
+    assert shop.ended(job).job.status is Status.FINISHED
+    rows = duckdb.read_parquet(published_files(shop.warehouse, "both")).fetchall()
+    assert sorted(rows) == [(1, "AA"), (1, "UA"), (2, "AA"), (2, "UA")]
+    (shown,) = shop.command("show", job)["groups"]
+    assert [member["value"] for member in shown["members"]] == [
+        {"carrier": carrier, "day": day} for carrier in ("UA", "AA") for day in (2, 1)
+    ]

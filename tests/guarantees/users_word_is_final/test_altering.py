@@ -117,6 +117,20 @@ def test_one_good_and_one_bad_field_change_nothing(coordinator: Coordinator) -> 
     assert "USER_ALTER" not in coordinator.events(job)
 
 
+def test_a_parameter_that_gives_a_fork_its_members_never_changes(coordinator: Coordinator) -> None:
+    fork = group("each", "bad", for_each={"day": {"param": "days"}})
+    job = coordinator.submit(group("bad", retry=RETRY), fork, params={"days": [1, 2], "other": 1})
+    coordinator.read()
+    coordinator.work(coordinator.offers()[0], failed())
+    coordinator.read()
+    refused = coordinator.client.alter(job, {"params.days": "[1, 2, 3]", "params.other": "2"})
+    assert refused.answer == "REFUSED"
+    assert "the members of the fork each come from a parameter, and for_each is part of the job's shape" in refused.text
+    assert coordinator.show(job).job.revision == 0
+    coordinator.client.alter(job, {"params.other": "2"})
+    assert coordinator.show(job).job.revision == 1
+
+
 @pytest.mark.parametrize(
     "values",
     [
