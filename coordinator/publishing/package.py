@@ -11,26 +11,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.publishing.schema import any_null, difference
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.group import OutputSpec
+from unstuck.tasks.protocol.output import OutputSpec
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Change, DatasetState, Entry, State, Warehouse
+from unstuck.tasks.warehouse.log import ENTRY_VERSION, Change, DatasetState, Entry, State, Warehouse
 from unstuck.tasks.warehouse.marker import StagedOutput, files_exist, read_marker
+
+if TYPE_CHECKING:
+    from unstuck.coordinator.publishing.delta import Target
 
 MARKER_GONE = "MARKER_GONE"
 OUTPUT_MISSING = "OUTPUT_MISSING"
 DUPLICATE_OUTPUT = "DUPLICATE_OUTPUT"
 SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
 PARTITION_MISMATCH = "PARTITION_MISMATCH"
-# What a schema in Spark's JSON says of nulls: of a column, of an array's elements, of a map's values.
-_NULLABLE = {"nullable", "containsNull", "valueContainsNull"}
+FORMAT_MISMATCH = "FORMAT_MISMATCH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +113,15 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     # The log comes first: the staging of a job that is published already may be gone.
     found = warehouse.find_publish(request.publish_id, request.base)
     if found is not None and (entry := warehouse.entry(found)) is not None:
-        return _answer(entry)
+        return _answer(warehouse, entry)
     reach(Point.BEFORE_PACKAGE, request.job)
     try:
         outputs, tokens = _package(warehouse.storage, request)
+        tables = _tables(warehouse, request, outputs)
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
         # appear under a job that was called FAILED, so the failure takes the job's place in the log.
-        return _answer(_append_abort(warehouse, request, failure.code, str(failure)))
+        return _answer(warehouse, _append_abort(warehouse, request, failure.code, str(failure)))
     if not outputs:
         return PublishResult()
 
@@ -127,12 +131,17 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
             name: change_of(name, output, request.outputs.get(name, OutputSpec()), state.get(name))
             for name, output in outputs.items()
         }
-        return request.entry(n, "package", params=dict(request.params), datasets=datasets, tokens=tokens)
+        more: dict[str, Any] = {}
+        if tables:
+            made = {name: table.made_by(n, name, state.get(name)) for name, table in tables.items()}
+            more = {"tables": made, "version": ENTRY_VERSION}
+        return request.entry(n, "package", params=dict(request.params), datasets=datasets, tokens=tokens, **more)
 
     try:
-        return _answer(warehouse.append(request.publish_id, request.base, package)[0])
+        entry = warehouse.append(request.publish_id, request.base, package)[0]
     except PublishFailed as failure:
-        return _answer(_append_abort(warehouse, request, failure.code, str(failure)))
+        entry = _append_abort(warehouse, request, failure.code, str(failure))
+    return _answer(warehouse, entry)
 
 
 def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None) -> PublishResult:
@@ -140,8 +149,9 @@ def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = l
 
     For cancel, force-stop and the deadline that meet a job in publishing. Errors and repeats as for ``publish``.
     """
-    entry = _append_abort(_open(request, answered), request, why.code, why.text)
-    return PublishResult(failed=why) if entry.kind == "abort" else _answer(entry)
+    warehouse = _open(request, answered)
+    entry = _append_abort(warehouse, request, why.code, why.text)
+    return PublishResult(failed=why) if entry.kind == "abort" else _answer(warehouse, entry)
 
 
 def _append_abort(warehouse: Warehouse, request: PublishRequest, code: str, reason: str) -> Entry:
@@ -159,8 +169,30 @@ def _open(request: PublishRequest, answered: Callable[[], None]) -> Warehouse:
     return warehouse
 
 
-def _answer(entry: Entry) -> PublishResult:
-    """What an entry of the publish id says to its publisher."""
+def _tables(warehouse: Warehouse, request: PublishRequest, outputs: Mapping[str, StagedOutput]) -> dict[str, Target]:
+    """The Delta tables into which outputs go, each found fit for it. Raises: PublishFailed, TableTrouble, OSError."""
+    specs = {name: spec for name, spec in request.outputs.items() if spec.table is not None and name in outputs}
+    if not specs:
+        return {}
+    from unstuck.coordinator.publishing.delta import check, write_tables
+
+    state = warehouse.state()
+    for name in specs:
+        # What was published before comes first: it may make the table, or change it.
+        if (standing := state.get(name)) is not None and standing.table is not None:
+            write_tables(warehouse, warehouse.existing_entry(standing.changed))
+    return {name: check(warehouse, request.job, name, outputs[name], spec) for name, spec in specs.items()}
+
+
+def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
+    """What an entry of the publish id says to its publisher; a package stands once its Delta tables are written.
+
+    Raises: TableTrouble: one of them is not.
+    """
+    if entry.tables:
+        from unstuck.coordinator.publishing.delta import write_tables
+
+        write_tables(warehouse, entry)
     if entry.kind == "package":
         return PublishResult(version=entry.n, rows={name: change.rows for name, change in entry.datasets.items()})
     return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
@@ -172,15 +204,25 @@ def change_of(name: str, output: StagedOutput, spec: OutputSpec, standing: Datas
     Raises: PublishFailed: the rows cannot stand beside those that are published.
     """
     there = [] if standing is None else [file.path for file in standing.files]
+    if standing is not None and (spec.table is None) != (standing.table is None) and spec.mode != "replace":
+        was = "a dataset of the warehouse" if standing.table is None else f"the Delta table {standing.table}"
+        raise PublishFailed(
+            FORMAT_MISMATCH,
+            f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. Publish once with mode: "
+            "replace, or give the output another name",
+        )
+    if spec.table is not None:
+        # Nobody reads the staged files once the table has them, so a vacuum may take them.
+        return Change(spec.mode, output.files, [*there, *(f.path for f in output.files)], output.rows, output.schema)
     if spec.mode == "replace" or standing is None or not standing.rows:
         return Change(spec.mode, output.files, there, output.rows, output.schema)
     if not output.rows:  # its one file holds the schema alone, which may be a guess from no values
         return Change(spec.mode, [], [], 0, standing.schema)
-    if _any_null(output.schema) != _any_null(standing.schema):
+    if any_null(output.schema) != any_null(standing.schema):
         raise PublishFailed(
             SCHEMA_MISMATCH,
             f"{name} is published with other columns than the job made, and mode: {spec.mode} keeps published rows: "
-            f"{_difference(standing.schema, output.schema)} (published by {standing.job}; this job). Make the columns "
+            f"{difference(standing.schema, output.schema)} (published by {standing.job}; this job). Make the columns "
             "equal, or publish once with mode: replace",
         )
     # Two retries of one job may take over the same files: what is published already is not appended again.
@@ -198,7 +240,7 @@ def change_of(name: str, output: StagedOutput, spec: OutputSpec, standing: Datas
             )
         written = {frozenset(file.partition.items()) for file in added}
         removed = [file.path for file in standing.files if frozenset(file.partition.items()) in written]
-    schema = standing.schema if output.schema == standing.schema else json.dumps(_any_null(output.schema))
+    schema = standing.schema if output.schema == standing.schema else json.dumps(any_null(output.schema))
     return Change(spec.mode, added, removed, sum(file.rows for file in added), schema)
 
 
@@ -260,11 +302,11 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
                 f"job {job}: the groups {first.group} and {part.group} both made the output {name}. "
                 "Only members of one fork may share an output; give one of them another name",
             )
-        if _any_null(part.output.schema) != _any_null(first.output.schema):
+        if any_null(part.output.schema) != any_null(first.output.schema):
             raise PublishFailed(
                 SCHEMA_MISMATCH,
                 f"job {job}: the members of {first.group} made {name} with different columns: "
-                f"{_difference(first.output.schema, part.output.schema)} "
+                f"{difference(first.output.schema, part.output.schema)} "
                 f"({files.uri(first.staging)} against {files.uri(part.staging)}). Give the columns fixed types",
             )
     for part in parts:
@@ -274,7 +316,7 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
     return StagedOutput(
         files=[file for part in parts for file in part.output.files],
         rows=sum(part.output.rows for part in parts),
-        schema=first.output.schema if same else json.dumps(_any_null(first.output.schema)),
+        schema=first.output.schema if same else json.dumps(any_null(first.output.schema)),
     )
 
 
@@ -284,26 +326,3 @@ def _gone(files: Files, job: str, group: str, staging: str, what: str) -> Publis
         f"job {job}, group {group}: {what} ({files.uri(staging)}), so its outputs cannot be published. "
         f"Something outside removed it; submit the job again",
     )
-
-
-def _any_null(schema: str) -> Any:
-    """A schema with every value nullable: members of a fork may differ in what they happen to hold no nulls in."""
-
-    def loosen(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {key: True if key in _NULLABLE else loosen(value) for key, value in part.items()}
-        return [loosen(item) for item in part] if isinstance(part, list) else part
-
-    return loosen(json.loads(schema))
-
-
-def _difference(one: str, other: str) -> str:
-    """The columns in which two schemas differ, for people."""
-    columns = [{c["name"]: json.dumps(c["type"]).strip('"') for c in _any_null(s)["fields"]} for s in (one, other)]
-    names = dict.fromkeys([*columns[0], *columns[1]])
-    found = [
-        f"{name} is {columns[0].get(name, 'absent')} in one and {columns[1].get(name, 'absent')} in another"
-        for name in names
-        if columns[0].get(name) != columns[1].get(name)
-    ]
-    return "; ".join(found[:5]) or "the columns come in another order"

@@ -31,6 +31,7 @@ from unstuck.coordinator.spec.problems import (
 from unstuck.coordinator.spec.values import scalar_problem, value_problems
 from unstuck.tasks.protocol.group import GroupSpec, Step
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
+from unstuck.tasks.protocol.output import OutputSpec
 from unstuck.tasks.protocol.secrets import reference_in
 
 MAX_GROUPS = 10_000
@@ -52,15 +53,16 @@ def problems_in(
     params: Mapping[str, Any],
     publish: Sequence[str] | None,
     conf: Mapping[str, str],
-    outputs: Sequence[str] = (),
+    outputs: Mapping[str, OutputSpec] | None = None,
 ) -> list[Problem]:
     """Everything that is wrong with a spec as a whole.
 
-    ``conf``: that of its defaults. ``outputs``: the names for which it says how they are published.
+    ``conf``: that of its defaults. ``outputs``: how single outputs are published, by name.
     """
     groups = _by_name(every)
     owners = {output: group.name for group in reversed(every) for output in outputs_of(group)}
     hint = _hints()
+    outputs = outputs or {}
     found = chain(
         _sizes(every),
         _graph(every, hint),
@@ -69,8 +71,9 @@ def problems_in(
         _conditions(every, groups, params, hint),
         _outputs(every),
         _statements(every),
-        _publish(every, publish or (), outputs, hint),
-        _modes(every, publish, outputs, hint),
+        _publish(every, publish or (), tuple(outputs), hint),
+        _modes(every, publish, tuple(outputs), hint),
+        _tables(outputs),
         _params(every, params),
         _conf(every, conf),
     )
@@ -373,6 +376,14 @@ def _modes(
         elif publish is None and makers and needed.issuperset(makers):
             text = f"{name!r} is not published, because other groups need {makers[0]}; name it in publish:"
             yield Problem(text, ("outputs", name))
+
+
+def _tables(outputs: Mapping[str, OutputSpec]) -> Iterator[Problem]:
+    """A Delta table has one output: two commits of one job could be seen one without the other."""
+    owners: dict[str, str] = {}
+    for name, output in outputs.items():
+        if output.table is not None and (owner := owners.setdefault(output.table, name)) != name:
+            yield Problem(f"{owner!r} has the same table; give each output its own", ("outputs", name, "path"))
 
 
 def _params_of(group: GroupSpec, loc: Loc) -> Iterator[tuple[Mapping[str, Any], Loc]]:

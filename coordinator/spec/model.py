@@ -28,7 +28,6 @@ from unstuck.tasks.protocol.group import (
     GroupSpec,
     JoinRule,
     Listed,
-    OutputSpec,
     ParamName,
     PoolName,
     QueueName,
@@ -36,6 +35,7 @@ from unstuck.tasks.protocol.group import (
     Step,
     Strict,
 )
+from unstuck.tasks.protocol.output import OutputSpec
 from unstuck.tasks.protocol.texts import Packer
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
@@ -99,7 +99,7 @@ class JobSpec(Strict):
             params = data.get("params") if isinstance(data, dict) else None
             more = [*problems_of_graph(data), *wrong_declarations(params)]
             raise SpecError([*problems, *(p for p in more if p.loc not in named)]) from None
-        if problems := problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, tuple(spec.outputs)):
+        if problems := problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, spec.outputs):
             raise SpecError(problems)
         return spec
 
