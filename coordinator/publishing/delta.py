@@ -12,13 +12,13 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
 from unstuck.coordinator.errors import PublishFailed, TableTrouble
 from unstuck.coordinator.publishing.schema import any_null, difference
-from unstuck.coordinator.publishing.table_files import TableFiles
+from unstuck.coordinator.publishing.table_files import TableFiles, folder_fits
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.host import how_to_install
@@ -81,6 +81,11 @@ def check(warehouse: Warehouse, job: str, name: str, output: StagedOutput, spec:
             raise PublishFailed(
                 PARTITION_MISMATCH,
                 f"{what}: a column of partition_by: holds an empty text, which Delta cannot tell from null",
+            )
+        long = (value for file in output.files for value in file.partition.values() if value is not None)
+        if any(not folder_fits(value) for value in long):
+            raise PublishFailed(
+                PARTITION_MISMATCH, f"{what}: a column of partition_by: holds a text that is too long for a folder"
             )
         if table is not None:
             _check_table(what, table, output, spec)
@@ -273,9 +278,11 @@ def _rows(files: Files, job: str, name: str, data: Sequence[DataFile], schema: s
 
     path = files.uri(f"_staging/{job}/_merge/{name}").removeprefix("file:")
     place = TableFiles(path)
-    adds = [place.add(files, file, f"{number:05d}.parquet") for number, file in enumerate(data) if file.rows]
-    for add in adds:
-        add.partition_values = {}
+    adds = [
+        place.add(files, replace(file, partition={}), f"{number:05d}.parquet")
+        for number, file in enumerate(data)
+        if file.rows
+    ]
     create_table_with_add_actions(path, Schema.from_json(json.dumps(any_null(schema))), adds, mode="ignore")
     answer = QueryBuilder().register("s", DeltaTable(path)).execute(query)
 

@@ -8,13 +8,16 @@ import os
 import shutil
 import time
 import uuid
+from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile
 
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 _COPY_BYTES = 8 * 1024 * 1024
 
@@ -41,16 +44,19 @@ class TableFiles:
         """Put a staged file below the table, whole and on disk; the action that adds it. Raises: OSError."""
         from deltalake.transaction import AddAction
 
-        target = f"{self._root}/{name}"
+        path = f"{_folders(file.partition)}{name}"
+        target = f"{self._root}/{path}"
         staged = files.local_path(file.path)
         if self._fs is not None or staged is None:
             self._copy_remote(files, file, target)
         else:
-            os.makedirs(self._root, exist_ok=True)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
             _link(staged, Path(target))
+            for folder in accumulate(path.split("/")[:-1], lambda above, one: f"{above}/{one}"):
+                _sync(f"{self._root}/{folder}")
         files.answered()
         stats = json.dumps({"numRecords": file.rows})
-        return AddAction(name, file.bytes, dict(file.partition), int(time.time() * 1000), True, stats)
+        return AddAction(path, file.bytes, dict(file.partition), int(time.time() * 1000), True, stats)
 
     def _copy_remote(self, files: Files, file: DataFile, target: str) -> None:
         import fsspec
@@ -90,6 +96,18 @@ class TableFiles:
                 _sync(path)
                 break
         _sync(log)
+
+
+def _folders(partition: Mapping[str, str | None]) -> str:
+    """The folders of a partition as Hive names them. Polars wants them where any file of a table stands in some."""
+    return "".join(
+        f"{quote(key, safe='')}={_NULL if v is None else quote(v, safe='')}/" for key, v in partition.items()
+    )
+
+
+def folder_fits(value: str) -> bool:
+    """Whether the value of a partition can be the name of a folder, with the name of its column."""
+    return len(quote(value, safe="")) <= 120
 
 
 def _link(staged: Path, target: Path) -> None:
