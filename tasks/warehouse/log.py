@@ -290,6 +290,19 @@ class Warehouse:
             )
         return state[dataset]
 
+    def files_of(self, dataset: str, version: int | None = None) -> DatasetState:
+        """As ``dataset``, of one whose rows are in files of the warehouse.
+
+        Raises: DatasetNotFound: also for a Delta table, which the text names; as ``state``.
+        """
+        state = self.dataset(dataset, version)
+        if state.table is not None:
+            raise DatasetNotFound(
+                f"{dataset} is published as the Delta table {state.table}, with versions of its own; read it there, "
+                "with Spark, Polars (read_delta), DuckDB (delta_scan) or deltalake"
+            )
+        return state
+
     def history(self, dataset: str, limit: int) -> list[Entry]:
         """The newest ``limit`` entries that changed ``dataset``, newest first. Reads one entry after the other.
 
@@ -426,10 +439,4 @@ def published_files(warehouse: Warehouse | str, dataset: str, version: int | Non
         DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
     """
     place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
-    state = place.dataset(dataset, version)
-    if state.table is not None:
-        raise DatasetNotFound(
-            f"{dataset} is published as the Delta table {state.table}, which has versions of its own; read it there, "
-            " with Spark, Polars (read_delta), DuckDB (delta_scan) or deltalake"
-        )
-    return [place.storage.uri(file.path) for file in state.files]
+    return [place.storage.uri(file.path) for file in place.files_of(dataset, version).files]

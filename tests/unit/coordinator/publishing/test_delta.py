@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.failpoints import Death, Died, armed
-from unstuck import DatasetNotFound, JobSpec, SpecError, published_files
+from unstuck import DatasetNotFound, JobSpec, SpecError, published, published_files
 from unstuck.coordinator.errors import TableTrouble
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
@@ -285,6 +285,8 @@ def test_the_log_names_the_table_and_a_vacuum_takes_staged_files_alone(lake: Lak
     assert [entry.job for entry in place.history("flights", 10)] == ["two", "one"]
     with pytest.raises(DatasetNotFound, match="read_delta"):
         published_files(lake.root, "flights")
+    with pytest.raises(DatasetNotFound, match="read_delta"):
+        published(None, lake.root, "flights")  # refused before Spark is asked
     assert vacuum(place, lambda path: False, keep=1, before=2000.0).files == 2
     lake.publish("three", lake.spec("append"), [row(3)])
     assert lake.ids == [1, 2, 3]
