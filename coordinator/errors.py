@@ -68,13 +68,19 @@ class Damaged(UnstuckError):
 class PublishFailed(UnstuckError):
     """The outputs of the job cannot be published, now or later: an ABORT entry in the log says why.
 
-    ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH,
-    PARTITION_MISMATCH, EXPECTATION_FAILED.
+    ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH, PARTITION_MISMATCH,
+    EXPECTATION_FAILED, FORMAT_MISMATCH, TABLE_UNFIT, KEYS_UNFIT.
     """
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+class TableTrouble(UnstuckError):
+    """A Delta table cannot be read or written now; publishing is tried again."""
+
+    code = "TABLE_TROUBLE"
 
 
 class WarehouseSilent(UnstuckError):

@@ -42,6 +42,8 @@ class Point(StrEnum):
     BEFORE_PACKAGE = "before-package", "the job is publishing; no marker was read"
     BEFORE_ENTRY = "before-entry", "the entry of the warehouse log is made up; its slot is free"
     AFTER_ENTRY = "after-entry", "the entry stands and readers see it; its author has not heard of it"
+    BEFORE_TABLE = "before-table", "the entry stands; the Delta table that it names has no commit of it"
+    AFTER_TABLE = "after-table", "the Delta table has its commit; nothing says that all tables of the entry have theirs"
     AFTER_PUBLISH = "after-publish", "the publisher knows what became of the package; the record does not"
 
     # In the process that submits or gives a command.

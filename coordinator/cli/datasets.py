@@ -64,6 +64,9 @@ def datasets(
             *(clock(state.at), f"{state.job} ({state.job_name})"),
         )
     stdout.print(listing)
+    for dataset, state in sorted(found.items()):
+        if state.table is not None:
+            stdout.print(f"{dataset} is the Delta table {state.table}: its rows are counted there.", soft_wrap=True)
     for state in found.values():
         if name is not None:
             stdout.print()
@@ -144,5 +147,6 @@ def _as_json(place: Warehouse, uri: str, dataset: str, state: DatasetState, file
         "published_at": iso(state.at),
         "warehouse": uri,
         "columns": _columns(state),
+        **({} if state.table is None else {"table": state.table}),
     }
     return {**answer, "paths": [place.storage.uri(file.path) for file in state.files]} if files else answer

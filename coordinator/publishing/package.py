@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
@@ -23,13 +23,17 @@ from unstuck.coordinator.publishing.schemas import SCHEMA_MISMATCH, any_null, di
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Change, DatasetState, Entry, State, Warehouse
+from unstuck.tasks.warehouse.log import ENTRY_VERSION, Change, DatasetState, Entry, State, Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, files_exist, joined_versions, read_marker
+
+if TYPE_CHECKING:
+    from unstuck.coordinator.publishing.delta import Target
 
 MARKER_GONE = "MARKER_GONE"
 OUTPUT_MISSING = "OUTPUT_MISSING"
 DUPLICATE_OUTPUT = "DUPLICATE_OUTPUT"
 PARTITION_MISMATCH = "PARTITION_MISMATCH"
+FORMAT_MISMATCH = "FORMAT_MISMATCH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,12 @@ class PublishRequest:
             outputs=plan.outputs,
         )
 
+    def spec_of(self, name: str, output: StagedOutput) -> OutputSpec:
+        """How the dataset ``name`` is published; rejected rows go as their output does."""
+        if output.rejected_of:
+            return self.outputs.get(output.rejected_of, OutputSpec()).of_rejected_rows
+        return self.outputs.get(name, OutputSpec())
+
     def entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
         """An entry of this request in slot ``n`` of the log."""
         return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
@@ -109,15 +119,16 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     # The log comes first: the staging of a job that is published already may be gone.
     found = warehouse.find_publish(request.publish_id, request.base)
     if found is not None and (entry := warehouse.entry(found)) is not None:
-        return _answer(entry)
+        return _answer(warehouse, entry)
     reach(Point.BEFORE_PACKAGE, request.job)
     try:
         package = _package(warehouse.storage, request)
         check_expectations(request.outputs, package.outputs, request.at)
+        tables = _tables(warehouse, request, package.outputs)
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
         # appear under a job that was called FAILED, so the failure takes the job's place in the log.
-        return _answer(_append_abort(warehouse, request, failure.code, str(failure)))
+        return _answer(warehouse, _append_abort(warehouse, request, failure.code, str(failure)))
     if not package.outputs:
         return PublishResult()
 
@@ -127,19 +138,23 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
             name: change_of(
                 name,
                 output,
-                request.outputs.get(output.rejected_of or name, OutputSpec()),
+                request.spec_of(name, output),
                 state.get(name),
                 package.outputs[output.rejected_of].files if output.rejected_of else (),
             )
             for name, output in package.outputs.items()
         }
-        made = {"tokens": package.tokens, "inputs": package.inputs, "steps": package.steps}
-        return request.entry(n, "package", params=dict(request.params), datasets=datasets, **made)
+        more: dict[str, Any] = {"tokens": package.tokens, "inputs": package.inputs, "steps": package.steps}
+        if tables:
+            made = {name: table.made_by(n, name, state.get(name)) for name, table in tables.items()}
+            more |= {"tables": made, "version": ENTRY_VERSION}
+        return request.entry(n, "package", params=dict(request.params), datasets=datasets, **more)
 
     try:
-        return _answer(warehouse.append(request.publish_id, request.base, entry_of)[0])
+        entry = warehouse.append(request.publish_id, request.base, entry_of)[0]
     except PublishFailed as failure:
-        return _answer(_append_abort(warehouse, request, failure.code, str(failure)))
+        entry = _append_abort(warehouse, request, failure.code, str(failure))
+    return _answer(warehouse, entry)
 
 
 def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None) -> PublishResult:
@@ -147,8 +162,9 @@ def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = l
 
     For cancel, force-stop and the deadline that meet a job in publishing. Errors and repeats as for ``publish``.
     """
-    entry = _append_abort(_open(request, answered), request, why.code, why.text)
-    return PublishResult(failed=why) if entry.kind == "abort" else _answer(entry)
+    warehouse = _open(request, answered)
+    entry = _append_abort(warehouse, request, why.code, why.text)
+    return PublishResult(failed=why) if entry.kind == "abort" else _answer(warehouse, entry)
 
 
 def _append_abort(warehouse: Warehouse, request: PublishRequest, code: str, reason: str) -> Entry:
@@ -166,8 +182,30 @@ def _open(request: PublishRequest, answered: Callable[[], None]) -> Warehouse:
     return warehouse
 
 
-def _answer(entry: Entry) -> PublishResult:
-    """What an entry of the publish id says to its publisher."""
+def _tables(warehouse: Warehouse, request: PublishRequest, outputs: Mapping[str, StagedOutput]) -> dict[str, Target]:
+    """The Delta tables into which outputs go, each found fit for it. Raises: PublishFailed, TableTrouble, OSError."""
+    specs = {name: spec for name, spec in request.outputs.items() if spec.table is not None and name in outputs}
+    if not specs:
+        return {}
+    from unstuck.coordinator.publishing.delta import check, write_tables
+
+    state = warehouse.state()
+    for name in specs:
+        # What was published before comes first: it may make the table, or change it.
+        if (standing := state.get(name)) is not None and standing.table is not None:
+            write_tables(warehouse, warehouse.existing_entry(standing.changed))
+    return {name: check(warehouse, request.job, name, outputs[name], spec) for name, spec in specs.items()}
+
+
+def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
+    """What an entry of the publish id says to its publisher; a package stands once its Delta tables are written.
+
+    Raises: TableTrouble: one of them is not.
+    """
+    if entry.tables:
+        from unstuck.coordinator.publishing.delta import write_tables
+
+        write_tables(warehouse, entry)
     if entry.kind == "package":
         return PublishResult(version=entry.n, rows={name: change.rows for name, change in entry.datasets.items()})
     return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
@@ -188,6 +226,16 @@ def change_of(
     Raises: PublishFailed: the rows cannot stand beside those that are published.
     """
     there = [] if standing is None else [file.path for file in standing.files]
+    if standing is not None and (spec.table is None) != (standing.table is None) and spec.mode != "replace":
+        was = "a dataset of the warehouse" if standing.table is None else f"the Delta table {standing.table}"
+        raise PublishFailed(
+            FORMAT_MISMATCH,
+            f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. Publish once with mode: "
+            "replace, or give the output another name",
+        )
+    if spec.table is not None:
+        # Nobody reads the staged files once the table has them, so a vacuum may take them.
+        return Change(spec.mode, output.files, [*there, *(f.path for f in output.files)], output.rows, output.schema)
     if standing is None or not standing.rows:
         return Change(spec.mode, output.files, there, output.rows, output.schema)
     if spec.mode == "replace":

@@ -96,7 +96,10 @@ def _removable(warehouse: Warehouse, oldest: int, head: int) -> list[str]:
     """The files that were taken out up to ``oldest`` and stand in no version from there to ``head``."""
     taken_out: dict[str, None] = {}
     for n in range(warehouse.vacuumed() + 1, oldest + 1):
-        for change in warehouse.existing_entry(n).datasets.values():
+        entry = warehouse.existing_entry(n)
+        if entry.tables and not warehouse.tables_written(n):
+            continue  # the next publish into these tables writes this one first
+        for change in entry.datasets.values():
             taken_out.update(dict.fromkeys(change.removed))
     live = {file.path for dataset in warehouse.state(oldest).values() for file in dataset.files}
     for n in range(oldest + 1, head + 1):

@@ -75,6 +75,7 @@ def problems_in(
         _publish(every, publish or (), outputs, hint),
         _modes(every, publish, outputs, hint),
         _checked(every, publish or (), outputs),
+        _tables(outputs),
         _params(every, params),
         _conf(every, conf),
     )
@@ -439,6 +440,14 @@ def _checked(
                 "check the keys in a group that needs the fork"
             )
             yield Problem(text, ("outputs", name, "expect", "unique"))
+
+
+def _tables(outputs: Mapping[str, OutputSpec]) -> Iterator[Problem]:
+    """A Delta table has one output: two commits of one job could be seen one without the other."""
+    owners: dict[str, str] = {}
+    for name, output in outputs.items():
+        if output.table is not None and (owner := owners.setdefault(output.table, name)) != name:
+            yield Problem(f"{owner!r} has the same table; give each output its own", ("outputs", name, "path"))
 
 
 def _params_of(group: GroupSpec, loc: Loc) -> Iterator[tuple[Mapping[str, Any], Loc]]:

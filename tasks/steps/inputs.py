@@ -198,8 +198,8 @@ def published(spark: Any, warehouse: Warehouse | str, dataset: str, version: int
         version: of the log; None for the newest.
 
     Raises:
-        DatasetNotFound: no such dataset, or no such version.
+        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
     """
     place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
-    state = place.dataset(dataset, version)
+    state = place.files_of(dataset, version)
     return read_parquet(spark, [(state.schema, [place.storage.uri(file.path) for file in state.files])])

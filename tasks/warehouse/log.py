@@ -25,7 +25,7 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile
 
-ENTRY_VERSION = 1
+ENTRY_VERSION = 2  # the newest that is read: 2 names Delta tables, which a reader of 1 would take for files
 SNAPSHOT_EVERY = 50
 ID_FILE = "_warehouse_id"
 _LOG = "_log"
@@ -46,6 +46,23 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """The Delta table into which an entry writes a dataset, once the entry stands; its `Change` says what.
+
+    Attributes:
+        path: an absolute path or a URI, outside the warehouse.
+        partition_by: its partition columns.
+        keys: for the mode ``merge``.
+        after: the entry before that writes this dataset into a table, and must be carried out first; 0: none.
+    """
+
+    path: str
+    partition_by: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One slot of the log.
 
@@ -58,6 +75,7 @@ class Entry:
         code, reason: of an ABORT: what a machine may compare, and a sentence.
         inputs: the published datasets that the package was made from, each with the versions that were read.
         steps: group that made an output → what stands for the code of its steps; empty for SQL.
+        tables: by dataset, for those that are written into Delta tables.
     """
 
     n: int
@@ -74,12 +92,16 @@ class Entry:
     reason: str = ""
     inputs: dict[str, list[int]] = field(default_factory=dict)
     steps: dict[str, str] = field(default_factory=dict)
-    version: int = ENTRY_VERSION
+    version: int = 1
+    tables: dict[str, Table] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetState:
-    """A dataset at one version: its files, and the entry, time and job that changed it last."""
+    """A dataset at one version: its files, and the entry, time and job that changed it last.
+
+    ``table``: where its rows are, if it is published as a Delta table; it has no files here then.
+    """
 
     files: list[DataFile]
     schema: str
@@ -87,6 +109,7 @@ class DatasetState:
     at: float
     job: str
     job_name: str
+    table: str | None = None
 
     @property
     def rows(self) -> int:
@@ -102,9 +125,13 @@ def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
     """``state`` after ``entry``. Pure; knows no modes, since an entry names every file it adds and removes."""
     folded = dict(state)
     for name, change in entry.datasets.items():
+        about = (change.schema, entry.n, entry.at, entry.job, entry.job_name)
+        if name in entry.tables:
+            folded[name] = DatasetState([], *about, entry.tables[name].path)
+            continue
         gone = set(change.removed)
         kept = [file for file in state[name].files if file.path not in gone] if name in state else []
-        folded[name] = DatasetState([*kept, *change.added], change.schema, entry.n, entry.at, entry.job, entry.job_name)
+        folded[name] = DatasetState([*kept, *change.added], *about)
     return folded
 
 
@@ -267,6 +294,19 @@ class Warehouse:
             )
         return state[dataset]
 
+    def files_of(self, dataset: str, version: int | None = None) -> DatasetState:
+        """As ``dataset``, of one whose rows are in files of the warehouse.
+
+        Raises: DatasetNotFound: also for a Delta table, which the text names; as ``state``.
+        """
+        state = self.dataset(dataset, version)
+        if state.table is not None:
+            raise DatasetNotFound(
+                f"{dataset} is published as the Delta table {state.table}, with versions of its own; read it there, "
+                "with Spark, Polars (read_delta), DuckDB (delta_scan) or deltalake"
+            )
+        return state
+
     def history(self, dataset: str, limit: int) -> list[Entry]:
         """The newest ``limit`` entries that changed ``dataset``, newest first. Reads one entry after the other.
 
@@ -302,7 +342,18 @@ class Warehouse:
             raise ValueError(f"entry {entry.n} with parent {entry.parent} does not belong into slot {n}")
         if n > 1 and self.storage.size(_entry_path(n - 1)) is None:
             raise LogBroken(f"slot {n} of the log at {self.storage.uri('')} cannot be taken: slot {n - 1} is free")
-        return self.storage.create(_entry_path(n), _ENTRY.dump_json(entry))
+        body = _ENTRY.dump_python(entry, mode="json")
+        if not entry.tables:
+            del body["tables"]
+        return self.storage.create(_entry_path(n), json.dumps(body, ensure_ascii=False).encode())
+
+    def tables_written(self, n: int) -> bool:
+        """Whether all Delta tables of entry ``n`` are known to have their commit. Raises: OSError."""
+        return self.storage.size(_tables_path(n)) is not None
+
+    def note_tables_written(self, n: int) -> None:
+        """Say that all Delta tables of entry ``n`` have their commit. Raises: as ``create_entry``."""
+        self.storage.create(_tables_path(n), b"{}")
 
     def append(self, publish_id: str, after: int, make: Callable[[int, State], Entry]) -> tuple[Entry, bool]:
         """The one entry of ``publish_id``: the one that stands above ``after``, or else ``make(n, state at n - 1)``.
@@ -338,11 +389,12 @@ class Warehouse:
 
     def write_snapshot(self, n: int) -> None:
         """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as ``state``."""
-        body = {
-            "version": ENTRY_VERSION,
-            "n": n,
-            "datasets": _STATE.dump_python(self._state_at(n, self._listing()), mode="json"),
-        }
+        datasets = _STATE.dump_python(self._state_at(n, self._listing()), mode="json")
+        tables = [one for one in datasets.values() if one["table"] is not None]
+        for one in datasets.values():
+            if one["table"] is None:
+                del one["table"]
+        body = {"version": 2 if tables else 1, "n": n, "datasets": datasets}
         self.storage.write_durable(_snapshot_path(n), json.dumps({**body, "sha256": _digest(body)}).encode())
 
     def _snapshot_if_due(self, n: int) -> None:
@@ -376,6 +428,10 @@ def _entry_path(n: int) -> str:
     return f"{_LOG}/{n:012d}.json"
 
 
+def _tables_path(n: int) -> str:
+    return f"{_LOG}/{n:012d}.tables.json"
+
+
 def _snapshot_path(n: int) -> str:
     return f"{_LOG}/{n:012d}.snapshot.json"
 
@@ -384,7 +440,7 @@ def published_files(warehouse: Warehouse | str, dataset: str, version: int | Non
     """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and pyarrow take them.
 
     Raises:
-        DatasetNotFound: no such dataset, or no such version.
+        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
     """
     place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
-    return [place.storage.uri(file.path) for file in place.dataset(dataset, version).files]
+    return [place.storage.uri(file.path) for file in place.files_of(dataset, version).files]

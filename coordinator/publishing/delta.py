@@ -1,0 +1,333 @@
+"""Writes outputs into Delta tables, after the entry of the warehouse log that orders it stands.
+
+Each table gets one commit per entry. By Delta's application transaction (warehouse and dataset, number of the entry) a
+repeat finds that commit, and entries are carried out in the order of the log.
+"""
+# A commit is tried against one version of the table and no other (max_commit_retries=0). So whoever else commits, a
+# second publisher or a writer from outside, is seen before the next try, and no two entries change places.
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import unquote
+
+from unstuck.coordinator.errors import PublishFailed, TableTrouble
+from unstuck.coordinator.publishing.schemas import SCHEMA_MISMATCH, any_null, difference
+from unstuck.coordinator.publishing.table_files import TableFiles, folder_fits
+from unstuck.tasks.errors import WarehouseMismatch
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.host import how_to_install
+from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Change, DatasetState, Entry, Table, Warehouse
+from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
+
+TABLE_UNFIT = "TABLE_UNFIT"
+KEYS_UNFIT = "KEYS_UNFIT"
+PARTITION_MISMATCH = "PARTITION_MISMATCH"
+TRIES = 100  # commits of others that may come first, in one try of publishing
+# What a table may ask of its writers beyond files with the right columns, of that which we can give.
+_FEATURES = {"appendOnly", "invariants", "timestampNtz", "checkConstraints", "changeDataFeed", "generatedColumns"}
+_ASKS = ("delta.invariants", "delta.generationExpression", "delta.identity", "delta.columnMapping", "CURRENT_DEFAULT")
+_PLAIN = {"boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date"}
+_TIMES = {"timestamp", "timestamp_ntz"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table that was found fit for an output. ``written``: the newest entry of this warehouse that it has."""
+
+    table: Table
+    written: int
+
+    def made_by(self, n: int, name: str, standing: DatasetState | None) -> Table:
+        """What entry ``n`` says of the table. Raises: PublishFailed: the table has a commit of that number already."""
+        if self.written >= n:
+            raise PublishFailed(
+                TABLE_UNFIT,
+                f"the Delta table {self.table.path} has version {self.written} of {name}, and this warehouse only "
+                f"comes to version {n}: it seems to have been restored from an older copy. Write {name} "
+                "into another table",
+            )
+        after = standing.changed if standing is not None and standing.table is not None else 0
+        return Table(self.table.path, self.table.partition_by, self.table.keys, after)
+
+
+def check(warehouse: Warehouse, job: str, name: str, output: StagedOutput, spec: OutputSpec) -> Target:
+    """See before anything is decided whether ``output`` can be written into the table of ``spec``.
+
+    Raises:
+        PublishFailed: it can not: the table, its columns or the keys do not fit.
+        TableTrouble: the table could not be asked.
+    """
+    assert spec.table is not None
+    place, columns = TableFiles(spec.table), list(spec.partition_by)
+    what = f"the output {name} of job {job} cannot be written into the Delta table {spec.table}"
+    home = warehouse.storage.uri("").removeprefix("file:").rstrip("/")
+    if f"{spec.table}/".startswith(f"{home}/") or f"{home}/".startswith(f"{spec.table}/"):
+        raise PublishFailed(TABLE_UNFIT, f"{what}: it is inside the warehouse, or the other way round")
+    with _trouble(name, spec.table):
+        table = _open(spec.table)
+        if table is None and place.occupied():
+            raise PublishFailed(TABLE_UNFIT, f"{what}: there is no Delta table, but a folder with files")
+        _check_types(what, json.loads(output.schema)["fields"])
+        if any("" in file.partition.values() for file in output.files):
+            raise PublishFailed(
+                PARTITION_MISMATCH,
+                f"{what}: a column of partition_by: holds an empty text, which Delta cannot tell from null",
+            )
+        long = (value for file in output.files for value in file.partition.values() if value is not None)
+        if any(not folder_fits(value) for value in long):
+            raise PublishFailed(
+                PARTITION_MISMATCH, f"{what}: a column of partition_by: holds a text that is too long for a folder"
+            )
+        if table is not None:
+            _check_table(what, table, output, spec)
+        if spec.mode == "merge":
+            _check_keys(what, warehouse, job, name, output, spec.keys)
+        written = 0 if table is None else table.transaction_version(_app_id(warehouse, name)) or 0
+    warehouse.storage.answered()
+    return Target(Table(spec.table, columns, list(spec.keys)), written)
+
+
+def _check_types(what: str, fields: Sequence[Mapping[str, Any]]) -> None:
+    def fits(kind: Any) -> bool:
+        if isinstance(kind, str):
+            return kind in _PLAIN | _TIMES or kind.startswith("decimal(")
+        inner = [field["type"] for field in kind.get("fields", ())]
+        inner += [kind[part] for part in ("elementType", "keyType", "valueType") if part in kind]
+        return kind.get("type") in ("struct", "array", "map") and all(map(fits, inner))
+
+    if odd := [field for field in fields if not fits(field["type"])]:
+        said = ", ".join(f"{field['name']} ({json.dumps(field['type'])})" for field in odd[:5])
+        raise PublishFailed(SCHEMA_MISMATCH, f"{what}: Delta has no such type: {said}")
+
+
+def _check_table(what: str, table: Any, output: StagedOutput, spec: OutputSpec) -> None:
+    protocol, metadata, schema = table.protocol(), table.metadata(), table.schema().to_json()
+    odd = sorted(set(protocol.writer_features or ()) - _FEATURES)
+    odd += [f"writer version {protocol.min_writer_version}"] if protocol.min_writer_version > 7 else []
+    odd += [ask for ask in _ASKS if f'"{ask}' in schema]
+    odd += [key for key in metadata.configuration if key.startswith(("delta.constraints.", "delta.columnMapping."))]
+    if metadata.configuration.get("delta.enableChangeDataFeed", "").lower() == "true":
+        odd.append("delta.enableChangeDataFeed")
+    if spec.mode != "append" and metadata.configuration.get("delta.appendOnly", "").lower() == "true":
+        odd.append("delta.appendOnly")
+    if odd:
+        raise PublishFailed(TABLE_UNFIT, f"{what}: it asks more of its writers than Unstuck can do: {', '.join(odd)}")
+    if _columns(schema) != _columns(output.schema):
+        raise PublishFailed(
+            SCHEMA_MISMATCH,
+            f"{what}: its columns differ: {difference(schema, output.schema)} (the table; this job). Make the columns "
+            "equal, or change the table",
+        )
+    never_null = {field["name"] for field in json.loads(schema)["fields"] if not field["nullable"]}
+    may_be_null = {field["name"] for field in json.loads(output.schema)["fields"] if field["nullable"]}
+    if both := sorted(never_null & may_be_null):
+        raise PublishFailed(
+            SCHEMA_MISMATCH, f"{what}: its columns {', '.join(both)} are never null, the output's may be"
+        )
+    if list(metadata.partition_columns) != list(spec.partition_by) and spec.mode != "merge":
+        by = [", ".join(one) or "no column" for one in (metadata.partition_columns, spec.partition_by)]
+        raise PublishFailed(PARTITION_MISMATCH, f"{what}: it is parted by {by[0]}, and the output by {by[1]}")
+
+
+def _columns(schema: str) -> dict[str, str]:
+    """The columns with their types, whatever is null and in whatever order: files of a table are read by name."""
+    return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in any_null(schema)["fields"]}
+
+
+def _check_keys(
+    what: str, warehouse: Warehouse, job: str, name: str, output: StagedOutput, keys: Sequence[str]
+) -> None:
+    """Raises: PublishFailed: a key is no column, null, or there twice. Delta would find that only after the slot."""
+    if absent := [key for key in keys if key not in _columns(output.schema)]:
+        raise PublishFailed(KEYS_UNFIT, f"{what}: keys: names {', '.join(absent)}, which is no column of it")
+    if not output.rows:
+        return
+    columns = ", ".join(map(_quoted, keys))
+    null = " OR ".join(f"{_quoted(key)} IS NULL" for key in keys)
+    for problem, query in (
+        ("null in some row", f"SELECT {columns} FROM s WHERE {null} LIMIT 1"),
+        ("the same in several rows", f"SELECT {columns} FROM s GROUP BY {columns} HAVING count(*) > 1 LIMIT 1"),
+    ):
+        for batch in _rows(warehouse.storage, job, name, output.files, output.schema, query):
+            if batch.num_rows:
+                example = ", ".join(str(batch.column(i)[0].as_py()) for i in range(len(keys)))
+                raise PublishFailed(KEYS_UNFIT, f"{what}: keys: {', '.join(keys)} is {problem} ({example})")
+
+
+def write_tables(warehouse: Warehouse, entry: Entry) -> None:
+    """Write all Delta tables of ``entry``, and before that those of earlier entries that it builds upon. Repeatable.
+
+    Raises:
+        TableTrouble: a table cannot be written now; what is written stays, and a repeat goes on from there.
+        OSError, WarehouseMismatch: the warehouse did not answer.
+    """
+    todo, open_ = {entry.n: entry}, [entry]
+    while open_:
+        for table in open_.pop().tables.values():
+            if table.after and table.after not in todo and not warehouse.tables_written(table.after):
+                todo[table.after] = warehouse.existing_entry(table.after)
+                open_.append(todo[table.after])
+    for n in sorted(todo):
+        if warehouse.tables_written(n):
+            continue
+        for name, table in todo[n].tables.items():
+            with _trouble(name, table.path):
+                _write(warehouse, todo[n], name, table)
+        warehouse.note_tables_written(n)
+
+
+def _write(warehouse: Warehouse, entry: Entry, name: str, into: Table) -> None:
+    """Bring one table to have its commit of ``entry``, on disk."""
+    app, place = _app_id(warehouse, name), TableFiles(into.path)
+    for _ in range(TRIES):
+        table = _open(into.path)
+        warehouse.storage.answered()
+        if table is not None and (table.transaction_version(app) or 0) >= entry.n:
+            place.sync_commit(table.version(), app)
+            return
+        reach(Point.BEFORE_TABLE, entry.job)
+        if _commit(warehouse, entry, name, into, place, table):
+            reach(Point.AFTER_TABLE, entry.job)
+    raise TableTrouble(f"other writers came first, {TRIES} times")
+
+
+def _commit(warehouse: Warehouse, entry: Entry, name: str, into: Table, place: TableFiles, table: Any | None) -> bool:
+    """Commit once, against the version at hand. False: somebody else has committed since."""
+    from deltalake import CommitProperties, Schema, Transaction
+    from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.transaction import create_table_with_add_actions
+
+    change = entry.datasets[name]
+    properties = CommitProperties(
+        custom_metadata={"unstuck.job": entry.job, "unstuck.version": str(entry.n)},
+        max_commit_retries=0,
+        app_transactions=[Transaction(_app_id(warehouse, name), entry.n)],
+    )
+    schema = Schema.from_json(json.dumps(any_null(change.schema)))
+    try:
+        if change.mode == "merge" and table is not None and change.rows:
+            _merge(warehouse, entry, name, into, table, properties)
+            return True
+        # Names that say whose they are: a repeat finds its files in place.
+        new = f"unstuck-{entry.job}-{name}-{entry.n}-"
+        added = [file for file in change.added if file.rows]
+        adds = [place.add(warehouse.storage, file, f"{new}{number:05d}.parquet") for number, file in enumerate(added)]
+        place.sync_folder()
+        if table is None:
+            create_table_with_add_actions(
+                into.path, schema, adds, mode="error", partition_by=into.partition_by, commit_properties=properties
+            )
+        else:
+            actions = [*_removes(table, change, added), *adds]
+            table.create_write_transaction(
+                actions, "append", table.schema(), into.partition_by, commit_properties=properties
+            )
+    except CommitFailedError:
+        return False
+    except DeltaError:
+        if table is None and _open(into.path) is not None:  # somebody else has made it
+            return False
+        raise
+    return True
+
+
+def _removes(table: Any, change: Change, added: Sequence[DataFile]) -> Iterator[Any]:
+    """What goes out of the table by a ``change``: nothing, everything, or the partitions that are written."""
+    from deltalake.transaction import RemoveAction
+
+    if change.mode not in ("replace", "partition_overwrite"):
+        return
+    written = {frozenset(file.partition.items()) for file in added}
+    standing = table.get_add_actions()
+    paths, sizes = (_values(standing.column(name)) for name in ("path", "size_bytes"))
+    parts = _values(standing.column("partition")) if table.metadata().partition_columns else [{}] * len(paths)
+    for path, size, part in zip(paths, sizes, parts, strict=True):
+        values = {column: _text(value) for column, value in part.items()}
+        if change.mode == "replace" or frozenset(values.items()) in written:
+            # deltalake encodes the path that it is given, and gives it as it stands in the log.
+            yield RemoveAction(unquote(path), True, int(time.time() * 1000), size, values)
+
+
+def _values(column: Any) -> list[Any]:
+    return [value.as_py() for value in column]
+
+
+def _merge(warehouse: Warehouse, entry: Entry, name: str, into: Table, table: Any, properties: Any) -> None:
+    change = entry.datasets[name]
+    rows = _rows(warehouse.storage, entry.job, name, change.added, change.schema, "SELECT * FROM s")
+    predicate = " AND ".join(f"t.{_quoted(key)} = s.{_quoted(key)}" for key in into.keys)
+    merger = table.merge(rows, predicate=predicate, source_alias="s", target_alias="t", commit_properties=properties)
+    merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def _rows(files: Files, job: str, name: str, data: Sequence[DataFile], schema: str, query: str) -> Any:
+    """The answer of a ``query`` of the staged rows ``s``, as a stream of Arrow batches; each is a sign of life."""
+    # The staged files become a Delta table of their own, since deltalake reads tables only.
+    from arro3.core import RecordBatchReader
+    from deltalake import DeltaTable, QueryBuilder, Schema
+    from deltalake.transaction import create_table_with_add_actions
+
+    path = files.uri(f"_staging/{job}/_merge/{name}").removeprefix("file:")
+    place = TableFiles(path)
+    adds = [
+        place.add(files, replace(file, partition={}), f"{number:05d}.parquet")
+        for number, file in enumerate(data)
+        if file.rows
+    ]
+    create_table_with_add_actions(path, Schema.from_json(json.dumps(any_null(schema))), adds, mode="ignore")
+    answer = QueryBuilder().register("s", DeltaTable(path)).execute(query)
+
+    def batches() -> Iterator[Any]:
+        for batch in answer:
+            files.answered()
+            yield batch
+
+    return RecordBatchReader.from_batches(answer.schema, batches())
+
+
+def _open(path: str) -> Any | None:
+    """The table as it stands; None if there is none. Raises: TableTrouble: this process lacks deltalake."""
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+    except ImportError as error:
+        raise TableTrouble(
+            f"this coordinator cannot write Delta tables ({error}). {how_to_install('delta')}"
+        ) from error
+    try:
+        return DeltaTable(path)
+    except TableNotFoundError:
+        return None
+
+
+def _app_id(warehouse: Warehouse, name: str) -> str:
+    return f"unstuck/{warehouse.identity()}/{name}"
+
+
+def _quoted(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _text(value: Any) -> str | None:
+    """A value of a partition column as the Delta log writes it, and as the marker does."""
+    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def _trouble(name: str, path: str) -> Iterator[None]:
+    """Name the table in every error but a failure for good. Raises: TableTrouble."""
+    try:
+        yield
+    except (PublishFailed, WarehouseMismatch):
+        raise
+    except Exception as error:  # deltalake raises DeltaError, OSError, ValueError and others for one cause
+        said = str(error) if isinstance(error, TableTrouble) else f"{type(error).__name__}: {error}"
+        raise TableTrouble(f"the Delta table {path} of {name}: {said}") from error
