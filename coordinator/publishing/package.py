@@ -18,8 +18,8 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.model import OutputSpec
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.group import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, DatasetState, Entry, State, Warehouse
 from unstuck.tasks.warehouse.marker import StagedOutput, files_exist, read_marker

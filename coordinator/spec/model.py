@@ -27,8 +27,8 @@ from unstuck.tasks.protocol.group import (
     ForkFrom,
     GroupSpec,
     JoinRule,
+    ColumnName,
     Listed,
-    OutputSpec,
     ParamName,
     PoolName,
     QueueName,
@@ -56,6 +56,31 @@ class Defaults(Strict):
     queue: QueueName | None = Field(default=None, description="For groups without a queue of their own.")
     pool: PoolName | None = Field(default=None, description="For groups without a pool of their own.")
     conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of every group.")
+
+
+class OutputSpec(Strict):
+    """How one output is published, and into which files it is written for that.
+
+    The modes and their names are those of Spark's writers and of dbt's incremental models: ``replace`` (all rows),
+    ``append``, and ``partition_overwrite`` (the partitions of which the output has rows).
+    """
+
+    mode: Literal["replace", "append", "partition_overwrite"] = Field(
+        default="replace",
+        description="What becomes of the rows that are published: replace all, append to them, or replace the "
+        "partitions of which the output has rows.",
+    )
+    partition_by: Listed[ColumnName] = Field(
+        default=(), description="Columns whose values part the rows: each file has the rows of one partition."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(set(self.partition_by)) != len(self.partition_by):
+            raise ValueError("partition_by names a column twice")
+        if self.mode == "partition_overwrite" and not self.partition_by:
+            raise ValueError("mode: partition_overwrite wants partition_by: with the columns that part the rows")
+        return self
 
 
 class JobSpec(Strict):

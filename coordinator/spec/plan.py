@@ -13,8 +13,8 @@ from functools import lru_cache
 from graphlib import TopologicalSorter
 from typing import Any
 
-from unstuck.coordinator.spec.model import JobSpec
-from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, OutputSpec, RetryPolicy, Scalar
+from unstuck.coordinator.spec.model import JobSpec, OutputSpec
+from unstuck.tasks.protocol.group import Collect, GroupPlan, GroupSpec, RetryPolicy, Scalar
 from unstuck.tasks.protocol.texts import Packer, unpack
 
 

@@ -317,6 +317,11 @@ class GroupSpec(Strict):
         return values if isinstance(values, ForkFrom) else None
 
     @property
+    def packages(self) -> list[str]:
+        """The top-level packages whose code it runs."""
+        return sorted({step.python.partition(":")[0].partition(".")[0] for step in self.steps if step.python})
+
+    @property
     def queue_name(self) -> str:
         return self.queue or ("spark" if self.spark else "light")
 
@@ -324,31 +329,6 @@ class GroupSpec(Strict):
     def lane(self) -> str:
         """Where its offers stand: its queue, or its queue and its pool."""
         return lane_of(self.queue_name, self.pool)
-
-
-class OutputSpec(Strict):
-    """How one output is published, and into which files it is written for that.
-
-    The modes and their names are those of Spark's writers and of dbt's incremental models: ``replace`` (all rows),
-    ``append``, and ``partition_overwrite`` (the partitions of which the output has rows).
-    """
-
-    mode: Literal["replace", "append", "partition_overwrite"] = Field(
-        default="replace",
-        description="What becomes of the rows that are published: replace all, append to them, or replace the "
-        "partitions of which the output has rows.",
-    )
-    partition_by: Listed[ColumnName] = Field(
-        default=(), description="Columns whose values part the rows: each file has the rows of one partition."
-    )
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if len(set(self.partition_by)) != len(self.partition_by):
-            raise ValueError("partition_by names a column twice")
-        if self.mode == "partition_overwrite" and not self.partition_by:
-            raise ValueError("mode: partition_overwrite wants partition_by: with the columns that part the rows")
-        return self
 
 
 class Collect(Strict):

@@ -47,7 +47,7 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.stdio_filter import filtered
-from unstuck.tasks.steps.code import code_of, fingerprint
+from unstuck.tasks.steps.code import code_of, code_taken, fingerprint
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.inputs import read_inputs
@@ -179,6 +179,7 @@ class Attempt:
     def _adopted(self) -> Outcome | None:
         """The success of an earlier attempt that did the same work; None if there is none."""
         self._code = code_of(self._order)
+        self._runner.watchdog.show_code(code_taken())
         self._fingerprint = fingerprint(self._order, self._code)
         for job in (self._token.job, *self._order.plan.adopts):
             folder = replace(self._token, job=job).staging.rpartition("/")[0]

@@ -13,7 +13,7 @@ from tests.unit.coordinator.publishing.test_package import FLIGHTS, schema
 from unstuck import JobSpec, SpecError
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.publishing.package import PublishRequest, publish
-from unstuck.tasks.protocol.group import OutputSpec
+from unstuck.coordinator.spec.model import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
