@@ -23,11 +23,11 @@ from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.group import (
     MAX_COUNT,
+    ColumnName,
     DatasetName,
     ForkFrom,
     GroupSpec,
     JoinRule,
-    ColumnName,
     Listed,
     ParamName,
     PoolName,

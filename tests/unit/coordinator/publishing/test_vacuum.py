@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.coordinator.publishing.test_modes import APPEND, BY_DAY, Nightly
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
-from unstuck.tasks.errors import DatasetNotFound
 from unstuck.coordinator.spec.model import OutputSpec
+from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, Entry, State, Warehouse
 
