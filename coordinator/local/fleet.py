@@ -301,9 +301,11 @@ class LocalFleet:
         while not self._stopped.wait(LOOK_EVERY):
             if changed := source.changed():
                 workers = [one for one in self.processes if one.program.runs_steps]
+                names = ", ".join(one.name for one in workers)
+                first = os.path.relpath(changed[0], source.folders[0])
                 more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
                 self._say(
-                    f"{os.path.relpath(changed[0])}{more} changed: restarting {', '.join(one.name for one in workers)}. "
+                    f"{first}{more} changed: restarting {names}. "
                     f"What runs has {self.settings.drain_grace:g} s to end, and is then handed back."
                 )
                 for worker in workers:

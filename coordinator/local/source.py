@@ -11,10 +11,10 @@ _NO_SOURCE = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
 class SourceWatch:
-    """The Python files below ``folders`` as they were at the last look; ``without``: folders that are not looked into."""
+    """The Python files below ``folders`` as they were at the last look. Folders in ``without`` are not looked into."""
 
     def __init__(self, folders: Iterable[str | Path], without: Iterable[str | Path] = ()) -> None:
-        self._folders = [os.path.realpath(folder) for folder in folders]
+        self.folders = [os.path.realpath(folder) for folder in folders]
         self._without = frozenset(os.path.realpath(folder) for folder in without)
         self._seen = self._look()
         self._settling: set[str] = set()
@@ -35,7 +35,7 @@ class SourceWatch:
         return settled
 
     def _look(self) -> dict[str, tuple[int, int]]:
-        return {entry.path: stamp for folder in self._folders for entry, stamp in self._sources(folder)}
+        return {entry.path: stamp for folder in self.folders for entry, stamp in self._sources(folder)}
 
     def _sources(self, folder: str) -> Iterator[tuple[os.DirEntry[str], tuple[int, int]]]:
         try:

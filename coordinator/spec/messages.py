@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
-from unstuck.tasks.protocol.group import DatasetName, ErrorName, ForkFrom, GroupName, ParamName, QueueName, Step
+from unstuck.tasks.protocol.group import DatasetName, ErrorName, ForkFrom, FunctionName, GroupName, ParamName, QueueName
 
 # Fields that a later release will have; the message differs from that of a misspelt field.
 NOT_YET = frozenset(("quality", "max_rejected_ratio", "kind", "every", "mode"))
@@ -36,7 +36,7 @@ PATTERNS = {
     pattern_of(ParamName): f"a name ({_SIMPLE})",
     pattern_of(QueueName): f"a name ({_DOTTED})",
     pattern_of(ErrorName): "a name such as TimeoutError, requests.exceptions.Timeout or DIVIDE_BY_ZERO",
-    pattern_of(Step.model_fields["python"]): "module:function, such as examples.flights:clean",
+    pattern_of(FunctionName): "module:function, such as examples.flights:clean",
     pattern_of(ForkFrom.model_fields["source"]): "output.column, such as clean.months",
 }
 

@@ -27,6 +27,7 @@ from unstuck.tasks.protocol.group import (
     DatasetName,
     ForkFrom,
     GroupSpec,
+    Hooks,
     JoinRule,
     Listed,
     ParamName,
@@ -55,6 +56,7 @@ class Defaults(Strict):
     )
     queue: QueueName | None = Field(default=None, description="For groups without a queue of their own.")
     pool: PoolName | None = Field(default=None, description="For groups without a pool of their own.")
+    hooks: Hooks | None = Field(default=None, description="For groups without hooks of their own.")
     conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of every group.")
 
 
@@ -279,8 +281,10 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     (): JobSpec,
     ("defaults",): Defaults,
     ("defaults", "retry"): RetryPolicy,
+    ("defaults", "hooks"): Hooks,
     ("outputs", "*"): OutputSpec,
     ("groups",): GroupSpec,
+    ("groups", "hooks"): Hooks,
     ("groups", "join"): JoinRule,
     ("groups", "retry"): RetryPolicy,
     ("groups", "steps"): Step,

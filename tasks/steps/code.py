@@ -39,6 +39,15 @@ def fingerprint(order: WorkOrder, code: str) -> str:
     return hashlib.sha256(f"{order.fingerprint}/{code}".encode()).hexdigest()[:32]
 
 
+def why_anew(order: WorkOrder, job: str, code: str, there: str) -> str:
+    """Why ``job``'s work, done by ``code`` and with the fingerprint ``there``, is not taken over by ``order``."""
+    if fingerprint(order, code) == there:
+        return f"the code of its steps changed since job {job}"
+    if order.plan.rerun:
+        return "it was asked to run again, or comes after a group that was"
+    return f"what it reads, its parameters or its steps changed since job {job}"
+
+
 @cache
 def _digest(package: str) -> str:
     """Of the source of all modules of ``package``; empty if there is no such package."""
