@@ -278,16 +278,15 @@ class Attempt:
             if hooks is not None and hooks.on_success:
                 self._end_if_ordered()
                 rows = {name: output.rows for name, output in work.outputs.items()}
-                where = (self._token.job, self._token.group, "SUCCEEDED", self._token.epoch)
-                self._call(
-                    hooks.on_success, HookEvent(*where, rows=rows, results=work.results), params, scratch, before
-                )
+                event = HookEvent.of(self._token, "SUCCEEDED", rows=rows, results=work.results)
+                self._call(hooks.on_success, event, params, scratch, before)
 
     def _tell_of_failure(self, failed: FailedFor) -> Outcome:
         """Call the hook that is told how the group has failed. Nothing else is run."""
-        hooks, token, params = self._order.group.hooks, self._token, self._resolved()
-        why = (failed.attempt, failed.code, failed.text, failed.first)
-        event = HookEvent(token.job, token.group, "FAILED", *why)
+        order, hooks = self._order, self._order.group.hooks
+        params = {**self._secrets.resolve(order.written_params), **order.fork_params}
+        why = {"code": failed.code, "text": failed.text, "first_error": failed.first}
+        event = HookEvent.of(self._token, "FAILED", attempt=failed.attempt, **why)
         with ExitStack() as within:
             within.enter_context(filtered(self._secrets, self._runner.start_helper))
             within.enter_context(logging_restored())

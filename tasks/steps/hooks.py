@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from unstuck.tasks.errors import HookFailed, UnstuckError
 from unstuck.tasks.protocol.failure import describe
+from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.steps.context import Scratch
 from unstuck.tasks.steps.execute import ending_forks, find
 
@@ -36,6 +37,11 @@ class HookEvent:
     first_error: str = ""
     rows: Mapping[str, int] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, token: Token, state: Literal["SUCCEEDED", "FAILED"], attempt: int = 0, **more: Any) -> HookEvent:
+        """The event of the group of ``token``. ``attempt``: if 0, that of the token."""
+        return cls(token.job, token.group, state, attempt or token.epoch, **more)
 
 
 class HookContext:
