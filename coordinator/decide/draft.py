@@ -96,7 +96,7 @@ class Draft:
         if trouble:
             self.tell("HOOK_FAILED", group=group_id, code="HOOK_FAILED", text=trouble)
         reason = record.verdict.reason(trouble)
-        self.move(group_id, replace(record, state=GroupState.FAILED, reason=reason, verdict=None))
+        self.move(group_id, replace(record, state=GroupState.FAILED, reason=reason))
 
     def check_unclaimed(self, group_id: str) -> None:
         """Let the commit check once more that nobody has claimed the attempt.

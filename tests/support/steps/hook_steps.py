@@ -1,4 +1,4 @@
-"""Hooks for tests on real workers, and steps for them. Each hook writes down what it was told into the file of the parameter ``told``."""
+"""Hooks for tests on real workers, and steps for them. Each hook notes what it was told in the file ``told`` (a parameter)."""
 
 from __future__ import annotations
 
