@@ -68,7 +68,7 @@ class GroupRecord:
         losses: workers lost in a row.
         releases: attempts handed back by workers that were told to stop.
         staging: folder of the attempt whose output counts (SUCCEEDED).
-        verdict: it has failed for good, and attempts after that only call its hook; None: that is not so, or it has none.
+        verdict: it has failed for good, and later attempts only call its hook; None: that is not so, or it has none.
     """
 
     state: GroupState = GroupState.WAITING

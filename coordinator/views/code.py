@@ -18,8 +18,8 @@ def different_code(runners: Iterable[RunnerStatus]) -> dict[str, str]:
     A runner that has not said which code it runs, or is silent, is left out.
     """
     found: dict[str, dict[str, set[str]]] = {}  # package → digest → runners
-    for one in runners:
-        for package, digest in one.code.items() if not one.silent else ():
+    for one in (one for one in runners if not one.silent):
+        for package, digest in one.code.items():
             found.setdefault(package, {}).setdefault(digest, set()).add(f"{one.host}:{one.pid}")
     return {
         package: f'runners run different code of "{package}": {_listed(digests)}; {HELP}'

@@ -304,7 +304,7 @@ class Attempt:
         hooks, runner, held = self._order.group.hooks, self._runner, self._held
         self._progress({"label": f"hook {hook.rpartition(':')[2]}"})
         ctx = HookContext(params, str(self._token), self._log.logger, scratch, lambda: held.order is not None)
-        with runner.watchdog.clock("HOOK_TIMEOUT", hooks and hooks.timeout, f"the hook {hook}"):
+        with runner.watchdog.clock("HOOK_TIMEOUT", None if hooks is None else hooks.timeout, f"the hook {hook}"):
             try:
                 with users_code():
                     run_hook(hook, ctx, event, runner.settings.step_modules, before.imported)

@@ -1,4 +1,4 @@
-"""Hooks for tests on real workers, and steps for them. Each hook notes what it was told in the file ``told`` (a parameter)."""
+"""Hooks for tests on real workers, and steps for them. Each hook notes what it was told in the file ``params.told``."""
 
 from __future__ import annotations
 
