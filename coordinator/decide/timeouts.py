@@ -58,7 +58,7 @@ def check_hook_waits(draft: Draft) -> None:
             if record.state is S.QUEUED:
                 draft.check_unclaimed(group_id)
                 draft.drop_attempt(group_id)
-            waited = format_duration(at - record.verdict.at)
+            waited = format_duration(0.0 if spec.hooks is None else spec.hooks.timeout)
             draft.fail_after_hook(group_id, f"no runner of queue {spec.queue_name} took it within {waited}")
 
 

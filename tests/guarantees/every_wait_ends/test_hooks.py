@@ -191,7 +191,7 @@ def test_a_hook_that_no_runner_takes_holds_the_job_no_longer_than_its_timeout(
     wait_until(ended, 10, "the job to end", every=0.05)
     reason = record_of(coordinator, job).reason
     assert reason is not None
-    assert reason.text.endswith("HOOK_FAILED: no runner of queue light took it within 1s")
+    assert reason.text.endswith("HOOK_FAILED: no runner of queue light took it within 1.0s")
 
 
 def test_an_attempt_that_is_handed_back_leaves_the_hook_to_the_next(coordinator: Coordinator) -> None:
