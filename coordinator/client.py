@@ -41,6 +41,7 @@ from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.pools import Pools
+from unstuck.coordinator.views.code import different_code_for
 from unstuck.coordinator.views.fleet import FleetView, fleet_of
 from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
 from unstuck.coordinator.views.queues import all_at_work, full_pools, left_lying
@@ -266,11 +267,10 @@ class Client:
         Raises: NoSuchJob.
         """
         state, now, due = self._state(job)
-        took, idle = self.queries.took(state), self.queries.idle(now)
-        fleet = self.fleet(wanted=False)
+        took, idle, fleet = self.queries.took(state), self.queries.idle(now), self.fleet(wanted=False)
         lying, busy = left_lying(fleet, self.settings.stalled_after), all_at_work(fleet)
-        pools = full_pools(self.pools.all())
-        return explain(state, self._environment(now), due, SHOWN, took, idle, lying, busy, pools)
+        pools, code = full_pools(self.pools.all()), different_code_for(state, fleet.runners)
+        return explain(state, self._environment(now), due, SHOWN, took, idle, lying, busy, pools, code)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""

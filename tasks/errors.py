@@ -115,6 +115,12 @@ class AttemptEnded(UnstuckError):
     code = "ATTEMPT_ENDED"
 
 
+class HookFailed(UnstuckError):
+    """A hook of a group raised an error."""
+
+    code = "HOOK_FAILED"
+
+
 class WarehouseMismatch(UnstuckError):
     """This process sees another warehouse, or none, where the job's warehouse should be."""
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from unstuck.coordinator.decide.deadlines import backoff, lapsed, loss_backoff
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Guard
-from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason
+from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason, Verdict
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.checks import MAX_GROUPS, MAX_MEMBERS
@@ -20,7 +20,7 @@ from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.fields import Scalar
 from unstuck.tasks.protocol.group import MAX_JOB_BYTES, fork_bytes
 from unstuck.tasks.protocol.outputs import REJECTED
-from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
 
 S = GroupState
 MAX_RELEASES = 50
@@ -73,7 +73,12 @@ def settle(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
     record, attempt = draft.state.record(group_id), draft.state.attempts.get(group_id)
     draft.drop_attempt(group_id)
     unheard = f"worker {record.worker} was not heard of"
-    if outcome is not None and outcome.kind is OutcomeKind.SUCCEEDED:
+    if record.verdict is not None and (record.state is S.CANCELING or _ends_hook(outcome)):
+        failure = outcome.failure if outcome is not None else None
+        called = failure is not None and failure.code == HOOK_RAN
+        said = "it was canceled" if failure is None else f"{failure.code}: {failure.text}"
+        draft.fail_after_hook(group_id, "" if called else said)
+    elif outcome is not None and outcome.kind is OutcomeKind.SUCCEEDED:
         _succeeded(draft, group_id, record, outcome)
     elif record.state is S.CANCELING:
         # An attempt that was told to end is not tried again, however it ends.
@@ -92,6 +97,11 @@ def settle(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
     else:
         charge = _lost if outcome.kind is OutcomeKind.LOST else _failed
         charge(draft, group_id, record, outcome.failure or Failure("NO_REASON", "the worker gave no reason"))
+
+
+def _ends_hook(outcome: Outcome | None) -> bool:
+    """Whether an attempt that was to call a hook has done what it could; otherwise another one may call it."""
+    return outcome is not None and outcome.kind in (OutcomeKind.SUCCEEDED, OutcomeKind.FAILED)
 
 
 def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcome) -> None:
@@ -159,7 +169,16 @@ def _remembered(record: GroupRecord, failure: Failure) -> GroupRecord:
 
 
 def _fail(draft: Draft, group_id: str, record: GroupRecord, reason: Reason) -> None:
-    draft.move(group_id, replace(record, state=S.FAILED, reason=reason))
+    """The group has failed for good. Before that is shown, an attempt of its own calls its ``on_failure`` hook."""
+    hooks = draft.planned(group_id).spec.hooks
+    if record.verdict is not None:
+        draft.fail_after_hook(group_id, f"{reason.code}: {reason.text}")
+    elif hooks is None or not hooks.on_failure:
+        draft.move(group_id, replace(record, state=S.FAILED, reason=reason))
+    else:
+        verdict = Verdict(reason.code, reason.text, record.epoch, draft.env.now)
+        told = Reason(reason.code, f"{reason.text}; its on_failure hook is called before it is FAILED")
+        _retry(draft, group_id, replace(record, losses=0, verdict=verdict), 0.0, told)
 
 
 def _retry(draft: Draft, group_id: str, record: GroupRecord, wait: float, reason: Reason) -> None:

@@ -11,7 +11,7 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
-from unstuck.tasks.protocol.group import RetryPolicy
+from unstuck.tasks.protocol.group import Hooks, RetryPolicy
 
 S = GroupState
 PUBLISHING = "publishing"
@@ -67,6 +67,16 @@ def queue_timeout_at(
     if queue_timeout is None or job.intent is not Intent.RUN or job.halted is not None:
         return None
     return min(record.since, env.now) + queue_timeout
+
+
+def hook_given_up_at(job: JobRecord, record: GroupRecord, hooks: Hooks | None, env: Environment) -> float | None:
+    """When a group that failed is FAILED although nobody has called its hook; None if never, or if nobody may call it.
+
+    A time ahead of the clock counts from now, as in `queue_timeout_at`.
+    """
+    if record.verdict is None or job.intent is not Intent.RUN or job.halted is not None:
+        return None
+    return min(record.verdict.at, env.now) + (hooks.timeout if hooks is not None else 0.0)
 
 
 def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> float | None:
@@ -133,6 +143,10 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
             times.append(max(held + 0.01, now + 0.5))
     for group_id in state.by_state[S.BACKOFF]:
         times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))
+    for group_id in state.recovering:
+        record = state.groups[group_id]
+        if record.verdict is not None and record.state is not S.RUNNING:
+            times.append(hook_given_up_at(state.job, record, state.planned(group_id).spec.hooks, env) or 0.0)
     # A time that has come but could not be used (no room, no allowance, a grace) needs no early look: the event that
     # makes room wakes the job.
     return max(min((at for at in times if at > now), default=later), soon)

@@ -10,7 +10,7 @@ from unstuck.coordinator.decide.deadlines import offer_again_at, retry_at
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.records import Attempt
 from unstuck.coordinator.model.status import GroupState
-from unstuck.tasks.protocol.group import FrozenInputs
+from unstuck.tasks.protocol.group import FailedFor, FrozenInputs
 from unstuck.tasks.protocol.token import fork_member, split_member
 
 S = GroupState
@@ -68,8 +68,9 @@ def mint(draft: Draft, group_id: str) -> str:
     record = draft.state.record(group_id)
     name, ordinal = split_member(group_id)
     planned = draft.plan.groups[name]
-    freeze(draft, name, group_id, ordinal)
     epoch = record.epoch + 1
+    freeze(draft, name, group_id, ordinal)
+    freeze_verdict(draft, group_id, epoch)
     queued = replace(
         record,
         state=S.QUEUED,
@@ -93,8 +94,28 @@ def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
         freeze_group(draft, name)
     if ordinal is not None and group_id not in draft.state.frozen:
         value = draft.plan.member_value(name, ordinal, draft.state.collected)
-        draft.decision.frozen[group_id] = FrozenInputs(value=value).model_dump_json()
+        draft.decision.frozen[group_id] = _text(FrozenInputs(value=value))
         draft.state.frozen.add(group_id)
+
+
+def freeze_verdict(draft: Draft, group_id: str, epoch: int) -> None:
+    """Tell the runner of the attempt ``epoch`` why its group has failed, if it is only to call the hook.
+
+    The group reads nothing any more: should it run again, as the user may ask, its inputs are frozen anew.
+    """
+    record = draft.state.record(group_id)
+    if (verdict := record.verdict) is None:
+        return
+    name, ordinal = split_member(group_id)
+    value = None if ordinal is None else draft.plan.member_value(name, ordinal, draft.state.collected)
+    error = record.first_error
+    first = f"{error.code}: {error.text}" if error is not None else ""
+    failed = FailedFor(epoch=epoch, attempt=verdict.attempt, code=verdict.code, text=verdict.text, first=first)
+    draft.decision.frozen[group_id] = _text(FrozenInputs(value=value, failed=failed))
+
+
+def _text(frozen: FrozenInputs) -> str:
+    return frozen.model_dump_json(exclude_none=True)
 
 
 def freeze_group(draft: Draft, name: str) -> None:
@@ -107,7 +128,7 @@ def freeze_group(draft: Draft, name: str) -> None:
         )
         for need in draft.plan.groups[name].reads
     }
-    draft.decision.frozen[name] = FrozenInputs(inputs=inputs).model_dump_json()
+    draft.decision.frozen[name] = _text(FrozenInputs(inputs=inputs))
     draft.state.frozen.add(name)
 
 
@@ -136,6 +157,7 @@ def restore(draft: Draft, unclaimed: list[str]) -> bool:
     for group_id in unfrozen:
         name, ordinal = split_member(group_id)
         freeze(draft, name, group_id, ordinal)
+        freeze_verdict(draft, group_id, state.record(group_id).epoch)
     if unfrozen:
         lost.append("inputs")
     if lost:

@@ -81,7 +81,22 @@ class Draft:
         """Move the group without waiting for its runner, which is stale from this commit on."""
         if group_id in self.state.groups:
             self.drop_attempt(group_id)
-        self.move(group_id, replace(self.state.record(group_id), state=state, reason=reason), **event)
+        record = self.state.record(group_id)
+        if record.verdict is not None and state is GroupState.CANCELED:
+            self.fail_after_hook(group_id, reason.text)  # it had failed before the job was to end
+            return
+        if state.terminal:
+            record = replace(record, verdict=None)
+        self.move(group_id, replace(record, state=state, reason=reason), **event)
+
+    def fail_after_hook(self, group_id: str, trouble: str = "") -> None:
+        """The group is FAILED as it had failed before its hook. ``trouble``: why the hook did not run to its end."""
+        record = self.state.record(group_id)
+        assert record.verdict is not None
+        if trouble:
+            self.tell("HOOK_FAILED", group=group_id, code="HOOK_FAILED", text=trouble)
+        reason = record.verdict.reason(trouble)
+        self.move(group_id, replace(record, state=GroupState.FAILED, reason=reason))
 
     def check_unclaimed(self, group_id: str) -> None:
         """Let the commit check once more that nobody has claimed the attempt.

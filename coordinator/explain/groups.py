@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from unstuck.coordinator.decide.deadlines import (
     cancel_at,
     held_until,
+    hook_given_up_at,
     job_timeout_at,
     queue_timeout_at,
     retry_at,
@@ -24,6 +25,7 @@ from unstuck.tasks.protocol.keys import pool_of, queue_of
 
 S = GroupState
 LONG = 4.0  # times what a group took when it last succeeded: from then on its line says so
+HOOK_ENDS = "FAILED, when its on_failure hook was called, or if nobody could call it in time"
 SHORT = 10.0  # seconds within which nobody wonders
 # What needs a look most comes first where not all members are shown.
 _URGENT = {state: n for n, state in enumerate((S.BACKOFF, S.RUNNING, S.CANCELING, S.QUEUED, S.WAITING))}
@@ -177,6 +179,8 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
             what = f"{what}; its time has come; {_no_room(facts, lane)}"
         own = f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost in a row"
         ends = facts.ends(own)
+    if (given_up_at := hook_given_up_at(job, record, planned.spec.hooks, facts.env)) is not None:
+        ends = Event(what=HOOK_ENDS, at=given_up_at)
     return Explanation(
         subject=group_id,
         state=record.state,
@@ -217,7 +221,9 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
         following = Event(what="the job is looked at again; each sweep wakes idle runners", at=facts.look_at)
         ends = facts.ends("never by itself: a worker may come at any time")
         given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, env)
-        if given_up_at:
+        if record.verdict is not None:
+            ends = Event(what=HOOK_ENDS, at=hook_given_up_at(job, record, planned.spec.hooks, env) or 0.0)
+        elif given_up_at:
             ends = facts.ends(f"FAILED by its queue_{timeout_of(planned.spec.queue_timeout)}", given_up_at)
     return Explanation(
         subject=group_id,
@@ -237,6 +243,8 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     lease = min(held_until(record, attempt, env), env.now + env.lease_ttl) if attempt is not None else 0.0
     silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
+    if record.verdict is not None:
+        what += f"; it only calls the on_failure hook: {record.verdict.text}"
     took, ran = facts.took.get(group_id, 0.0), env.now - attempt.claimed_at if attempt is not None else 0.0
     if took and ran > max(LONG * took, SHORT):
         what += f"; it has run for {format_duration(ran)}, and took {format_duration(took)} when it last succeeded"

@@ -46,6 +46,7 @@ def explain(
     lying: Mapping[str, str] | None = None,
     busy: Mapping[str, str] | None = None,
     pools: Mapping[str, str] | None = None,
+    code: str = "",
 ) -> list[Explanation]:
     """The job first, then every group that is not done or that its condition skipped, in the order of the spec.
 
@@ -57,12 +58,15 @@ def explain(
         lying: queues on which messages lie before idle runners, with the words for it; see `left_lying`.
         busy: queues whose runners are all at work, with the words for it; see `all_at_work`.
         pools: pools without a free slot, with the words for it; see `full_pools`.
+        code: that its workers run different code, in words; see `different_code_for`.
     """
     if state.damage and not state.job.terminal:
         return [_damaged(state, env, due)]
     job = _job(state, env, due)
     if state.job.terminal:
         return [job]
+    if code:
+        job = replace(job, what=f"{job.what}; {code}", help=("unstuck fleet", *job.help))
     facts = JobFacts(state, env, due, took or {}, lying or {}, busy or {}, pools or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():

@@ -26,6 +26,7 @@ from unstuck.coordinator.local.home import Home, ping
 from unstuck.coordinator.local.logs import Console, rotate
 from unstuck.coordinator.local.process import Program, SupervisedProcess
 from unstuck.coordinator.local.programs import Size, program_list, valkey
+from unstuck.coordinator.local.source import SourceWatch
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import broker_url
@@ -34,6 +35,7 @@ DEFAULT_SIZE = Size()
 START_TRIES = 3  # a process that ended so often in a row before the fleet was ready will not come up
 VALKEY_TIMEOUT = 20.0  # seconds within which an embedded Valkey must answer, or say that it loads its data
 LOG_LIMIT = 20_000_000  # bytes of a log; a larger one is rotated to NAME.log.1
+LOOK_EVERY = 0.5  # seconds between two looks at the source of steps
 ROTATE_EVERY = 1.0  # seconds between two looks at the sizes of the logs
 
 
@@ -46,6 +48,7 @@ class LocalFleet:
         grace: seconds from asking a process to end until it is killed; if None, more than a worker needs to hand back.
         say: takes each line for the person at the terminal; standard output if None.
         programs: what to run instead of the Celery programs.
+        reload: restart the workers when Python files change below the working folder, or in a folder of PYTHONPATH.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class LocalFleet:
         grace: float | None = None,
         say: Callable[[str], None] | None = None,
         programs: Sequence[Program] | None = None,
+        reload: bool = False,
     ) -> None:
         self.size = size
         self.home = Home(home)
@@ -66,6 +70,7 @@ class LocalFleet:
         self.redis_url = ""  # known once the Redis has been started
         self._given_url = redis_url or os.environ.get("UNSTUCK_REDIS_URL")
         self._programs = programs
+        self._reload = reload
         self._say = Console(self.home.logs / "up.log", say)
         # Reentrant: a signal handler would wait for ever for the lock of an Event that its own thread has taken.
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -105,8 +110,11 @@ class LocalFleet:
             programs = self._programs
             if programs is None:
                 programs = program_list(self.size, self.redis_url, self.settings, suffix)
+            source = self._source() if self._reload else None  # what changes from here on is not what workers import
             for program in programs:
                 self.processes.append(self._supervise(program))
+            if source is not None:
+                threading.Thread(target=self._restart_changed, args=(source,), name="reload", daemon=True).start()
         except BaseException:
             self.stop(grace=0.0)
             raise
@@ -282,6 +290,26 @@ class LocalFleet:
         for process in processes:
             for pid in [] if process.gone else process.kill():
                 self._say(f"{process.name}: pid {pid} could not be ended; see to it with: kill -9 {pid}")
+
+    def _source(self) -> SourceWatch:
+        """Where workers find the code of steps. Installed packages are not watched."""
+        folders = [os.getcwd(), *filter(os.path.isdir, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        return SourceWatch(dict.fromkeys(folders), without=(self.home.path, self.settings.warehouse))
+
+    def _restart_changed(self, source: SourceWatch) -> None:
+        """Restart the workers whenever the source of steps has changed."""
+        while not self._stopped.wait(LOOK_EVERY):
+            if changed := source.changed():
+                workers = [one for one in self.processes if one.program.runs_steps]
+                names = ", ".join(one.name for one in workers)
+                first = os.path.relpath(changed[0], source.folders[0])
+                more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+                self._say(
+                    f"{first}{more} changed: restarting {names}. "
+                    f"What runs has {self.settings.drain_grace:g} s to end, and is then handed back."
+                )
+                for worker in workers:
+                    worker.restart()
 
     def _rotate_logs(self) -> None:
         while not self._stopped.wait(ROTATE_EVERY):

@@ -27,12 +27,18 @@ FIRST_DELAY, LONGEST_DELAY = 0.5, 15.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run. ``node`` is the Celery node name that answers a ping once the process is ready, if it has one."""
+    """What to run.
+
+    Attributes:
+        node: the Celery node name that answers a ping once the process is ready, if it has one.
+        runs_steps: it imports the user's code.
+    """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     node: str | None = None
+    runs_steps: bool = False
 
 
 def restart_delay(deaths: int) -> float:
@@ -54,6 +60,7 @@ class SupervisedProcess:
         self.deaths = 0  # in a row
         self._say, self._pass_fds = say, pass_fds
         self._stopping = threading.Event()
+        self._restarting = False  # it was asked to end, and another one has not been started since
         self._mutex = threading.Lock()  # no process is started once stop() has been called
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
@@ -88,6 +95,19 @@ class SupervisedProcess:
                     self._tree = self._tree or Tree(psutil.Process(self._process.pid))
                     self._tree.remember()
                 self._process.terminate()
+
+    def restart(self) -> None:
+        """Ask it to end in good order, and start it again then. Returns at once.
+
+        Once it was asked, it is not asked again before the next one has been started: a worker that is asked twice
+        hands its work back at once.
+        """
+        with self._mutex:
+            process = self._process
+            if self._restarting or self._stopping.is_set() or process is None or process.returncode is not None:
+                return
+            self._restarting = True
+            process.terminate()
 
     @property
     def gone(self) -> bool:
@@ -124,6 +144,8 @@ class SupervisedProcess:
                 code = process.wait() if process is not None else 0
                 if self._stopping.is_set() or process is None:
                     return
+                if self._restarting:
+                    continue
                 self.deaths = 1 if time.monotonic() - self._started > STABLE_AFTER else self.deaths + 1
                 what = f"(pid {process.pid}) {describe_exit(code)}; it is started again"
             delay = restart_delay(self.deaths)
@@ -147,4 +169,5 @@ class SupervisedProcess:
                     pass_fds=self._pass_fds,
                 )
             self._started = time.monotonic()
+            self._restarting = False
             return self._process

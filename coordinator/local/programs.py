@@ -48,7 +48,8 @@ def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cor
 
     def node(app: str, name: str, env: dict[str, str], *options: str) -> Program:
         address = f"{name}{suffix}@{host}"
-        return Program(name, (*CELERY, "-A", app, "worker", "-n", address, *options, "-l", "INFO"), env, address)
+        argv = (*CELERY, "-A", app, "worker", "-n", address, *options, "-l", "INFO")
+        return Program(name, argv, env, address, runs_steps=app == "unstuck.tasks")
 
     return [
         *(

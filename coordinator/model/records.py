@@ -37,6 +37,25 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a group has failed for good, while its ``on_failure`` hook is still to be called.
+
+    Attributes:
+        attempt: the one that failed last.
+        at: since when, seconds by Redis time; the hook's wait for a runner counts from here.
+    """
+
+    code: str
+    text: str
+    attempt: int
+    at: float
+
+    def reason(self, trouble: str = "") -> Reason:
+        """The reason why the group is FAILED. ``trouble``: why its hook did not run to its end, if so."""
+        return Reason(self.code, f"{self.text}; HOOK_FAILED: {trouble}" if trouble else self.text)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRecord:
     """What is stored of one group, or of one member of a fork. An absent record reads as this default.
 
@@ -51,6 +70,7 @@ class GroupRecord:
         releases: attempts handed back by workers that were told to stop.
         staging: folder of the attempt whose output counts (SUCCEEDED).
         rejected: as of an outcome: of each output with rules: by rule, how many rows did not meet it.
+        verdict: it has failed for good, and later attempts only call its hook; None: that is not so, or it has none.
     """
 
     state: GroupState = GroupState.WAITING
@@ -72,11 +92,12 @@ class GroupRecord:
     reason: Reason | None = None
     first_error: Failure | None = None
     last_error: Failure | None = None
+    verdict: Verdict | None = None
 
     @property
     def recovering(self) -> bool:
         """Failed or was lost, and has not succeeded since."""
-        return bool(self.failures or self.losses) and not self.state.terminal
+        return bool(self.failures or self.losses or self.verdict) and not self.state.terminal
 
     def offer(self, job: str, group: str) -> Offer:
         return Offer(job, group, self.epoch, self.nonce)

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
-from unstuck.tasks.protocol.fields import DatasetName, ErrorName, GroupName, ParamName, QueueName
-from unstuck.tasks.protocol.group import ForkFrom, Step
+from unstuck.tasks.protocol.fields import DatasetName, ErrorName, FunctionName, GroupName, ParamName, QueueName
+from unstuck.tasks.protocol.group import ForkFrom
 
 # Fields that a later release will have; the message differs from that of a misspelt field.
 NOT_YET = frozenset(("kind", "every", "mode"))
@@ -37,7 +37,7 @@ PATTERNS = {
     pattern_of(ParamName): f"a name ({_SIMPLE})",
     pattern_of(QueueName): f"a name ({_DOTTED})",
     pattern_of(ErrorName): "a name such as TimeoutError, requests.exceptions.Timeout or DIVIDE_BY_ZERO",
-    pattern_of(Step.model_fields["python"]): "module:function, such as examples.flights:clean",
+    pattern_of(FunctionName): "module:function, such as examples.flights:clean",
     pattern_of(ForkFrom.model_fields["source"]): "output.column, such as clean.months",
 }
 

@@ -24,7 +24,7 @@ from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.coordinator.spec.sql import ONE_STATEMENT, several_statements, sql_problems
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.fields import MAX_COUNT, DatasetName, Listed, ParamName, PoolName, QueueName, Strict
-from unstuck.tasks.protocol.group import DatasetInput, ForkFrom, GroupSpec, JoinRule, RetryPolicy, Step
+from unstuck.tasks.protocol.group import DatasetInput, ForkFrom, GroupSpec, Hooks, JoinRule, RetryPolicy, Step
 from unstuck.tasks.protocol.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.protocol.texts import Packer
 
@@ -45,6 +45,7 @@ class Defaults(Strict):
     )
     queue: QueueName | None = Field(default=None, description="For groups without a queue of their own.")
     pool: PoolName | None = Field(default=None, description="For groups without a pool of their own.")
+    hooks: Hooks | None = Field(default=None, description="For groups without hooks of their own.")
     conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of every group.")
 
 
@@ -247,6 +248,7 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     (): JobSpec,
     ("defaults",): Defaults,
     ("defaults", "retry"): RetryPolicy,
+    ("defaults", "hooks"): Hooks,
     ("outputs", "*"): OutputSpec,
     ("outputs", "*", "quality"): Quality,
     ("outputs", "*", "expect"): Expect,
@@ -254,6 +256,7 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("outputs", "*", "expect", "fresh"): Fresh,
     ("groups",): GroupSpec,
     ("groups", "inputs", "*"): DatasetInput,
+    ("groups", "hooks"): Hooks,
     ("groups", "join"): JoinRule,
     ("groups", "retry"): RetryPolicy,
     ("groups", "steps"): Step,

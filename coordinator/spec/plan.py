@@ -133,7 +133,7 @@ def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
     """``group`` with the job's defaults where it says nothing itself."""
     defaults = spec.defaults
     update: dict[str, Any] = {}
-    for field in ("retry", "timeout", "queue_timeout", "queue", "pool"):
+    for field in ("retry", "timeout", "queue_timeout", "queue", "pool", "hooks"):
         if getattr(group, field) is None and getattr(defaults, field) is not None:
             update[field] = getattr(defaults, field)
     if "worker_losses" not in group.model_fields_set and defaults.worker_losses is not None:

@@ -17,6 +17,7 @@ ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
 ErrorName = Annotated[
     str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)
 ]
+FunctionName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
 
 

@@ -21,6 +21,7 @@ from unstuck.tasks.protocol.fields import (
     DatasetName,
     ErrorNames,
     ForkValue,
+    FunctionName,
     GroupName,
     Listed,
     ParamName,
@@ -33,7 +34,8 @@ from unstuck.tasks.protocol.keys import lane_of
 from unstuck.tasks.protocol.outputs import Checks
 from unstuck.tasks.protocol.report import Failure
 
-OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT")  # failures of what the user wrote
+# Failures of what the user wrote.
+OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT", "HOOK_FAILED", "HOOK_TIMEOUT")
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
 MAX_WHEN = 1000  # characters of a condition
@@ -92,12 +94,7 @@ def _entry_for(failure: Failure, entries: Iterable[str] | None) -> str:
 class Step(Strict):
     """One Python function ``fn(spark, ctx, **params)``, or one SQL statement."""
 
-    python: str | None = Field(
-        default=None,
-        strict=True,
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
-        description="The function to call, as module:function.",
-    )
+    python: FunctionName | None = Field(default=None, description="The function to call, as module:function.")
     sql: str | None = Field(
         default=None, strict=True, min_length=1, description="One SQL statement; parameters are written as :name."
     )
@@ -123,6 +120,26 @@ class Step(Strict):
         if self.python:
             return self.python.rpartition(":")[2]
         return f"sql → {self.output}" if self.output else "sql"
+
+
+class Hooks(Strict):
+    """Functions ``fn(ctx, event)`` that a runner calls when the group succeeds, or has failed for good."""
+
+    on_success: FunctionName | None = Field(
+        default=None, description="Called by an attempt whose steps are done, before the group counts as SUCCEEDED."
+    )
+    on_failure: FunctionName | None = Field(
+        default=None, description="Called once the last attempt has failed, before the group is FAILED."
+    )
+    timeout: Timeout = Field(
+        default=300.0, description="Time limit of a hook; for on_failure also of its wait for a runner."
+    )
+
+    @model_validator(mode="after")
+    def _any(self) -> Self:
+        if not (self.on_success or self.on_failure):
+            raise ValueError("hooks wants on_success: or on_failure:, with the function to call")
+        return self
 
 
 class ForkFrom(Strict):
@@ -250,6 +267,7 @@ class GroupSpec(Strict):
     queue_timeout: Timeout | None = Field(
         default=None, description="A group that nobody claims for this long fails; left out: it waits for ever."
     )
+    hooks: Hooks | None = Field(default=None, description="Functions that are told how the group ended.")
     fresh: StrictBool = Field(default=False, description="Each attempt runs in a new process.")
     code_version: str | None = Field(
         default=None,
@@ -315,6 +333,13 @@ class GroupSpec(Strict):
         return next((one for one in sources if isinstance(one, ForkFrom) and one.source), None)
 
     @property
+    def packages(self) -> list[str]:
+        """The top-level packages whose code it runs."""
+        hooks = (self.hooks.on_success, self.hooks.on_failure) if self.hooks else ()
+        names = (*(step.python for step in self.steps), *hooks)
+        return sorted({name.partition(":")[0].partition(".")[0] for name in names if name})
+
+    @property
     def queue_name(self) -> str:
         return self.queue or ("spark" if self.spark else "light")
 
@@ -367,6 +392,16 @@ class GroupPlan(Strict):
     checks: dict[str, Checks] = Field(default_factory=dict)
 
 
+class FailedFor(Strict):
+    """Why a group has failed for good, at last in ``attempt``; the attempt ``epoch`` only calls its hook with it."""
+
+    epoch: int
+    attempt: int
+    code: str
+    text: str
+    first: str = ""  # code and text of its first error
+
+
 class FrozenInputs(Strict):
     """What is fixed when a group is first queued, or its condition held; every later attempt reads exactly this.
 
@@ -376,6 +411,7 @@ class FrozenInputs(Strict):
 
     value: ForkValue | None = None
     inputs: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    failed: FailedFor | None = None
 
 
 class WorkOrder(Strict):
@@ -421,6 +457,7 @@ class WorkOrder(Strict):
             "inputs": self.frozen.inputs,
             **({"published": {k: v.model_dump() for k, v in self.group.inputs.items()}} if self.group.inputs else {}),
             **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
+            **({"on_success": self.group.hooks.on_success} if self.group.hooks and self.group.hooks.on_success else {}),
             **({"partition_by": self.plan.partition_by} if self.plan.partition_by else {}),
             **({"checks": {k: c.model_dump(mode="json") for k, c in checks.items()}} if checks else {}),
         }

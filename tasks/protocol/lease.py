@@ -69,7 +69,8 @@ class Claim:
             member = FrozenInputs.model_validate_json(member_text, context=STORED)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise OrderUnreadable(unreadable(error)) from error
-        return WorkOrder(plan=plan, frozen=FrozenInputs(value=member.value, inputs=inputs.inputs or member.inputs))
+        read = inputs.inputs or member.inputs
+        return WorkOrder(plan=plan, frozen=FrozenInputs(value=member.value, inputs=read, failed=member.failed))
 
 
 @lru_cache(maxsize=16)

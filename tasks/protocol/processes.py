@@ -63,6 +63,7 @@ class RunnerStatus(_Status):
 
     Attributes:
         worker_pid: of the Celery worker above it.
+        code: packages whose steps it has run, each with a digest of its source; without one, it has not said.
         taken_at: when it last took a wake-up from the broker, whatever came of it; None: it never did.
         claimed_at: its last claim; None if it never claimed anything.
         job, group, attempt: what it runs; None if it is idle. ``step`` as the step was last called.
@@ -72,6 +73,7 @@ class RunnerStatus(_Status):
 
     kind: Literal["runner"] = "runner"
     worker_pid: int
+    code: dict[str, str] = field(default_factory=dict)
     taken_at: float | None = None
     claimed_at: float | None = None
     job: str | None = None

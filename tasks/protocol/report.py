@@ -16,6 +16,7 @@ from pydantic import StrictInt, TypeAdapter, ValidationError
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import Token
 
+HOOK_RAN = "HOOK_RAN"  # the code of an attempt that was to call a hook for a group that has failed, and did
 SCHEMA_VERSION = 1
 NEWEST_SCHEMA = 99  # what a report may call itself; each newer version has a stream of its own
 _VERSION = re.compile(r"[1-9][0-9]?")

@@ -11,8 +11,8 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,6 @@ from billiard.common import terminate_handler_fired
 
 from unstuck.tasks.errors import (
     AttemptEnded,
-    ForkValuesInvalid,
     HostUnfit,
     NotBegun,
     UnstuckError,
@@ -39,19 +38,21 @@ from unstuck.tasks.protocol.failure import (
     outside_of_the_steps,
     shorten,
 )
-from unstuck.tasks.protocol.group import MAX_JOB_BYTES, RetryPolicy, Step, WorkOrder, fork_bytes
+from unstuck.tasks.protocol.group import FailedFor, RetryPolicy, Step
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer
-from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.forks import fork_values
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.runner import Held, Runner
+from unstuck.tasks.runner.snapshot import ProcessSnapshot
 from unstuck.tasks.runner.stdio_filter import filtered
-from unstuck.tasks.steps.code import code_of, fingerprint
+from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, why_anew
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
+from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
 from unstuck.tasks.steps.inputs import PublishedDatasets, read_inputs, with_published
-from unstuck.tasks.steps.output import collect
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, joined_versions, newest_marker, write_marker
@@ -97,7 +98,9 @@ class Attempt:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._runner.holding(self._held))
-                self._order = self._read_order()
+                if not isinstance(self._claim, Claim):
+                    raise self._claim
+                self._order = self._claim.order
                 self._retry = self._order.group.retry or self._retry
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(stack)
@@ -132,11 +135,6 @@ class Attempt:
 
     # -- what the attempt does ---------------------------------------------------------------------------------
 
-    def _read_order(self) -> WorkOrder:
-        if not isinstance(self._claim, Claim):
-            raise self._claim
-        return self._claim.order
-
     def _warehouse_clock(self, what: str) -> AbstractContextManager[None]:
         """Limit our own use of the warehouse, which may hang for ever.
 
@@ -163,6 +161,9 @@ class Attempt:
 
     def _succeed(self, stack: ExitStack) -> Outcome:
         """Find the work done, or do it."""
+        failed = self._order.frozen.failed
+        if failed is not None and failed.epoch == self._token.epoch:
+            return self._tell_of_failure(failed)
         with self._warehouse_clock("looking for work that is done in"):
             if (adopted := self._adopted()) is not None:
                 return adopted
@@ -181,35 +182,24 @@ class Attempt:
     def _adopted(self) -> Outcome | None:
         """The success of an earlier attempt that did the same work; None if there is none."""
         self._code = code_of(self._order)
+        self._runner.watchdog.show_code(code_taken())
         self._fingerprint = fingerprint(self._order, self._code)
         for job in (self._token.job, *self._order.plan.adopts):
             folder = replace(self._token, job=job).staging.rpartition("/")[0]
             standing = find_done_marker(self._files, folder, self._counts)
             if standing is None:
-                if job != self._token.job and not self._anew:
-                    self._anew = self._why_anew(job, folder)
+                there = newest_marker(self._files, folder) if job != self._token.job and not self._anew else None
+                if there is not None:
+                    newer = self._published.changed(there.reads)
+                    why = why_anew(self._order, job, there.code, there.fingerprint, newer)
+                    self._anew = f"{why}, so it ran anew"
+                    log.info("%s: %s", self._token, self._anew)
                 continue
             staging, marker = standing
             self._files.check()
             log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
             return _success(staging, marker, adopted=True)
         return None
-
-    def _why_anew(self, job: str, folder: str) -> str:
-        """Why the work of ``job``, which this one retries, is not taken over; empty if there is none."""
-        there = newest_marker(self._files, folder)
-        if there is None:
-            return ""
-        if fingerprint(self._order, there.code) == there.fingerprint:
-            newer = self._published.changed(there.reads)
-            what = f"the dataset {newer} was published anew" if newer else "the code of its steps changed"
-            why = f"{what} since job {job}"
-        elif self._order.plan.rerun:
-            why = "it was asked to run again, or comes after a group that was"
-        else:
-            why = f"what it reads, its parameters or its steps changed since job {job}"
-        log.info("%s runs anew: %s", self._token, why)
-        return f"{why}, so it ran anew"
 
     def _counts(self, marker: Marker) -> bool:
         """Whether ``marker`` is of the same work, on the same published data."""
@@ -283,10 +273,9 @@ class Attempt:
         return work
 
     def _run_steps(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
-        """Run all steps, and restore the process before our own code goes on."""
-        steps, runner = self._order.group.steps, self._runner
-        before = runner.snapshot()
-        try:
+        """Run all steps, and the hook that is told of their success."""
+        steps, runner, hooks = self._order.group.steps, self._runner, self._order.group.hooks
+        with self._put_back() as before:
             for index, step in enumerate(steps):
                 self._end_if_ordered()
                 where = f"step {index + 1} of {len(steps)}"
@@ -298,6 +287,49 @@ class Attempt:
                             run_step(step, work, ctx, runner.settings.step_modules, before.imported)
                     finally:
                         before.put_code_back()
+            if hooks is not None and hooks.on_success:
+                self._end_if_ordered()
+                rows = {name: output.rows for name, output in work.outputs.items()}
+                event = HookEvent.of(self._token, "SUCCEEDED", rows=rows, results=work.results)
+                self._call(hooks.on_success, event, params, scratch, before)
+
+    def _tell_of_failure(self, failed: FailedFor) -> Outcome:
+        """Call the hook that is told how the group has failed. Nothing else is run."""
+        order, hooks = self._order, self._order.group.hooks
+        params = {**self._secrets.resolve(order.written_params), **order.fork_params}
+        why = {"code": failed.code, "text": failed.text, "first_error": failed.first}
+        event = HookEvent.of(self._token, "FAILED", attempt=failed.attempt, **why)
+        with ExitStack() as within:
+            within.enter_context(filtered(self._secrets, self._runner.start_helper))
+            within.enter_context(logging_restored())
+            scratch = within.enter_context(Scratch())
+            before = within.enter_context(self._put_back())
+            if hooks is not None and hooks.on_failure:  # an alter may have taken it away
+                self._call(hooks.on_failure, event, params, scratch, before)
+        # The coordinator knows why the group failed. One of an older release takes this for the failure.
+        return Outcome(OutcomeKind.FAILED, failure=Failure(HOOK_RAN, "its on_failure hook has run", recoverable=False))
+
+    def _call(
+        self, hook: str, event: HookEvent, params: dict[str, Any], scratch: Scratch, before: ProcessSnapshot
+    ) -> None:
+        log.info("hook: %s", hook)
+        hooks, runner, held = self._order.group.hooks, self._runner, self._held
+        self._progress({"label": f"hook {hook.rpartition(':')[2]}"})
+        ctx = HookContext(params, str(self._token), self._log.logger, scratch, lambda: held.order is not None)
+        with runner.watchdog.clock("HOOK_TIMEOUT", None if hooks is None else hooks.timeout, f"the hook {hook}"):
+            try:
+                with users_code():
+                    run_hook(hook, ctx, event, runner.settings.step_modules, before.imported)
+            finally:
+                before.put_code_back()
+
+    @contextmanager
+    def _put_back(self) -> Iterator[ProcessSnapshot]:
+        """Restore the process after the block, before our own code goes on."""
+        runner = self._runner
+        before = runner.snapshot()
+        try:
+            yield before
         finally:
             before.put_back()
             if before.changed:
@@ -328,27 +360,12 @@ class Attempt:
         )
 
     def _marker(self, work: Work) -> Marker:
-        forks: dict[str, list[Any]] = {}
-        room = MAX_JOB_BYTES
-        for wanted in self._order.plan.collect:
-            found = work.outputs.get(wanted.output)
-            own = [output for output in work.outputs.values() if not output.rejected_of]
-            if found is None and wanted.output == self._order.group.name and len(own) == 1:
-                (found,) = own
-            if found is not None:
-                values = forks[wanted.key] = collect(self._files, found, wanted, room)
-                if secret := next(filter(None, map(self._secrets.named_in, values)), None):
-                    raise ForkValuesInvalid(
-                        f"a value of {wanted.key} holds the value of {secret}, and the values of a fork are stored and "
-                        "shown. Fork over another column, which names what is meant"
-                    )
-                room -= fork_bytes(values)
         return Marker(
             token=str(self._token),
             fingerprint=self._fingerprint,
             code=self._code,
             outputs=work.outputs,
-            forks=forks,
+            forks=fork_values(self._order, work),
             results=self._secrets.clean_all(work.results),
             written_at=time.time(),
             reads=self._published.reads,

@@ -81,6 +81,12 @@ class WatchdogClient:
         """Show people that this runner takes wake-ups, and so has not stalled."""
         self._tell(taken=time.time())
 
+    def show_code(self, code: dict[str, str]) -> None:
+        """Show people which code this runner runs: digests by package."""
+        with self._lock:
+            if code != self._holding.code:
+                self._tell(code=code)
+
     def hold(self, token: Token) -> None:
         """Let the watchdog renew the lease of ``token``, and report the attempt if this runner dies."""
         self._tell(token=str(token), since=time.time(), log=None, clocks={}, progress="", remark="")

@@ -19,19 +19,38 @@ from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.steps.execute import search_working_folder
 
 log = logging.getLogger(__name__)
+_taken: dict[str, str] = {}
 
 
 def code_of(order: WorkOrder) -> str:
     """What stands for the code of ``order``: its ``code_version``, or digests of its packages; empty for SQL."""
     if order.group.code_version is not None:
         return f"version {order.group.code_version}"
-    packages = sorted({step.python.partition(":")[0].partition(".")[0] for step in order.group.steps if step.python})
-    return " ".join(f"{package}:{_digest(package)}" for package in packages)
+    return " ".join(f"{package}:{_digest(package)}" for package in order.group.packages)
+
+
+def code_taken() -> dict[str, str]:
+    """The packages of steps whose code this process has looked at, each with the digest of that code."""
+    return dict(_taken)
 
 
 def fingerprint(order: WorkOrder, code: str) -> str:
     """Equal fingerprints mean: running again would do the same work, by the same code, on the same inputs."""
     return hashlib.sha256(f"{order.fingerprint}/{code}".encode()).hexdigest()[:32]
+
+
+def why_anew(order: WorkOrder, job: str, code: str, there: str, newer: str = "") -> str:
+    """Why ``job``'s work, done by ``code`` and with the fingerprint ``there``, is not taken over by ``order``.
+
+    ``newer``: a dataset that it read and that was published anew since; empty if there is none.
+    """
+    if fingerprint(order, code) == there:
+        if newer:
+            return f"the dataset {newer} was published anew since job {job}"
+        return f"the code of its steps changed since job {job}"
+    if order.plan.rerun:
+        return "it was asked to run again, or comes after a group that was"
+    return f"what it reads, its parameters or its steps changed since job {job}"
 
 
 @cache
@@ -45,7 +64,8 @@ def _digest(package: str) -> str:
     except Exception as error:  # noqa: BLE001 - a finder of the user's may raise anything
         log.warning("the source of %s cannot be read, so no work of its steps is taken over: %s", package, error)
         return secrets.token_hex(8)
-    return digest.hexdigest()[:16]
+    _taken[package] = digest.hexdigest()[:16]
+    return _taken[package]
 
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:

@@ -54,7 +54,7 @@ def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], i
         StepNotFound, BadStepCall, SqlInvalid, OutputInvalid: a retry cannot help.
         BaseException: whatever the step raised.
     """
-    with _ending_forks():
+    with ending_forks():
         if step.python is not None:
             _run_python(step, work, ctx, allowed, imported)
         else:
@@ -82,7 +82,7 @@ def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]
         raise OutputInvalid(f"{step.python} returned a frame that goes nowhere: say output: NAME on the step")
 
 
-class _ending_forks:
+class ending_forks:
     """End a forked child of this process where it leaves the block: only this process goes on with the attempt."""
 
     def __enter__(self) -> None:

@@ -238,6 +238,7 @@ class Watchdog:
             warehouse=self._probe.seen(now),
             runs_on=self._release,
             worker_pid=self._worker_pid,
+            code=held.code,
             taken_at=of_redis(held.taken),
             claimed_at=of_redis(held.since),
             job=token.job if token else None,

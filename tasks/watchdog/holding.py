@@ -32,6 +32,7 @@ class Holding:
         clocks: the times that run out, by code.
         progress: the last progress (JSON).
         remark: what is added to the report if the runner dies in this attempt.
+        code: digests of the packages whose steps it has run.
     """
 
     token: str | None = None
@@ -42,12 +43,13 @@ class Holding:
     clocks: dict[str, Clock] = field(default_factory=dict)
     progress: str = ""
     remark: str = ""
+    code: dict[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Of at most a slot. What has no room is cut or left out: first the progress, then the texts."""
-        for progress, most in ((self.progress, _SLOT), ("", 500)):
+        """Of at most a slot. What has no room is cut or left out: first progress and code, then the texts."""
+        for progress, code, most in ((self.progress, self.code, _SLOT), ("", {}, 500)):
             clocks = [{**vars(clock), "step": clock.step[:most]} for clock in self.clocks.values()]
-            texts = {"progress": progress, "remark": self.remark[:most], "clocks": clocks}
+            texts = {"progress": progress, "code": code, "remark": self.remark[:most], "clocks": clocks}
             data = json.dumps({**vars(self), **texts}).encode()
             if len(data) <= _SLOT - _HEAD:
                 break

@@ -191,3 +191,28 @@ def test_a_worker_that_stalled_is_named_although_it_is_gone(cli: Cli, coordinato
     assert "worker or coordinator host-1:12 stalled and ended itself 2m" in said
     assert "(2 such ends within a day)" in said
     assert [one["worker"] for one in cli.json("fleet")["stalled"]] == ["host-1:12", "host-1:11"]
+
+
+def test_workers_that_run_different_code_are_named_in_fleet_and_in_why(cli: Cli, coordinator: Coordinator) -> None:
+    old, new = "91bc000011112222", "3f2a000011112222"
+    job = coordinator.submit({"name": "a", "spark": False, "steps": [{"python": "flights.steps:load"}]})
+    coordinator.note_runner("one", pid=11, code={"flights": new})
+    coordinator.note_runner("two", pid=12, code={"flights": new, "other": old})
+    coordinator.note_runner("elsewhere", pid=14, queues=("heavy",), code={"flights": old})
+    coordinator.note_runner("gone", pid=15, heard=7200, code={"flights": old})
+    coordinator.note_runner("silent about it", pid=16)
+    assert "different code" not in cli.json("why", job)[0]["what"], "the group runs on queue light alone"
+
+    coordinator.note_runner("three", pid=13, code={"flights": old, "other": old})
+    done = cli("fleet", COLUMNS="300")
+    assert "flights:3f2a0000" in next(line for line in done.stdout.splitlines() if "host-9:11" in line)
+    assert "flights:91bc0000 other:91bc0000" in next(line for line in done.stdout.splitlines() if "host-9:13" in line)
+    said = (
+        'runners run different code of "flights": 3f2a0000 on host-9:11, host-9:12, 91bc0000 on host-9:13; '
+        "deploy the same code everywhere and restart the workers"
+    )
+    assert said in cli.json("why", job)[0]["what"]
+    assert cli.json("why", job)[0]["help"][0] == "unstuck fleet"
+    in_fleet = 'Runners run different code of "flights": 3f2a0000 on host-9:11, host-9:12, 91bc0000 on host-9:13'
+    assert in_fleet in done.stderr
+    assert cli.json("fleet")["runners"][0]["code"] == {"flights": new}

@@ -287,3 +287,34 @@ def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
     again = up(programs={})
     again.says("Ready")
     fleet.is_gone(30)
+
+
+@pytest.mark.timeout(240)
+def test_with_reload_the_next_job_runs_the_code_that_was_changed(up: Callable[..., Up], tmp_path: Path) -> None:
+    """Given `up --reload` and a job that ran; when its step is changed on disk; then the next job runs the new code."""
+    module = tmp_path / "mine.py"
+    module.write_text("def say(spark, ctx):\n    ctx.result('word', 'old')\n")
+    fleet = up(programs=None, grace=10.0, reload=True)
+    fleet.says("Ready", 90)
+    first = fleet.find("light-1@")
+    assert first is not None
+    group = {"name": "say", "spark": False, "steps": [{"python": "mine:say"}]}
+    with Client(Settings(redis_url=fleet.address(), prefix="up", warehouse=str(tmp_path / "warehouse"))) as client:
+
+        def word() -> object:
+            job = client.submit({"name": "say", "groups": [group]}).id
+            wait_until(lambda: client.show(job).job.terminal, 60, "the job to end")
+            return client.show(job).groups[0].members[0].record.results["word"]
+
+        def code() -> set[str]:
+            return {one.code["mine"] for one in client.fleet().runners if "mine" in one.code}
+
+        assert word() == "old"
+        before = wait_until(code, 10, "the runner to say which code it runs")
+        module.write_text("def say(spark, ctx):\n    ctx.result('word', 'another')\n")
+        fleet.says("mine.py changed: restarting spark-1, light-1. What runs has 20 s to end")
+        fleet.is_back("light-1@", first.pid)
+        assert word() == "another"
+        wait_until(lambda: (now := code()) and not now & before, 10, "the new runners to say which code they run")
+    assert "started again" not in fleet.text, "a restart that was asked for is no death"
+    assert fleet.text.count("changed: restarting") == 1

@@ -12,6 +12,7 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, iso, one_line, stderr, stdout, table
 from unstuck.coordinator.doctor.finding import ago
+from unstuck.coordinator.views.code import SHORT, different_code
 from unstuck.coordinator.views.fleet import FleetView, QueueView
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
@@ -53,6 +54,7 @@ def advice(view: FleetView, place: str) -> list[str]:
     for queue in view.queues:
         if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
             lines.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
+    lines += [f"{said[0].upper()}{said[1:]}." for said in different_code(view.runners).values()]
     if view.stalled:
         last = view.stalled[0]
         lines.append(
@@ -64,7 +66,8 @@ def advice(view: FleetView, place: str) -> list[str]:
 
 
 def _runners(view: FleetView) -> Table:
-    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", right=("SINCE",))
+    said = ("CODE",) if any(one.code for one in view.runners) else ()
+    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *said, right=("SINCE",))
     for one in view.runners:
         runs = f"{one.job} {one.group}#{one.attempt}" if one.job else "idle"
         step = f" {one_line(one.step)}" if one.step else ""
@@ -75,6 +78,7 @@ def _runners(view: FleetView) -> Table:
             "" if one.since is None else format_duration(max(0.0, view.at - one.since)),
             ago(one.worked_at, view.at),
             _heard(one, view.at),
+            *([" ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items()))] if said else []),
         )
     return shown
 

@@ -24,6 +24,9 @@ def up(
     home: Annotated[
         Path | None, typer.Option("--home", help="Where its logs and Valkey's data are kept: .unstuck.")
     ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart the workers when Python files change in this folder or below.")
+    ] = False,
 ) -> None:
     """Run a local fleet in the foreground: an embedded Valkey unless UNSTUCK_REDIS_URL is set. Ctrl-C stops all."""
     from unstuck.coordinator.local.fleet import LocalFleet
@@ -40,5 +43,5 @@ def up(
         except Unreachable as error:
             if not isinstance(error.__cause__, redis.BusyLoadingError):  # that one the fleet waits for
                 raise
-    fleet = LocalFleet(Size(workers, coordinators, light), home)
+    fleet = LocalFleet(Size(workers, coordinators, light), home, reload=reload)
     raise typer.Exit(ExitCode.NOT_WELL if fleet.run() else ExitCode.FINE)

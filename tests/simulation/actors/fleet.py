@@ -25,7 +25,7 @@ from unstuck.tasks.process.tree import ProcessState
 from unstuck.tasks.protocol.group import FrozenInputs, WorkOrder
 from unstuck.tasks.protocol.lease import RenewAnswer
 from unstuck.tasks.protocol.processes import RunnerStatus
-from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.watchdog import policy
@@ -294,6 +294,8 @@ class Host:
         stage, job = self._stage, self._jobs[token.job]
         name, _ = split_member(token.group)
         yield from self._boundary("at the start")
+        if order.frozen.failed is not None and order.frozen.failed.epoch == token.epoch:
+            return (yield from self._call_hook(token))
         for maker in (token.job, *order.plan.adopts):
             standing = self._depot.standing(maker, token.group, order.fingerprint)
             if standing is not None:
@@ -324,6 +326,15 @@ class Host:
             stage.log(self.name, f"marker of {token}")
         yield from self._boundary("after the marker")
         return _success(token.staging, marker)
+
+    def _call_hook(self, token: Token) -> Told[Outcome | None]:
+        """An attempt of a group that has failed: it only calls the hook, which may fail."""
+        yield self._stage.rng.uniform(0.1, 1.0)
+        yield from self._boundary("in a hook")
+        if self._order is not None:
+            return (yield from self._leave(token))
+        code = HOOK_RAN if self._stage.rng.random() < 0.7 else "HOOK_FAILED"
+        return Outcome(OutcomeKind.FAILED, failure=Failure(code, "the hook", recoverable=False))
 
     def _leave(self, token: Token) -> Told[Outcome | None]:
         """The attempt was told to end: how it ends is read from the order."""

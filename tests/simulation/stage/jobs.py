@@ -54,13 +54,18 @@ class SimulatedJob:
 
 
 def random_job(
-    rng: random.Random, number: int, more: random.Random | None, pooled: random.Random | None = None
+    rng: random.Random,
+    number: int,
+    more: random.Random | None,
+    pooled: random.Random | None = None,
+    hooked: random.Random | None = None,
 ) -> SimulatedJob:
     """One job: two to seven groups, with every kind of join, fork, policy and failure.
 
     Args:
         more: dice of their own for conditions, timeouts and optional groups, which some of the jobs have; None: none.
         pooled: dice of their own for pools and priorities, likewise.
+        hooked: dice of their own for hooks, likewise.
     """
     groups: list[dict[str, Any]] = []
     for index in range(rng.randint(2, 7)):
@@ -75,6 +80,9 @@ def random_job(
         _add_more(more, spec)
     if pooled is not None:
         _add_pools(pooled, spec)
+    for group in spec["groups"] if hooked is not None else ():
+        if group.get("steps") and hooked is not None and hooked.random() < 0.7:
+            group["hooks"] = {"on_failure": "model.steps:tell", "timeout": hooked.choice((2.0, 10.0, 40.0))}
     text = JobSpec.model_validate(spec).to_json()
     plan = plan_of(text)
     name, priority = f"job{number}", spec.get("priority", "normal")

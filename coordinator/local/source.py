@@ -1,0 +1,53 @@
+"""Watches the source of steps: tells which Python files below some folders have changed since the last look."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+# Folders that hold no source of the user's, and may hold very many files. What is hidden is left out, too.
+_NO_SOURCE = frozenset({"__pycache__", "node_modules", "site-packages"})
+
+
+class SourceWatch:
+    """The Python files below ``folders`` as they were at the last look. Folders in ``without`` are not looked into."""
+
+    def __init__(self, folders: Iterable[str | Path], without: Iterable[str | Path] = ()) -> None:
+        self.folders = [os.path.realpath(folder) for folder in folders]
+        self._without = frozenset(os.path.realpath(folder) for folder in without)
+        self._seen = self._look()
+        self._settling: set[str] = set()
+
+    def changed(self) -> list[str]:
+        """Files that have changed, appeared or gone, once two looks in a row find no further change.
+
+        A look may fall between two files that an editor or a checkout writes, so the first look that finds a change
+        answers nothing.
+        """
+        now = self._look()
+        fresh = {path for path in now.keys() | self._seen.keys() if now.get(path) != self._seen.get(path)}
+        self._seen = now
+        self._settling |= fresh
+        if fresh or not self._settling:
+            return []
+        settled, self._settling = sorted(self._settling), set()
+        return settled
+
+    def _look(self) -> dict[str, tuple[int, int]]:
+        return {entry.path: stamp for folder in self.folders for entry, stamp in self._sources(folder)}
+
+    def _sources(self, folder: str) -> Iterator[tuple[os.DirEntry[str], tuple[int, int]]]:
+        try:
+            with os.scandir(folder) as entries:
+                found = list(entries)
+            for entry in found:
+                if entry.name[0] == "." or entry.name in _NO_SOURCE or entry.path in self._without:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._sources(entry.path)
+                elif entry.name.endswith(".py") and entry.is_file():
+                    status = entry.stat()
+                    yield entry, (status.st_mtime_ns, status.st_size)
+        except OSError:
+            return  # it is gone, or not ours to read; what it held has changed then, and is told
