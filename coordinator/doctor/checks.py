@@ -221,6 +221,8 @@ def of_java(java: int, spark: str | None) -> list[Finding]:
 def of_warehouse(seen: WarehouseFacts) -> Finding:
     """Can the warehouse be published to?"""
     cure = "Mount it here under the same path as everywhere, or set UNSTUCK_WAREHOUSE."
+    if "://" in seen.uri:
+        cure = "Look at the bucket, its region and endpoint, and the credentials: docs/operate.md, object store."
     if seen.trouble:
         return problem("WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure)
     if not seen.there:

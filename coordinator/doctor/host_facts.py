@@ -62,14 +62,14 @@ def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
         finally:
             files.remove_tree(probe)
         return WarehouseFacts(uri, True, known, created == (True, False) and kept == b"first", made_at=made_at)
-    except (OSError, ValueError, UnstuckError, ImportError) as error:
+    except (OSError, ValueError, UnstuckError) as error:
         return WarehouseFacts(uri, trouble=f"{type(error).__name__}: {error}")
 
 
 def staged_jobs(uri: str, since: float) -> list[str]:
     """Jobs with work in the warehouse at ``uri`` that were submitted at ``since`` (seconds) or later, the newest first.
 
-    May hang as long as its file system does. Raises: OSError, ValueError, ImportError.
+    May hang as long as its file system does. Raises: OSError, ValueError, WarehouseUnsupported.
     """
     oldest = time.strftime("%Y%m%dT%H%M%S", time.gmtime(max(0.0, since)))
     names = Warehouse(uri).storage.names("_staging")

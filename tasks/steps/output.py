@@ -125,7 +125,7 @@ def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> Sta
         if name.startswith(("_", ".")) or not name.endswith(".parquet"):
             continue  # _SUCCESS, _temporary, .crc: Spark's own
         path = f"{folder}/{name}"
-        with _open(files, path) as file:
+        with files.open(path) as file:
             footer = pq.ParquetFile(file)
             partition = partition_of(footer, partition_by)
             staged.append(DataFile(path, footer.metadata.num_rows, files.size(path) or 0, partition))
@@ -141,13 +141,6 @@ def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> Sta
     return StagedOutput(staged, sum(file.rows for file in staged), schema)
 
 
-def _open(files: Files, path: str) -> Any:
-    import fsspec
-
-    local = files.local_path(path)
-    return local.open("rb") if local is not None else fsspec.open(files.uri(path), "rb")
-
-
 def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | None = None) -> Any:
     """The rows of ``outputs`` as one Arrow table; a column is null where one of them lacks it, or gives it no type."""
     import pyarrow as pa
@@ -157,7 +150,7 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
     for output in outputs:
         without = {field["name"] for field in json.loads(output.schema)["fields"] if field["type"] == "void"}
         for data_file in output.files:
-            with _open(files, data_file.path) as file:
+            with files.open(data_file.path) as file:
                 table = pq.ParquetFile(file).read(columns=columns)
             for name in without.intersection(table.column_names):
                 at = table.column_names.index(name)
@@ -205,7 +198,7 @@ def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     for data_file in output.files:
-        with _open(files, data_file.path) as file:
+        with files.open(data_file.path) as file:
             for batch in pq.ParquetFile(file).iter_batches(columns=[column]):
                 files.answered()
                 try:

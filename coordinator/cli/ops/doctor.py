@@ -140,7 +140,7 @@ def _examine_jobs(settings: Settings) -> list[Finding]:
         staged = staged_jobs(settings.warehouse, time.time() - settings.retention)
         with connected(settings) as connection:
             unknown = unknown_jobs(connection.redis, Keys(settings.prefix), staged)
-    except (OSError, ValueError, ImportError, UnstuckError):
+    except (OSError, ValueError, UnstuckError):
         return []
     return [checks.of_jobs(staged, unknown, settings)] if staged else []
 
