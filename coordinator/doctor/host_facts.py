@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from unstuck.tasks.errors import UnstuckError
@@ -82,6 +84,17 @@ def _in_the_way(folder: Path) -> str:
     if there.is_dir():
         return ""
     return f"{there} is a link that leads nowhere" if there.is_symlink() else f"{there} is a file, not a folder"
+
+
+def lacks_connector(warehouse: str, spark_conf: Mapping[str, str]) -> bool:
+    """Whether the PySpark of this machine has no connector for the S3 that ``warehouse`` is on. Loads no Spark."""
+    if not warehouse.startswith(("s3://", "s3a://")):
+        return False
+    if any(name in spark_conf for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")):
+        return False  # what they name is found out by Spark
+    package = find_spec("pyspark")
+    home = os.environ.get("SPARK_HOME") or (str(Path(package.origin).parent) if package and package.origin else "")
+    return not any(Path(home, "jars").glob("hadoop-aws*.jar"))
 
 
 def java_facts() -> tuple[int, str | None]:

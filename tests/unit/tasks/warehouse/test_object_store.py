@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.support.s3_server import KEY, SECRET
-from unstuck.coordinator.doctor.host_facts import warehouse_facts
+from unstuck.coordinator.doctor.host_facts import lacks_connector, warehouse_facts
 from unstuck.tasks.errors import WarehouseMismatch, WarehouseUnsupported
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.steps.output import stage
@@ -123,6 +124,16 @@ def test_the_doctor_probes_a_bucket(bucket: str) -> None:
     assert (seen.there, seen.id, seen.creates_once, seen.trouble) == (True, known, True, "")
     assert Files(uri).names("") == ["_warehouse_id"]
     assert "the bucket of" in warehouse_facts(f"{bucket}-not/w", "word").trouble
+
+
+def test_the_doctor_says_whether_spark_lacks_the_connector(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert lacks_connector("s3://bucket/w", {})
+    assert not lacks_connector("/data/w", {})
+    assert not lacks_connector("s3://bucket/w", {"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.5.0"})
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars/hadoop-aws-3.5.0.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert not lacks_connector("s3://bucket/w", {})
 
 
 @pytest.mark.parametrize(
