@@ -57,6 +57,12 @@ class ExpectationFailed(Unrecoverable):
     code = "EXPECTATION_FAILED"
 
 
+class SparkLacksStore(Unrecoverable):
+    """Spark has no connector for the object store of the warehouse."""
+
+    code = "SPARK_LACKS_STORE"
+
+
 class ForkValuesInvalid(Unrecoverable):
     """The values collected for a dynamic fork are null, doubled, too many, or not JSON scalars."""
 

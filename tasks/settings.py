@@ -24,7 +24,19 @@ def _absolute(uri: str) -> str:
     """A path made absolute; a URI (``s3://…``, ``file:///…``) as it is, without its trailing slash."""
     if "://" not in uri:
         uri = str(Path(uri).expanduser().resolve())
-    return uri.rstrip("/")
+    return without_user(uri).rstrip("/")
+
+
+def without_user(uri: str) -> str:
+    """``uri``, which others are shown and told. Raises: ValueError: it names a user, or a key in its query."""
+    scheme, _, rest = uri.partition("://")
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    if rest and ("?" in rest or (at and (":" in user or not scheme.startswith("abfs")))):
+        raise ValueError(
+            f"the address of the warehouse ({scheme}://…) holds a user or a key. Addresses are stored and shown: give "
+            "credentials to the processes, in the variables of their store (AWS_…, GOOGLE_…, AZURE_…) or by a role"
+        )
+    return uri
 
 
 class Settings(BaseSettings):

@@ -12,6 +12,7 @@ import pytest
 import redis
 from hypothesis import settings
 
+from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer
 from tests.support.spark_classes import java_options
 
@@ -50,6 +51,24 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    server = S3Server()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of an empty bucket, which this process can reach."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in s3_server.environ.items():
+        monkeypatch.setenv(name, value)
+    return s3_server.make_bucket()
 
 
 @pytest.fixture

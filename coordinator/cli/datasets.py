@@ -12,6 +12,7 @@ from rich import filesize
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, iso, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
+from unstuck.tasks.errors import WarehouseUnsupported
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Change, DatasetState, Entry, Warehouse
 
@@ -20,7 +21,7 @@ def warehouse_at(uri: str) -> Warehouse:
     """Raises: BadRequest: this cannot be the place of a warehouse."""
     try:
         return Warehouse(uri)
-    except (ValueError, ImportError) as error:
+    except (ValueError, WarehouseUnsupported) as error:
         raise BadRequest(str(error)) from error
 
 

@@ -69,6 +69,8 @@ def explained(error: Exception) -> tuple[ExitCode, str] | None:
         return (ExitCode.NOT_WELL if error.code == "FLEET_FAILED" else ExitCode.USAGE), str(error)
     if isinstance(error, ValidationError) and error.title == "Settings":
         return ExitCode.USAGE, describe_invalid(error)
+    if isinstance(error, OSError) and error.errno is None:
+        return ExitCode.USAGE, str(error)
     if isinstance(error, OSError):
         return ExitCode.USAGE, f"{error.filename or 'a file'}: {error.strerror or error}"
     return None

@@ -206,11 +206,15 @@ def of_settings(settings: Settings) -> list[Finding]:
     return broken or [ok("SETTINGS", "the terms fit each other, as this process is set")]
 
 
-def of_java(java: int, spark: str | None) -> list[Finding]:
-    """Can this machine run Spark? Takes what ``java_facts`` found."""
+def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> list[Finding]:
+    """Can this machine run Spark? Takes what ``java_facts`` and ``lacks_connector`` found."""
     if spark is None:
         return [ok("JAVA", "not looked at: no worker is installed here (no PySpark)")]
     found = ok("SPARK", f"PySpark {spark}")
+    if lacks_connector:
+        text = f"PySpark {spark} has no connector for S3, where the warehouse is: groups that use Spark would fail"
+        cure = "Set spark.jars.packages in UNSTUCK_SPARK_CONF of the workers (SPARK_LACKS_STORE), or use spark: false."
+        found = warning("SPARK", text, cure)
     if java >= JAVA:
         return [ok("JAVA", f"Java {java}"), found]
     what = f"Java {java} is too old" if java else "Java is not installed"
@@ -221,6 +225,8 @@ def of_java(java: int, spark: str | None) -> list[Finding]:
 def of_warehouse(seen: WarehouseFacts) -> Finding:
     """Can the warehouse be published to?"""
     cure = "Mount it here under the same path as everywhere, or set UNSTUCK_WAREHOUSE."
+    if "://" in seen.uri:
+        cure = "Look at the bucket, its region and endpoint, and the credentials: docs/operate.md, object store."
     if seen.trouble:
         return problem("WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure)
     if not seen.there:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from unstuck.tasks.errors import UnstuckError
@@ -62,14 +64,14 @@ def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
         finally:
             files.remove_tree(probe)
         return WarehouseFacts(uri, True, known, created == (True, False) and kept == b"first", made_at=made_at)
-    except (OSError, ValueError, UnstuckError, ImportError) as error:
+    except (OSError, ValueError, UnstuckError) as error:
         return WarehouseFacts(uri, trouble=f"{type(error).__name__}: {error}")
 
 
 def staged_jobs(uri: str, since: float) -> list[str]:
     """Jobs with work in the warehouse at ``uri`` that were submitted at ``since`` (seconds) or later, the newest first.
 
-    May hang as long as its file system does. Raises: OSError, ValueError, ImportError.
+    May hang as long as its file system does. Raises: OSError, ValueError, WarehouseUnsupported.
     """
     oldest = time.strftime("%Y%m%dT%H%M%S", time.gmtime(max(0.0, since)))
     names = Warehouse(uri).storage.names("_staging")
@@ -82,6 +84,17 @@ def _in_the_way(folder: Path) -> str:
     if there.is_dir():
         return ""
     return f"{there} is a link that leads nowhere" if there.is_symlink() else f"{there} is a file, not a folder"
+
+
+def lacks_connector(warehouse: str, spark_conf: Mapping[str, str]) -> bool:
+    """Whether the PySpark of this machine has no connector for the S3 that ``warehouse`` is on. Loads no Spark."""
+    if not warehouse.startswith(("s3://", "s3a://")):
+        return False
+    if any(name in spark_conf for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")):
+        return False  # what they name is found out by Spark
+    package = find_spec("pyspark")
+    home = os.environ.get("SPARK_HOME") or (str(Path(package.origin).parent) if package and package.origin else "")
+    return not any(Path(home, "jars").glob("hadoop-aws*.jar"))
 
 
 def java_facts() -> tuple[int, str | None]:

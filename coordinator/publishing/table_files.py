@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -16,28 +16,23 @@ from urllib.parse import quote, unquote
 
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile
+from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
-_COPY_BYTES = 8 * 1024 * 1024
 
 
 class TableFiles:
     """The files below the table at ``path``: an absolute path, or a URI of an object store."""
 
     def __init__(self, path: str) -> None:
-        self._fs: Any = None
         self._root = path
-        if "://" in path:
-            import fsspec
-
-            self._fs, root = fsspec.core.url_to_fs(path, use_listings_cache=False)
-            self._root = str(root).rstrip("/")
+        self._store = ObjectStore(path) if "://" in path else None
 
     def occupied(self) -> bool:
         """Whether anything stands there. Raises: OSError."""
-        if self._fs is not None:
-            return bool(self._fs.exists(self._root) and self._fs.ls(self._root))
+        if self._store is not None:
+            return bool(self._store.names(""))
         return os.path.isfile(self._root) or (os.path.isdir(self._root) and bool(os.listdir(self._root)))
 
     def add(self, files: Files, file: DataFile, name: str) -> Any:
@@ -47,39 +42,30 @@ class TableFiles:
         path = f"{_folders(file.partition)}{name}"
         target = f"{self._root}/{path}"
         staged = files.local_path(file.path)
-        if self._fs is not None or staged is None:
-            self._copy_remote(files, file, target)
+        if self._store is not None:
+            if self._store.size(path) != file.bytes:
+                self._store.put(path, files.read(file.path))
         else:
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            _link(staged, Path(target))
+            if staged is None:
+                _write(Path(target), lambda temp: temp.write_bytes(files.read(file.path)))
+            else:
+                _link(staged, Path(target))
             for folder in accumulate(path.split("/")[:-1], lambda above, one: f"{above}/{one}"):
                 _sync(f"{self._root}/{folder}")
         files.answered()
         stats = json.dumps({"numRecords": file.rows})
         return AddAction(path, file.bytes, dict(file.partition), int(time.time() * 1000), True, stats)
 
-    def _copy_remote(self, files: Files, file: DataFile, target: str) -> None:
-        import fsspec
-
-        if self._fs is not None and self._fs.exists(target) and self._fs.size(target) == file.bytes:
-            return
-        sink = self._fs if self._fs is not None else fsspec.filesystem("file", auto_mkdir=True)
-        with fsspec.open(files.uri(file.path), "rb") as source, sink.open(target, "wb") as copy:
-            while block := source.read(_COPY_BYTES):
-                copy.write(block)
-                files.answered()
-        if self._fs is None:
-            _sync(target)
-
     def sync_folder(self) -> None:
         """The names of files that were added are on disk. Raises: OSError."""
-        if self._fs is None and os.path.isdir(self._root):
+        if self._store is None and os.path.isdir(self._root):
             _sync(self._root)
             _sync(os.path.dirname(self._root))
 
     def sync_commit(self, version: int, app: str) -> None:
         """Put the newest commit of ``app`` on disk, with its files: deltalake does not. Raises: OSError."""
-        if self._fs is not None:
+        if self._store is not None:
             return
         log = f"{self._root}/_delta_log"
         for n in range(version, -1, -1):
@@ -120,9 +106,14 @@ def _link(staged: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
+    _write(target, lambda temp: shutil.copyfile(staged, temp))
+
+
+def _write(target: Path, fill: Callable[[Path], object]) -> None:
+    """A file that appears under its name once it is whole and on disk."""
     temp = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
-        shutil.copyfile(staged, temp)
+        fill(temp)
         _sync(temp)
         os.replace(temp, target)
     finally:

@@ -53,6 +53,7 @@ from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
 from unstuck.tasks.steps.inputs import PublishedDatasets, read_inputs, with_published
+from unstuck.tasks.steps.spark import check_reaches
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, joined_versions, newest_marker, write_marker
@@ -233,6 +234,7 @@ class Attempt:
                 raise raised.error from None  # the fault of this host, and no step's
             raise
         stack.callback(self._close_session, entered)
+        check_reaches(session, self._order.plan.warehouse)
         return session
 
     def _close_session(self, entered: ExitStack) -> None:

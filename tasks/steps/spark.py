@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from unstuck.tasks.errors import HostUnfit, OutputInvalid, Unrecoverable
+from unstuck.tasks.errors import HostUnfit, OutputInvalid, SparkLacksStore, Unrecoverable
 from unstuck.tasks.host import lacking_java
 from unstuck.tasks.settings import NO_SPARK, Settings, whoami
 
@@ -180,7 +180,7 @@ class Driver:
             # activated the virtual environment.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-        for key, value in {**conf, **self._settings.spark_conf}.items():
+        for key, value in {**conf, **store_conf(os.environ), **self._settings.spark_conf}.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
         context = session.sparkContext
@@ -249,6 +249,41 @@ def is_frame(value: Any) -> bool:
 def hadoop_uri(uri: str) -> str:
     """``uri`` as Hadoop spells it."""
     return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
+
+
+def check_reaches(session: Any, uri: str) -> None:
+    """Check that Spark can use the warehouse at ``uri``, before any step works for nothing.
+
+    Raises: SparkLacksStore: no connector for that kind of store is among Spark's jars.
+    """
+    scheme, is_uri, _ = hadoop_uri(uri).partition("://")
+    if not is_uri or scheme == "file" or session.__class__.__module__.startswith("pyspark.sql.connect"):
+        return  # what the cluster behind Spark Connect has is not for this process to see
+    from py4j.protocol import Py4JError
+
+    try:
+        session._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(
+            scheme, session.sparkContext._jsc.hadoopConfiguration()
+        )
+    except Py4JError as error:
+        jars = f"its Hadoop connector for {scheme}://"
+        if scheme == "s3a":
+            hadoop = session._jvm.org.apache.hadoop.util.VersionInfo.getVersion()
+            jars = f"org.apache.hadoop:hadoop-aws:{hadoop}"
+        raise SparkLacksStore(
+            f"Spark on {whoami()} cannot use the warehouse {uri}: there is no {jars} among its jars. Give it to the "
+            'workers: UNSTUCK_SPARK_CONF=\'{"spark.jars.packages": "…"}\'. Groups with spark: false need none'
+        ) from error
+
+
+def store_conf(environ: Mapping[str, str]) -> dict[str, str]:
+    """Spark conf for the S3 that the variables of AWS name. S3A reads keys and roles by itself; none stands here."""
+    conf: dict[str, str] = {}
+    if endpoint := environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL"):
+        conf |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
+    if region := environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
+        conf["spark.hadoop.fs.s3a.endpoint.region"] = region
+    return conf
 
 
 def write_parquet(frame: Any, uri: str, writer: Callable[[Any], Any] = lambda frame: frame.write) -> int | None:

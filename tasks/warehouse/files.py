@@ -9,23 +9,20 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from io import RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from unstuck.tasks.errors import WarehouseUnsupported
+from unstuck.tasks.settings import without_user
+from unstuck.tasks.warehouse.object_store import ObjectStore
 
-# Where `pipe_file(mode="create")` is one conditional request. On others fsspec may look first and write then.
-_CREATES_IF_ABSENT = {"s3", "s3a", "memory"}
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 # Spark reads these in a path as a pattern.
 _PATTERN = set("*?[]{}\\")
-
-# fsspec's memory:// looks first and writes then; it lives in one process, so a lock makes it one step.
-_memory = threading.Lock()
 
 
 class Files:
@@ -34,11 +31,14 @@ class Files:
     def __init__(self, uri: str, check: Callable[[], None] | None = None) -> None:
         """
         Args:
-            uri: an absolute path, ``file:///…``, ``s3://…``, or ``memory://…`` (one process; for tests).
+            uri: an absolute path, ``file:///…``, ``s3://…`` and the like, or ``memory://…`` (one process; for tests).
             check: raises if the place is not the one that was meant. None: any place will do, and is made if absent.
 
-        Raises: ValueError: the path is not absolute, or holds a character that Spark reads as a pattern.
+        Raises:
+            ValueError: the path is not absolute, holds a character that Spark reads as a pattern, or a user's name.
+            WarehouseUnsupported: no such kind of store, or the package for it is not installed.
         """
+        without_user(uri)
         if uri.startswith("file:"):
             uri = "/" + uri.removeprefix("file:").lstrip("/")
         if _PATTERN.intersection(uri):
@@ -47,16 +47,10 @@ class Files:
         self.answered: Callable[[], None] = lambda: None
         # A mount that goes away leaves a path that can be written to, and nobody would find what was written there.
         self._check = check
-        self._fs: Any = None
         self._root = uri.rstrip("/")
-        self._scheme = "file"
+        self._store: ObjectStore | None = None
         if "://" in uri:
-            import fsspec
-
-            self._scheme = uri.partition("://")[0]
-            # A cached listing would hide the entries of other publishers.
-            self._fs, root = fsspec.core.url_to_fs(uri, use_listings_cache=False)
-            self._base = str(root).rstrip("/")
+            self._store = ObjectStore(self._root)
         elif not uri.startswith("/"):
             raise ValueError(
                 f"the warehouse {uri!r} must be an absolute path or a URI, or its hosts will disagree on it"
@@ -80,7 +74,7 @@ class Files:
 
     def local_path(self, path: str) -> Path | None:
         """``path`` on this machine; None where the warehouse is not a folder."""
-        return None if self._fs is not None else Path(self.uri(path))
+        return None if self._store is not None else Path(self.uri(path))
 
     def read(self, path: str) -> bytes:
         """The whole content.
@@ -89,21 +83,20 @@ class Files:
             FileNotFoundError: there is no such file.
             OSError: it could not be read; this says nothing about whether it is there.
         """
-        local = self.local_path(path)
-        data = local.read_bytes() if local is not None else bytes(self._fs.cat_file(self._key(path)))
+        store = self._store
+        data = Path(self.uri(path)).read_bytes() if store is None else store.read(_checked(path))
         self.answered()
         return data
 
-    def open(self, path: str) -> Any:
-        """The file as a binary stream to read from any place in it. Raises: as ``read``."""
-        local = self.local_path(path)
-        return local.open("rb") if local is not None else self._fs.open(self._key(path), "rb")
+    def open(self, path: str) -> IO[bytes] | RawIOBase:
+        """A file to read from, also in parts. Raises: as ``read``."""
+        return Path(self.uri(path)).open("rb") if self._store is None else self._store.open(_checked(path))
 
     def size(self, path: str) -> int | None:
         """Bytes; None if there is no such file. Raises: OSError: it could not be asked."""
         try:
-            local = self.local_path(path)
-            return local.stat().st_size if local is not None else int(self._fs.info(self._key(path))["size"])
+            store = self._store
+            return Path(self.uri(path)).stat().st_size if store is None else store.size(_checked(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         finally:
@@ -112,12 +105,8 @@ class Files:
     def names(self, folder: str) -> list[str]:
         """The names in ``folder``, sorted; empty if it is absent. Raises: OSError: it could not be listed."""
         try:
-            local = self.local_path(folder)
-            if local is not None:
-                return sorted(os.listdir(local))
-            key = self._key(folder)
-            found = (str(name).rstrip("/") for name in self._fs.ls(key, detail=False))
-            return sorted({name.rpartition("/")[2] for name in found if name.strip("/") != key.strip("/")})
+            store = self._store
+            return sorted(os.listdir(self.uri(folder))) if store is None else store.names(_checked(folder))
         except FileNotFoundError:
             return []
 
@@ -129,10 +118,10 @@ class Files:
             Exception: as ``check``; what was written, if anything, stands in another place and counts for nothing.
         """
         with self._checked_place():
-            local = self.local_path(path)
-            if local is None:
-                self._fs.pipe_file(self._key(path), data)
+            if self._store is not None:
+                self._store.put(_checked(path), data)
                 return
+            local = Path(self.uri(path))
             self._make_folder(local.parent)
             temp = _write_temp(local, data)
             try:
@@ -145,8 +134,8 @@ class Files:
     def create(self, path: str, data: bytes) -> bool:
         """Create a file with its whole content if, and only if, there is none: True if this call made it.
 
-        Of any number of callers at one time exactly one gets True. A caller whose reply was lost reads the file
-        to learn whose it is.
+        Of any number of callers at one time at most one gets True. A caller that gets False reads the file to learn
+        whose it is: where a reply was lost it may be the caller's own.
 
         Raises:
             WarehouseUnsupported: this file system cannot do that in one step.
@@ -154,8 +143,10 @@ class Files:
             Exception: as ``check``; nor is it known here.
         """
         with self._checked_place():
-            local = self.local_path(path)
-            return self._create_remote(path, data) if local is None else self._create_local(local, data)
+            store = self._store
+            return (
+                self._create_local(Path(self.uri(path)), data) if store is None else store.create(_checked(path), data)
+            )
 
     def _create_local(self, local: Path, data: bytes) -> bool:
         self._make_folder(local.parent)
@@ -179,27 +170,13 @@ class Files:
         _sync(local.parent)
         return made
 
-    def _create_remote(self, path: str, data: bytes) -> bool:
-        if self._scheme not in _CREATES_IF_ABSENT:
-            raise WarehouseUnsupported(
-                f"{self._scheme}:// cannot create a file only if it is absent, so nothing can be published to "
-                f"{self._root} safely; known to work: a local or shared folder, s3://"
-            )
-        with _memory if self._scheme == "memory" else nullcontext():
-            try:
-                self._fs.pipe_file(self._key(path), data, mode="create")
-            except FileExistsError:
-                return False
-        return True
-
     def move(self, path: str, target: str) -> None:
         """Give a file another path; an object store copies it. Raises: OSError; as ``check``."""
         with self._checked_place():
-            local = self.local_path(path)
-            if local is None:
-                self._fs.mv(self._key(path), self._key(target))
+            if self._store is None:
+                os.replace(self.uri(path), self.uri(target))
             else:
-                os.replace(local, self.uri(target))
+                self._store.move(_checked(path), _checked(target))
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make sure that files somebody else wrote are on disk, with their names (Spark does not sync).
@@ -234,11 +211,10 @@ class Files:
     def remove_file(self, path: str) -> None:
         """Remove a file; nothing if it is absent. Folders that are empty then go too. Raises: OSError; as ``check``."""
         self.check()
-        local = self.local_path(path)
-        if local is None:
-            if self._fs.exists(self._key(path)):
-                self._fs.rm_file(self._key(path))
+        if self._store is not None:
+            self._store.remove_file(_checked(path))
             return
+        local = Path(self.uri(path))
         local.unlink(missing_ok=True)
         root = Path(self.uri(""))
         for folder in local.parents:
@@ -258,11 +234,10 @@ class Files:
         """
         if not folder.strip("/"):
             raise ValueError("refusing to remove the whole warehouse")
-        local = self.local_path(folder)
-        if local is None:
-            if self._fs.exists(self._key(folder)):
-                self._fs.rm(self._key(folder), recursive=True)
+        if self._store is not None:
+            self._store.remove_tree(_checked(folder))
             return
+        local = Path(self.uri(folder))
         if local.is_file():
             local.unlink(missing_ok=True)
         while local.exists():
@@ -281,9 +256,6 @@ class Files:
         for parent, child in zip(reversed(missing), reversed(missing[:-1]), strict=False):
             child.mkdir(exist_ok=True)
             _sync(parent)  # the name of a new folder is in its parent
-
-    def _key(self, path: str) -> str:
-        return f"{self._base}/{_checked(path)}" if path else self._base
 
 
 def _checked(path: str) -> str:

@@ -24,7 +24,7 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
 from unstuck.coordinator.doctor import checks, fleet_checks
 from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
-from unstuck.coordinator.doctor.host_facts import java_facts, staged_jobs, warehouse_facts
+from unstuck.coordinator.doctor.host_facts import java_facts, lacks_connector, staged_jobs, warehouse_facts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, record_facts, server_facts, unknown_jobs
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.spec.problems import suggestion
@@ -140,7 +140,7 @@ def _examine_jobs(settings: Settings) -> list[Finding]:
         staged = staged_jobs(settings.warehouse, time.time() - settings.retention)
         with connected(settings) as connection:
             unknown = unknown_jobs(connection.redis, Keys(settings.prefix), staged)
-    except (OSError, ValueError, ImportError, UnstuckError):
+    except (OSError, ValueError, UnstuckError):
         return []
     return [checks.of_jobs(staged, unknown, settings)] if staged else []
 
@@ -157,7 +157,8 @@ def _unreachable(error: Exception) -> Finding:
 def _examine_java(settings: Settings) -> list[Finding]:
     if settings.spark_master == NO_SPARK:
         return [ok("JAVA", f"not looked at: no Spark is to run here (UNSTUCK_SPARK_MASTER={NO_SPARK})")]
-    return checks.of_java(*java_facts())
+    lacking = lacks_connector(settings.warehouse, settings.spark_conf)
+    return checks.of_java(*java_facts(), lacks_connector=lacking)
 
 
 def _show(findings: list[Finding]) -> None:

@@ -250,6 +250,7 @@ def test_workers_that_stalled_are_named_although_they_are_gone() -> None:
 def test_java_matters_only_where_a_worker_is_installed() -> None:
     assert ill(doctor.of_java(0, None)) == []
     assert ill(doctor.of_java(0, "4.3.0")) == [("JAVA", Level.PROBLEM)]
+    assert ill(doctor.of_java(17, "4.3.0", lacks_connector=True)) == [("SPARK", Level.WARNING)]
     (old, _) = doctor.of_java(11, "4.3.0")
     assert "Java 11 is too old" in old.text
 

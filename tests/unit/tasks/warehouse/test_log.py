@@ -7,11 +7,10 @@ import logging
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -312,12 +311,9 @@ def test_a_damaged_snapshot_is_passed_over_and_logged(
 
 
 @pytest.fixture
-def in_memory() -> Iterator[Callable[[], Warehouse]]:
+def in_memory() -> Callable[[], Warehouse]:
     root = f"memory://{uuid.uuid4().hex}"
-    yield lambda: Warehouse(f"{root}/{uuid.uuid4().hex}")
-    memory = fsspec.filesystem("memory")
-    if memory.exists(root):
-        memory.rm(root, recursive=True)
+    return lambda: Warehouse(f"{root}/{uuid.uuid4().hex}")
 
 
 names = st.sampled_from(["a", "b", "c"])

@@ -1,0 +1,242 @@
+"""An object store as the place of a warehouse: S3, Google Cloud Storage or Azure Blob Storage.
+
+A PUT is whole and durable once it is answered, and one with ``If-None-Match: *`` creates an object only if there is
+none. Credentials and endpoint come from the environment or the machine's role, never from an address.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from unstuck.tasks.errors import WarehouseUnsupported
+
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+_MEMORY = "memory"
+# Who asks has a retry of its own, which waits longer and says so; the library's default is up to three minutes.
+_RETRIES, _RETRY_FOR = 3, timedelta(seconds=30)
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
+_SAID = re.compile(r"<Code>(.*?)</Code>.*?(?:<Message>(.*?)</Message>|$)", re.DOTALL)
+_QUERY = re.compile(r"\?[^\s)\"']+")  # of an address: it may hold a signature
+_ROLE_HOST = "169.254.169.254"
+_TEXT = 300  # characters of an error that people are shown
+
+_memory: dict[str, Any] = {}
+_opened_in: list[int] = []  # the process that opened a store; the library hangs in one that is forked from it
+
+
+class ObjectStore:
+    """The objects below one URI. Every ``path`` is relative to it."""
+
+    def __init__(self, uri: str) -> None:
+        """
+        Args:
+            uri: such as ``s3://bucket/prefix``, without a trailing slash; ``memory://…`` is one process, for tests.
+
+        Raises:
+            ValueError: the address cannot be read alike by all readers, or the settings of the store do not fit.
+            WarehouseUnsupported: no such kind of store, or the package for it is not installed.
+        """
+        self._uri = uri
+        scheme, _, rest = uri.partition("://")
+        if scheme not in (*SCHEMES, _MEMORY):
+            known = ", ".join(f"{name}://" for name in SCHEMES)
+            raise WarehouseUnsupported(
+                f"a warehouse cannot be at {scheme}://: it may not create a file only if it is absent. "
+                f"Known to work: a local or shared folder; by the library also: {known}"
+            )
+        if set("%#").intersection(rest) or "//" in rest or not rest:
+            raise ValueError(f"the warehouse {uri} must have a bucket, no empty folder, and no % or # in its address")
+        try:
+            self._store = _open_store(uri, os.getpid(), _environment())
+        except ImportError:
+            raise WarehouseUnsupported(
+                f"the warehouse {uri} needs the package obstore in this process: pip install 'unstuck[s3]'"
+            ) from None
+        import obstore
+
+        self._api = obstore
+
+    def read(self, path: str) -> bytes:
+        """The whole content. Raises: FileNotFoundError: there is no such object. OSError: it is not known."""
+        with self._errors(path):
+            return bytes(self._api.get(self._store, path).bytes())
+
+    def open(self, path: str) -> io.RawIOBase:
+        """The content, read by ranges. Raises: FileNotFoundError, OSError."""
+        size = self.size(path)
+        if size is None:
+            raise self._absent(path)
+        return _Reader(self, path, size)
+
+    def range(self, path: str, start: int, length: int) -> bytes:
+        """``length`` bytes from ``start``. Raises: FileNotFoundError, OSError."""
+        with self._errors(path):
+            return bytes(self._api.get_range(self._store, path, start=start, length=length))
+
+    def size(self, path: str) -> int | None:
+        """Bytes; None if there is no such object. Raises: OSError: it could not be asked."""
+        try:
+            with self._errors(path):
+                return int(self._api.head(self._store, path)["size"])
+        except FileNotFoundError:
+            pass
+        try:
+            # The answer to HEAD has no body, so it does not tell an absent object from an absent bucket.
+            with self._errors(path):
+                return int(self._api.get(self._store, path).meta["size"])
+        except FileNotFoundError:
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        """The names in ``folder``, sorted; empty if nothing is below it. Raises: OSError."""
+        with self._errors(folder):
+            found = self._api.list_with_delimiter(self._store, folder or None)
+        paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
+        return sorted({str(path).rpartition("/")[2] for path in paths})
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write or replace an object. Raises: OSError: it is not known whether it was written."""
+        with self._errors(path):
+            self._api.put(self._store, path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object if there is none.
+
+        Returns:
+            True: this call made it. False: it stands; it may be this call's own, if an answer was lost and the request
+            was sent again, so the caller reads it.
+
+        Raises:
+            WarehouseUnsupported: this store refuses conditional writes.
+            OSError: it is not known whether it was made.
+        """
+        with self._errors(path):
+            try:
+                self._api.put(self._store, path, data, mode="create", use_multipart=False)
+            except (FileExistsError, self._api.exceptions.AlreadyExistsError):
+                return False
+        return True
+
+    def move(self, path: str, target: str) -> None:
+        """Copy an object and remove the first. Raises: FileNotFoundError, OSError."""
+        with self._errors(path):
+            self._api.rename(self._store, path, target)
+
+    def remove_file(self, path: str) -> None:
+        """Remove an object; nothing if it is absent. Raises: OSError."""
+        try:
+            with self._errors(path):
+                self._api.delete(self._store, path)
+        except FileNotFoundError:
+            pass
+
+    def remove_tree(self, folder: str) -> None:
+        """Remove all below ``folder``, and an object of that name. Raises: OSError."""
+        self.remove_file(folder)
+        while True:
+            with self._errors(folder):
+                paths = [one["path"] for batch in self._api.list(self._store, folder) for one in batch]
+            try:
+                if paths:
+                    with self._errors(folder):
+                        self._api.delete(self._store, paths)
+                return
+            except FileNotFoundError:
+                continue  # somebody else removed a part of it first: less is left than before
+
+    @contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        """Turn what the library raises into what a folder would raise. Nothing of an answer is shown but its reason."""
+        if _opened_in != [os.getpid()]:
+            raise OSError(f"{self._at(path)}: this process was forked from one that had opened an object store")
+        kinds = self._api.exceptions
+        try:
+            yield
+        except FileNotFoundError as error:
+            if _NO_BUCKET.search(str(error)):
+                raise OSError(f"the bucket of {self._uri} does not exist") from None
+            raise self._absent(path) from None
+        except (PermissionError, kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
+            raise PermissionError(f"{self._at(path)}: {_reason(error)}") from None
+        except (NotImplementedError, kinds.NotSupportedError) as error:
+            raise WarehouseUnsupported(f"{self._uri} cannot do what a warehouse needs: {_reason(error)}") from None
+        except (OSError, ValueError, kinds.BaseError) as error:
+            if _NO_BUCKET.search(str(error)):
+                raise OSError(f"the bucket of {self._uri} does not exist") from None
+            raise OSError(f"{self._at(path)}: {_reason(error)}") from None
+
+    def _absent(self, path: str) -> FileNotFoundError:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._at(path))
+
+    def _at(self, path: str) -> str:
+        return f"{self._uri}/{path}" if path else self._uri
+
+
+class _Reader(io.RawIOBase):
+    """An object as a file; each read is one request."""
+
+    def __init__(self, store: ObjectStore, path: str, size: int) -> None:
+        self._store, self._path, self._size, self._at = store, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence])
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        length = min(len(buffer), self._size - self._at)
+        if length <= 0:
+            return 0
+        buffer[:length] = self._store.range(self._path, self._at, length)
+        self._at += length
+        return length
+
+
+def _environment() -> tuple[tuple[str, str], ...]:
+    """What the library reads."""
+    return tuple(sorted(item for item in os.environ.items() if item[0].startswith(("AWS_", "GOOGLE_", "AZURE_"))))
+
+
+@lru_cache(maxsize=8)
+def _open_store(uri: str, pid: int, environment: tuple[tuple[str, str], ...]) -> Any:
+    """One client a process and address, so that connections and a role's credentials are used again."""
+    import obstore
+    from obstore.store import MemoryStore, from_url
+
+    if not _opened_in:
+        _opened_in.append(pid)
+    if uri.startswith(f"{_MEMORY}://"):
+        return _memory.setdefault(uri, MemoryStore())
+    try:
+        return from_url(uri, retry_config={"max_retries": _RETRIES, "retry_timeout": _RETRY_FOR})
+    except (obstore.exceptions.BaseError, OSError) as error:
+        raise ValueError(f"the warehouse {uri} cannot be opened: {_reason(error)}") from None
+
+
+def _reason(error: BaseException) -> str:
+    """Why, in a line without the query of an address."""
+    whole = str(error)
+    if said := _SAID.search(whole):
+        return f"{said[1]}: {said[2]}" if said[2] else said[1]
+    text = _QUERY.sub("", " ".join(whole.partition("\n\nDebug source")[0].split()))[:_TEXT]
+    if _ROLE_HOST in text:
+        return f"no credentials: none in the environment, and this machine has no role that gives any ({text})"
+    if "builder error" in whole and "http://" in whole:
+        return f"{text}. An endpoint without TLS needs AWS_ALLOW_HTTP=true"
+    return text

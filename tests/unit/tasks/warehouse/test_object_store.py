@@ -1,0 +1,167 @@
+"""A warehouse on S3, against a server of the tests: one winner, and errors that say what is wrong and no secret."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.s3_server import KEY, SECRET
+from unstuck.coordinator.doctor.host_facts import lacks_connector, warehouse_facts
+from unstuck.tasks.errors import WarehouseMismatch, WarehouseUnsupported
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.steps.output import stage
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import Entry, Warehouse
+from unstuck.tasks.warehouse.marker import Marker, find_done_marker, write_marker
+
+
+def entry(n: int, publish_id: str) -> Entry:
+    return Entry(n, n - 1, publish_id, "package", publish_id, "job", 0.0)
+
+
+def test_the_server_refuses_a_second_conditional_write(bucket: str) -> None:
+    """The control: what else is tested here proves nothing without it."""
+    import obstore
+    from obstore.store import from_url
+
+    store = from_url(bucket)
+    obstore.put(store, "x", b"1", mode="create")
+    with pytest.raises(obstore.exceptions.AlreadyExistsError, match="412"):
+        obstore.put(store, "x", b"2", mode="create")
+
+
+def test_an_id_and_an_entry_of_which_the_reply_was_lost_are_found_to_be_ones_own(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library sends a request again whose reply was lost, and then hears that the object stands."""
+    create = Files.create
+
+    def reply_lost(files: Files, path: str, data: bytes) -> bool:
+        assert create(files, path, data)
+        return create(files, path, data)
+
+    monkeypatch.setattr(Files, "create", reply_lost)
+    warehouse = Warehouse(f"{bucket}/w")
+    assert warehouse.ensure_id() == warehouse.identity()
+    standing, mine = warehouse.append("job-1", 0, lambda n, _: entry(n, "job-1"))
+    assert (standing.n, standing.publish_id, mine) == (1, "job-1", False)
+    assert warehouse.append("job-1", 0, lambda n, _: entry(n, "job-1"))[0] == standing
+    assert warehouse.head() == 1
+
+
+@pytest.mark.parametrize("partition_by", [[], ["day"]])
+def test_a_table_is_staged_read_back_and_found_again(bucket: str, partition_by: list[str]) -> None:
+    files = Files(f"{bucket}/w")
+    table = pa.table({"day": ["a", "b", "b"], "n": [1, 2, 3]})
+    folder = "_staging/j/g/1-n-c"
+    staged = stage(files, f"{folder}/out", table, partition_by)
+    assert [file.partition for file in staged.files] == ([{"day": "a"}, {"day": "b"}] if partition_by else [{}])
+    with files.open(staged.files[0].path) as file:
+        assert pq.ParquetFile(file).read().slice(0, 1).to_pylist() == [{"day": "a", "n": 1}]
+    write_marker(files, folder, Marker("j/g/1/n/c", "print", {"out": staged}, {}, {}, 0.0))
+    found = find_done_marker(files, "_staging/j/g", lambda marker: marker.fingerprint == "print")
+    assert found is not None
+    assert found[0] == folder
+
+    files.remove_file(staged.files[0].path)
+    assert find_done_marker(files, "_staging/j/g", lambda _: True) is None
+
+
+def test_another_warehouse_in_its_place_is_not_written_to(bucket: str) -> None:
+    Warehouse(f"{bucket}/w").ensure_id()
+    with pytest.raises(WarehouseMismatch):
+        Warehouse(f"{bucket}/w", known="another").storage.write_durable("x", b"")
+
+
+def ask_everything(files: Files) -> list[BaseException]:
+    errors: list[BaseException] = []
+    asks = (
+        lambda: files.read("a"),
+        lambda: files.size("a"),
+        lambda: files.names("a"),
+        lambda: files.create("a", b""),
+        lambda: files.write_durable("a", b""),
+        lambda: files.open("a"),
+        lambda: files.remove_tree("a"),
+        lambda: files.sync(["a"]),
+    )
+    for ask in asks:
+        with pytest.raises(OSError) as raised:
+            ask()
+        errors.append(raised.value)
+    for error in errors:
+        assert not isinstance(error, FileNotFoundError), "nobody knows whether it is there"
+        assert KEY not in str(error)
+        assert SECRET not in str(error)
+    return errors
+
+
+def test_a_bucket_that_is_missing_is_no_missing_file(bucket: str) -> None:
+    for error in ask_everything(Files(f"{bucket}-not/w")):
+        assert "the bucket of" in str(error)
+
+
+def test_a_store_that_nobody_answers_for_is_no_missing_file(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        ask_everything(Files(f"{bucket}/w"))
+        seen = warehouse_facts(f"{bucket}/w", "word")
+    assert "error sending request" in seen.trouble
+
+
+def test_the_doctor_probes_a_bucket(bucket: str) -> None:
+    uri = f"{bucket}/w"
+    assert not warehouse_facts(uri, "word").there
+    known = Warehouse(uri).ensure_id()
+    seen = warehouse_facts(uri, "word")
+    assert (seen.there, seen.id, seen.creates_once, seen.trouble) == (True, known, True, "")
+    assert Files(uri).names("") == ["_warehouse_id"]
+    assert "the bucket of" in warehouse_facts(f"{bucket}-not/w", "word").trouble
+
+
+def test_the_doctor_says_whether_spark_lacks_the_connector(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert lacks_connector("s3://bucket/w", {})
+    assert not lacks_connector("/data/w", {})
+    assert not lacks_connector("s3://bucket/w", {"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.5.0"})
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars/hadoop-aws-3.5.0.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert not lacks_connector("s3://bucket/w", {})
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://key:hidden@bucket/w", "s3://key@bucket/w", "s3://bucket/w?X-Amz-Signature=hidden", "gs://a:hidden@b"]
+)
+def test_an_address_with_a_user_or_a_key_is_refused_and_not_repeated(uri: str) -> None:
+    for use in (Files, lambda uri: Settings(warehouse=uri)):
+        with pytest.raises(ValueError, match="holds a user or a key") as raised:
+            use(uri)
+        assert "hidden" not in str(raised.value)
+
+
+def test_the_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(WarehouseUnsupported, match=r"unstuck\[s3\]"):
+        Files("s3://never-opened-before/w")
+
+
+def test_a_process_that_was_forked_says_so_and_does_not_hang(bucket: str) -> None:
+    """The library's threads are not in it."""
+    files = Files(f"{bucket}/w")
+    files.write_durable("a", b"")
+    child = os.fork()
+    if child == 0:
+        try:
+            files.read("a")
+        except OSError as error:
+            os._exit(0 if "forked" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
