@@ -93,6 +93,7 @@ def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
             return
         except subprocess.TimeoutExpired:
             runner.watchdog.taken()
+            runner.end_idle_session()
 
 
 def main() -> None:

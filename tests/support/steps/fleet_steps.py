@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import os
 import re
@@ -382,3 +383,16 @@ def raises(spark: Any, ctx: Any, kind: str) -> None:
     if kind == "slip":
         print(not_defined)  # type: ignore[name-defined]  # noqa: F821
     raise {"flaky": Flaky, "value": ValueError}[kind]("as asked")
+
+
+def conf_of(spark: Any, ctx: Any, keys: list[str]) -> None:
+    """What Spark and its context have of ``keys``."""
+    conf = spark.sparkContext.getConf()
+    ctx.result("conf", {key: spark.conf.get(key, None) or conf.get(key) for key in keys})
+    ctx.result("pid", os.getpid())
+
+
+def known_conf(spark: Any, ctx: Any, path: str) -> None:
+    """Write down every setting that Spark knows, and whether a session that runs takes it."""
+    entries = spark.sparkContext._jvm.org.apache.spark.internal.config.ConfigEntry.knownConfigs().keySet().toArray()
+    Path(path).write_text(json.dumps({key: spark.conf.isModifiable(key) for key in map(str, entries)}))
