@@ -17,9 +17,10 @@ _CONTEXT = """
 # What follows `spark.sql.` in its static settings (StaticSQLConf and HiveUtils in Spark's source).
 _SQL = """
     artifact.copyFromLocalToFs.allowDestLocal avro.schemaUrlAllowedSchemes broadcastExchange.maxThreadThreshold
-    cache.serializer catalogImplementation codegen.cache.maxEntries codegen.comments debug
-    defaultUrlStreamHandlerFactory.enabled event.truncate.length extensions extensions.test.loadFromCp
-    filesourceTableRelationCacheSize globalTempDatabase hive.metastore.barrierPrefixes hive.metastore.jars
+    cache.serializer catalog.spark_catalog.defaultDatabase catalogImplementation codegen.cache.maxEntries
+    codegen.comments debug defaultUrlStreamHandlerFactory.enabled event.truncate.length extensions
+    extensions.test.loadFromCp filesourceTableRelationCacheSize globalTempDatabase
+    hive.metastore.barrierPrefixes hive.metastore.jars
     hive.metastore.jars.path hive.metastore.sharedPrefixes hive.metastore.version
     hive.thriftServer.http.sniHostCheckEnabled hive.thriftServer.singleSession hive.version kafka.disallowedOptions
     legacy.hive.thriftServer.allowSettingSystemProperties legacy.sessionInitWithConfigDefaults metadataCacheTTLSeconds

@@ -394,5 +394,6 @@ def conf_of(spark: Any, ctx: Any, keys: list[str]) -> None:
 
 def known_conf(spark: Any, ctx: Any, path: str) -> None:
     """Write down every setting that Spark knows, and whether a session that runs takes it."""
-    entries = spark.sparkContext._jvm.org.apache.spark.internal.config.ConfigEntry.knownConfigs().keySet().toArray()
+    config = spark.sparkContext._jvm.org.apache.spark.internal.config
+    entries = getattr(getattr(config, "ConfigEntry$"), "MODULE$").knownConfigs().keySet().toArray()
     Path(path).write_text(json.dumps({key: spark.conf.isModifiable(key) for key in map(str, entries)}))
