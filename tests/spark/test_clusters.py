@@ -1,4 +1,4 @@
-"""The demo pipeline on a standalone cluster and on Spark Connect, and through the death of an executor."""
+"""The demo pipeline on a standalone cluster and on Spark Connect, and through the death of parts of the cluster."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, Sequence[SparkProcess]]]:
         yield url, workers
 
 
-@pytest.mark.parametrize("dies", ["nothing", "an executor"])
+@pytest.mark.parametrize("dies", ["nothing", "an executor", "a worker"])
 def test_the_demo_on_a_standalone_cluster_finishes_whatever_dies(
     redis_server: RedisServer, tmp_path: Path, cluster: tuple[str, Sequence[SparkProcess]], dies: str
 ) -> None:
@@ -64,13 +64,15 @@ def test_the_demo_on_a_standalone_cluster_finishes_whatever_dies(
     with fleet_on(master, redis_server.url, tmp_path, **conf) as client:
         job = client.submit(JobSpec.from_file(SPEC)).id
 
-        def executor() -> psutil.Process | None:
-            return next((one for worker in workers for one in worker.executors), None)
+        def executor() -> tuple[SparkProcess, psutil.Process] | None:
+            return next(((worker, one) for worker in workers for one in worker.executors), None)
 
-        one = wait_until(executor, 120, "an executor of the cluster")
+        worker, one = wait_until(executor, 120, "an executor of the cluster")
         assert not client.show(job).job.terminal
         if dies == "an executor":
             one.kill()
+        elif dies == "a worker":
+            worker.kill()
         finishes(client, job, tmp_path)
 
 
