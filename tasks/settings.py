@@ -69,6 +69,9 @@ class Settings(BaseSettings):
     )
     cancel_deadline: Seconds = 60.0
     session_timeout: Seconds = Field(default=300.0, description="how long a Spark session may take to start or to end")
+    session_idle: Seconds = Field(
+        default=600.0, description="a Spark session that is not used for so long is ended; 0: never"
+    )
     warehouse_timeout: Seconds = Field(
         default=600.0, description="how long a worker waits for an answer of the warehouse, before and after the steps"
     )

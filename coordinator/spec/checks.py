@@ -36,6 +36,7 @@ from unstuck.tasks.protocol.group import MAX_FORK, ForkFrom, GroupSpec, Step
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.outputs import REJECTED, OutputSpec
 from unstuck.tasks.protocol.secrets import reference_in
+from unstuck.tasks.protocol.spark_conf import static_conf
 
 MAX_GROUPS = 10_000
 MAX_MEMBERS = 100_000  # of all literal forks together
@@ -480,5 +481,23 @@ def _params_at(params: Mapping[str, Any], loc: Loc) -> Iterator[Problem]:
 
 def _conf(every: Sequence[GroupSpec], conf: Mapping[str, str]) -> Iterator[Problem]:
     yield from value_problems(conf, ("defaults", "conf"))
+    if (warm := next(filter(_is_warm, every), None)) is not None:
+        for key in static_conf(conf):
+            yield _static(key, f"group {warm.name!r}", ("defaults", "conf", key))
     for i, group in enumerate(every):
         yield from value_problems(group.conf, ("groups", i, "conf"))
+        for key in static_conf(group.conf) if _is_warm(group) else ():
+            yield _static(key, "the group", ("groups", i, "conf", key))
+
+
+def _is_warm(group: GroupSpec) -> bool:
+    """True for a group whose attempts run in a session that others have used."""
+    return group.spark and bool(group.steps) and not group.fresh
+
+
+def _static(key: str, group: str, loc: Loc) -> Problem:
+    message = (
+        f"{shorten(key)} can only be set when a Spark session starts, and groups share one; give {group} fresh: true, "
+        "which starts one for each of its attempts, or set it in UNSTUCK_SPARK_CONF for all"
+    )
+    return Problem(message, loc)

@@ -42,6 +42,7 @@ from unstuck.tasks.protocol.group import FailedFor, RetryPolicy, Step
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer
 from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
+from unstuck.tasks.protocol.spark_conf import static_conf
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.forks import fork_values
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
@@ -224,10 +225,12 @@ class Attempt:
             return None
         self._progress({"label": "starting Spark"})
         conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
+        stack.callback(runner.session_used)
         entered = ExitStack()
         try:
             with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout), users_code():
-                runner.driver.start()
+                # Each attempt of a fresh group has a process of its own, and so a session that no other group will use.
+                runner.driver.start(static_conf(conf) if group.fresh else None)
                 session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
         except StepRaised as raised:
             if isinstance(raised.error, HostUnfit):

@@ -20,6 +20,7 @@ from billiard.common import reset_signals
 from unstuck.tasks.errors import NotBegun
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag
+from unstuck.tasks.process.tree import end_strays, is_watchdog
 from unstuck.tasks.protocol.lease import Claim
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt import Attempt
@@ -93,6 +94,7 @@ def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
             return
         except subprocess.TimeoutExpired:
             runner.watchdog.taken()
+            runner.end_idle_session()
 
 
 def main() -> None:
@@ -114,6 +116,9 @@ def main() -> None:
         logging.getLogger(__name__).exception("%s has failed", wanted["token"])
     finally:
         runner.end()
+        # The runner above adopts what is left, such as the JVM, and would be replaced with its warm session for it.
+        with suppress(OSError):  # no descriptor is free
+            end_strays(is_watchdog)
         sys.stdout.flush()
         logging.shutdown()
         os._exit(0)  # a thread that a step has left must not keep the process

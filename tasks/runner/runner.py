@@ -84,6 +84,7 @@ class Runner:
         self.driver = Driver(settings, slots=slots)
         self.queues = tuple(queues)
         self._light = not may_run_spark(settings, queues)
+        self._idle_at: float | None = None  # when the session will have been idle for too long; None: it never is
         self.replaced = False  # this process ends before it takes more work
         self.held: Held | None = None
         self._idle = threading.Lock()  # held while stray processes are ended, so that no attempt begins meanwhile
@@ -112,6 +113,11 @@ class Runner:
         if self.stopping:
             # A claim would be handed back at once. An offer that is left costs no epoch and goes to another worker.
             log.info("nothing is taken: this worker was told to stop. What stands ready goes to others")
+            return False
+        if self._session_is_idle:
+            # It had other work since. Its session would hold memory and executors for as long as that goes on.
+            self.replace()
+            log.info("nothing is taken: %s. What stands ready goes to others", self._idle_for)
             return False
         unfit = "the Spark session of this runner has died" if self.driver.died else ""
         if not unfit and not self.driver.running:
@@ -198,6 +204,32 @@ class Runner:
         from unstuck.tasks.worker.pool import recycle_this_process
 
         recycle_this_process()
+
+    def session_used(self) -> None:
+        """Count from now on how long the session is idle. One that was started ahead is kept."""
+        from unstuck.tasks.worker.pool import recycle_this_process_at
+
+        if self.settings.session_idle and not self.settings.spark_prewarm:
+            self._idle_at = time.monotonic() + self.settings.session_idle
+            recycle_this_process_at(self._idle_at)
+
+    @property
+    def _session_is_idle(self) -> bool:
+        return self._idle_at is not None and time.monotonic() > self._idle_at
+
+    @property
+    def _idle_for(self) -> str:
+        idle = f"{self.settings.session_idle:g}s (UNSTUCK_SESSION_IDLE)"
+        return f"the Spark session of this runner was not used for {idle}, so the runner is replaced"
+
+    def end_idle_session(self) -> None:
+        """Stop a session that is idle, while this process waits for another one. For the main thread."""
+        if self._session_is_idle and self.driver.running:
+            self.replace()
+            log.info("%s", self._idle_for)
+            hang_alarm.start(self.settings.session_timeout)
+            self.driver.stop()
+            hang_alarm.cancel()
 
     def end(self) -> None:
         """End what this runner started; the process ends next."""

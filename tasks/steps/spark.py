@@ -49,6 +49,7 @@ class Driver:
         self._lock = threading.Lock()
         self._base: Any = None
         self._started = False
+        self._own: Mapping[str, str] = {}  # static conf of the only group that this process runs
 
     @property
     def running(self) -> bool:
@@ -80,8 +81,11 @@ class Driver:
         process = getattr(SparkContext._gateway, "proc", None)
         return [process.pid] if process is not None else []
 
-    def start(self) -> None:
+    def start(self, own: Mapping[str, str] | None = None) -> None:
         """Start the session, unless one is running.
+
+        Args:
+            own: static conf of a group that alone uses this process. A Spark Connect server has its own.
 
         Raises:
             HostUnfit: this process cannot run a driver, or its driver has died, so no group is to blame.
@@ -92,14 +96,17 @@ class Driver:
                 return
             if self._master == NO_SPARK:
                 raise HostUnfit(f"{whoami()} was given a group that wants Spark, and runs none ({NONE_SET})")
+            if own and not self.remote:
+                self._own, self._master = own, own.get("spark.master", self._master)
             replaced = "This runner is replaced, and the group is tried again; no retry: is used up"
             if self._base is not None:
                 raise HostUnfit(f"the Spark session of {whoami()} has died. {replaced}")
             try:
                 self._base = self._make()
             except Exception as error:
-                if not isinstance(error, ImportError) and (self.remote or self.pids):
-                    raise  # Spark did start: the cluster or the conf may be at fault
+                started = self.remote or self.pids or (self._own and not lacking_java())
+                if started and not isinstance(error, ImportError):
+                    raise  # the cluster or the conf may be at fault, also where Java refuses the group's own
                 why = lacking_java() or f"{type(error).__name__}: {error}"
                 raise HostUnfit(f"{whoami()} could not start Spark: {why}. {replaced}") from error
 
@@ -131,7 +138,8 @@ class Driver:
             session.sparkContext.setLocalProperty("spark.jobGroup.id", tag)
         try:
             for key, value in conf.items():
-                _set_conf(session, key, value)
+                if key not in self._own:
+                    _set_conf(session, key, value)
             yield session
         finally:
             self._clean(session)
@@ -180,7 +188,7 @@ class Driver:
             # activated the virtual environment.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-        for key, value in {**conf, **store_conf(os.environ), **self._settings.spark_conf}.items():
+        for key, value in {**conf, **store_conf(os.environ), **self._settings.spark_conf, **self._own}.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
         context = session.sparkContext
@@ -229,7 +237,8 @@ def _set_conf(session: Any, key: str, value: str) -> None:
     except PySparkException as error:
         raise Unrecoverable(
             f"conf: {key} cannot be set for one group ({error.getCondition() or 'refused by Spark'}); a running "
-            "session takes run-time settings only: give it to the worker in UNSTUCK_SPARK_CONF"
+            "session takes run-time settings only: give the group fresh: true, or all in UNSTUCK_SPARK_CONF; on Spark "
+            "Connect, the server"
         ) from error
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,7 @@ from unstuck.tasks.worker.shutdown import become_main_process, this_worker
 log = logging.getLogger(__name__)
 
 _recycling = False
+_recycling_at: float | None = None  # monotonic seconds; None: it may wait for ever
 
 
 def recycle_this_process() -> None:
@@ -34,6 +37,12 @@ def recycle_this_process() -> None:
     # job, the last result is already sent, and no job has been read that could be lost with the process.
     global _recycling
     _recycling = True
+
+
+def recycle_this_process_at(moment: float) -> None:
+    """Let this child end as above if it waits for a job at ``moment``, in monotonic seconds. The last call counts."""
+    global _recycling_at
+    _recycling_at = moment
 
 
 class Worker(asynpool.Worker):  # type: ignore[misc]
@@ -45,10 +54,10 @@ class Worker(asynpool.Worker):  # type: ignore[misc]
         # What comes after the start may be a try to claim.
         hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
         super()._make_child_methods(*args, **kwargs)
-        self.wait_for_job = _waiting_idle(self.wait_for_job)
+        self.wait_for_job = _waiting_idle(self.wait_for_job, self.inq._reader.fileno())
 
 
-def _waiting_idle(wait: Callable[..., Any]) -> Callable[..., Any]:
+def _waiting_idle(wait: Callable[..., Any], jobs: int) -> Callable[..., Any]:
     slots, slot, pid = this_worker().idle_slots, current_process().index, os.getpid()
 
     def wait_idle(*args: Any, **kwargs: Any) -> Any:
@@ -56,6 +65,10 @@ def _waiting_idle(wait: Callable[..., Any]) -> Callable[..., Any]:
             sys.exit(EX_RECYCLE)
         slots.idle(slot, pid)
         hang_alarm.cancel()
+        if not _readable_in_time(jobs):
+            hang_alarm.start()
+            slots.busy(slot)
+            sys.exit(EX_RECYCLE)
         job = True  # an exception tells this child to leave
         try:
             job = wait(*args, **kwargs)
@@ -66,6 +79,20 @@ def _waiting_idle(wait: Callable[..., Any]) -> Callable[..., Any]:
         return job
 
     return wait_idle
+
+
+def _readable_in_time(descriptor: int) -> bool:
+    """Wait for something to read; False if the moment to end comes first."""
+    # Not select(), which refuses descriptors from 1024 on.
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while _recycling_at is not None:
+        left = _recycling_at - time.monotonic()
+        if poll.poll(min(max(left, 0.0), 3600.0) * 1000):  # it takes milliseconds of 24 days at most
+            return True
+        if left <= 0:
+            return False
+    return True
 
 
 class Pool(asynpool.AsynPool):  # type: ignore[misc]

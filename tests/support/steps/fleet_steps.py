@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import os
 import re
@@ -398,3 +399,17 @@ def flights_of(spark: Any, ctx: Any, days: list[str], made_by: str) -> None:
     rows = [(day, n, made_by) for day in days for n in range(3)]
     columns = dict(zip(("day", "n", "made_by"), map(list, zip(*rows, strict=True)), strict=True))
     ctx.output("flights").write(pa.table(columns))
+
+
+def conf_of(spark: Any, ctx: Any, keys: list[str]) -> None:
+    """What Spark and its context have of ``keys``."""
+    conf = spark.sparkContext.getConf()
+    ctx.result("conf", {key: spark.conf.get(key, None) or conf.get(key) for key in keys})
+    ctx.result("pid", os.getpid())
+
+
+def known_conf(spark: Any, ctx: Any, path: str) -> None:
+    """Write down every setting that Spark knows, and whether a session that runs takes it."""
+    config = spark.sparkContext._jvm.org.apache.spark.internal.config
+    entries = getattr(getattr(config, "ConfigEntry$"), "MODULE$").knownConfigs().keySet().toArray()
+    Path(path).write_text(json.dumps({key: spark.conf.isModifiable(key) for key in map(str, entries)}))

@@ -388,3 +388,38 @@ def test_several_statements_in_one_step_are_refused(sql: str, tmp_path: Path) ->
 )
 def test_one_statement_or_what_only_spark_can_tell_is_taken(sql: str) -> None:
     assert not several_statements(sql)
+
+
+STATIC = """\
+name: x
+defaults: {conf: {spark.sql.shuffle.partitions: "2"%s}}
+groups:
+  - {name: light, spark: false, conf: {spark.executor.memory: 1g}, steps: [{python: 'm:f'}]}
+  - {name: own, fresh: true, conf: {spark.executor.memory: 1g, spark.my.own: x}, steps: [{python: 'm:f'}]}
+  - {name: warm, conf: {%s}, steps: [{python: 'm:f'}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("defaults", "key", "message"),
+    [
+        ("", "spark.executor.memory: 3g", "groups[2].conf[\"spark.executor.memory\"]: 'spark.executor.memory' can"),
+        ("", "spark.sql.extensions: x.Y", "groups[2].conf[\"spark.sql.extensions\"]: 'spark.sql.extensions' can"),
+        ("", "spark.hadoop.fs.s3a.endpoint: x", "give the group fresh: true"),
+        (
+            ", spark.jars: a.jar",
+            "spark.my.own: x",
+            "defaults.conf[\"spark.jars\"]: 'spark.jars' can only be set when a",
+        ),
+        (", spark.jars: a.jar", "spark.my.own: x", "give group 'warm' fresh: true"),
+    ],
+)
+def test_conf_that_a_running_session_cannot_take_is_refused_but_for_a_fresh_group(
+    defaults: str, key: str, message: str
+) -> None:
+    (said,) = told(STATIC % (defaults, key))
+    assert message in said
+
+
+def test_conf_of_a_running_session_and_unknown_conf_passes() -> None:
+    assert JobSpec.from_text(STATIC % ("", "spark.sql.ansi.enabled: 'true', spark.databricks.delta.x: y, other.key: z"))
