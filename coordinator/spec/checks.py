@@ -19,6 +19,7 @@ from typing import Any
 
 from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.condition import parse
+from unstuck.coordinator.spec.output_checks import Hint, output_problems, outputs_of
 from unstuck.coordinator.spec.params import values_of, wrong_declarations, wrong_overlay
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
@@ -26,7 +27,6 @@ from unstuck.coordinator.spec.problems import (
     Problem,
     describe,
     listed,
-    path_text,
     shorten,
     suggestion,
 )
@@ -34,20 +34,17 @@ from unstuck.coordinator.spec.sql import groups_read, sql_problems
 from unstuck.coordinator.spec.values import scalar_problem, value_problems
 from unstuck.tasks.protocol.group import MAX_FORK, ForkFrom, GroupSpec, Step
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
-from unstuck.tasks.protocol.outputs import REJECTED, OutputSpec
+from unstuck.tasks.protocol.outputs import OutputSpec
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.protocol.spark_conf import static_conf
 
 MAX_GROUPS = 10_000
 MAX_MEMBERS = 100_000  # of all literal forks together
 MAX_INPUTS = 100  # published datasets of one group
-MAX_NAME = 63  # characters of the name of an output
 MAX_PARAMS = 64 * 1024  # bytes of JSON; parameters travel with every group
 MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of a second
 
-
 NO_OUTPUTS: Mapping[str, OutputSpec] = MappingProxyType({})
-Hint = Callable[[str, Collection[str], str], str]
 
 
 def problems_in(
@@ -70,13 +67,9 @@ def problems_in(
         *(_join(("groups", i), group, groups) for i, group in enumerate(every)),
         *(_fork(("groups", i), group, groups, owners, values, hint) for i, group in enumerate(every) if group.for_each),
         _conditions(every, groups, params, hint),
-        _outputs(every),
+        output_problems(every, publish, outputs, hint),
         sql_problems(every, groups, params),
         *(_inputs(("groups", i), group, groups) for i, group in enumerate(every) if group.inputs),
-        _publish(every, publish or (), outputs, hint),
-        _modes(every, publish, outputs, hint),
-        _checked(every, publish or (), outputs),
-        _tables(outputs),
         _params(every, params),
         _conf(every, conf),
     )
@@ -359,101 +352,6 @@ def _order(groups: dict[str, GroupSpec]) -> Callable[[str, str], bool]:
         for name in TopologicalSorter(needs).static_order():
             above[name] = reduce(or_, (above[need] | bits[need] for need in needs[name]), 0)
     return lambda name, after: bool(above[after] & bits[name])
-
-
-def outputs_of(group: GroupSpec) -> list[str]:
-    """Outputs that ``group`` declares, in the order of its steps."""
-    return [step.output for step in group.steps if step.output is not None]
-
-
-def _steps(every: Sequence[GroupSpec]) -> Iterator[tuple[Loc, Step]]:
-    for i, group in enumerate(every):
-        for j, step in enumerate(group.steps):
-            yield ("groups", i, "steps", j), step
-
-
-def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
-    # Compared without case: Spark's views and some file systems treat `Flights` and `flights` as one name.
-    first: dict[str, tuple[str, Loc]] = {}
-    for loc, step in _steps(every):
-        if step.output is None:
-            continue
-        name, maker = first.setdefault(step.output.lower(), (step.output, loc))
-        if maker != loc:
-            same = f"{step.output!r}" if name == step.output else f"{step.output!r} (or {name!r}: case does not count)"
-            message = f"output {same} is made by {path_text(maker)} too; an output has one maker, give one another name"
-            yield Problem(message, (*loc, "output"))
-
-
-def _publish(
-    every: Sequence[GroupSpec], publish: Sequence[str], outputs: Mapping[str, OutputSpec], hint: Hint
-) -> Iterator[Problem]:
-    declared = {name: None for group in every for name in outputs_of(group)}
-    any_python = any(step.python for _, step in _steps(every))
-    seen: set[str] = set()
-    for j, name in enumerate(publish):
-        if name in seen:
-            yield Problem(f"{name!r} is listed twice; keep one", ("publish", j))
-        elif name not in declared and not any_python:
-            yield Problem(f"no group makes an output {name!r}{hint(name, declared, 'outputs')}", ("publish", j))
-        seen.add(name)
-    for name in outputs:
-        if name not in declared and not any_python:
-            yield Problem(f"no group makes an output {name!r}{hint(name, declared, 'outputs')}", ("outputs", name))
-
-
-def _modes(
-    every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec], hint: Hint
-) -> Iterator[Problem]:
-    """An output that is not published has no mode. Its rules hold all the same."""
-    needed = {need for group in every if group.steps for need in group.needs}
-    for name, spec in outputs.items():
-        if spec.quality is not None and spec == OutputSpec(quality=spec.quality):
-            continue
-        makers = [group.name for group in every if name in outputs_of(group)]
-        if publish is not None and name not in publish:
-            yield Problem(f"publish: does not name {name!r}{hint(name, publish, 'outputs')}", ("outputs", name))
-        elif publish is None and makers and needed.issuperset(makers):
-            text = f"{name!r} is not published, because other groups need {makers[0]}; name it in publish:"
-            yield Problem(text, ("outputs", name))
-
-
-def _checked(
-    every: Sequence[GroupSpec], publish: Sequence[str], outputs: Mapping[str, OutputSpec]
-) -> Iterator[Problem]:
-    """Names that rejected rows take, and keys that no attempt can see as a whole."""
-    taken: dict[str, Loc] = {}  # compared without case, as in `_outputs`
-    for loc, step in _steps(every):
-        if step.output is not None:
-            taken.setdefault(step.output.lower(), (*loc, "output"))
-    for j, name in enumerate(publish):
-        taken.setdefault(name.lower(), ("publish", j))
-    for name in outputs:
-        taken.setdefault(name.lower(), ("outputs", name))
-    for name, spec in outputs.items():
-        rejected = name + REJECTED
-        if spec.quality is not None:
-            if (place := taken.get(rejected.lower())) is not None:
-                yield Problem(f"{rejected!r} is the name of the rejected rows of {name!r}; take another one", place)
-            if len(rejected) > MAX_NAME:
-                longest = MAX_NAME - len(REJECTED)
-                text = f"an output with rules has a name of at most {longest} characters: {REJECTED} comes after it"
-                yield Problem(text, ("outputs", name), True)
-        fork = next((group for group in every if group.for_each is not None and name in outputs_of(group)), None)
-        if spec.expect is not None and spec.expect.unique and fork is not None:
-            text = (
-                f"{name!r} is made by the members of the fork {fork.name!r}, each of which knows its own rows alone; "
-                "check the keys in a group that needs the fork"
-            )
-            yield Problem(text, ("outputs", name, "expect", "unique"))
-
-
-def _tables(outputs: Mapping[str, OutputSpec]) -> Iterator[Problem]:
-    """A Delta table has one output: two commits of one job could be seen one without the other."""
-    owners: dict[str, str] = {}
-    for name, output in outputs.items():
-        if output.table is not None and (owner := owners.setdefault(output.table, name)) != name:
-            yield Problem(f"{owner!r} has the same table; give each output its own", ("outputs", name, "path"))
 
 
 def _params_of(group: GroupSpec, loc: Loc) -> Iterator[tuple[Mapping[str, Any], Loc]]:

@@ -15,8 +15,9 @@ from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.protocol.fields import ForkValue, Scalar
-from unstuck.tasks.protocol.group import Collect, ForkFrom, GroupPlan, GroupSpec, RetryPolicy
+from unstuck.tasks.protocol.group import Collect, ForkFrom, GroupPlan, GroupSpec
 from unstuck.tasks.protocol.outputs import Checks, OutputSpec
+from unstuck.tasks.protocol.retry import RetryPolicy
 from unstuck.tasks.protocol.texts import Packer, unpack
 
 

@@ -15,11 +15,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
 
-from unstuck.tasks.duration import Seconds, Timeout
+from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.fields import (
     MAX_COUNT,
     DatasetName,
-    ErrorNames,
     ForkValue,
     FunctionName,
     GroupName,
@@ -32,10 +31,8 @@ from unstuck.tasks.protocol.fields import (
 )
 from unstuck.tasks.protocol.keys import lane_of
 from unstuck.tasks.protocol.outputs import Checks
-from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.protocol.retry import RetryPolicy
 
-# Failures of what the user wrote.
-OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT", "HOOK_FAILED", "HOOK_TIMEOUT")
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
 MAX_WHEN = 1000  # characters of a condition
@@ -44,51 +41,6 @@ MAX_WHEN = 1000  # characters of a condition
 def fork_bytes(values: Iterable[Scalar]) -> int:
     """Bytes of JSON that the values of a fork take."""
     return sum(len(json.dumps(value)) for value in values)
-
-
-class RetryPolicy(Strict):
-    """How failures of the user's code are met. Backoff is ``backoff * 2**n`` up to ``max_backoff``, with jitter."""
-
-    max: int = Field(default=3, ge=0, le=1000, strict=True, description="Retries after the first attempt.")
-    backoff: Seconds = Field(default=10.0, description="Wait before the first retry; it doubles with every retry.")
-    max_backoff: Seconds = Field(default=300.0, description="The longest wait before a retry.")
-    jitter: float = Field(default=0.1, ge=0, le=1, strict=True, description="Share of the wait that is random.")
-    retry_on: ErrorNames | None = Field(
-        default=None,
-        description="Exceptions, Spark conditions and codes that are tried again, and no others.",
-    )
-    never_retry_on: ErrorNames | None = Field(
-        default=None, description="Exceptions, Spark conditions and codes that fail at once; they win over retry_on."
-    )
-
-    def why_final(self, failure: Failure) -> str:
-        """Why a failure is not tried again, however many retries are left; empty if it may be.
-
-        ``retry_on`` narrows what counts as the user's own: a warehouse that is away is tried again whatever it says.
-        """
-        if entry := _entry_for(failure, self.never_retry_on):
-            return f"not tried again: never_retry_on names {entry}"
-        if _entry_for(failure, self.retry_on):
-            return ""
-        if not failure.recoverable:
-            is_slip = failure.code == "STEP_FAILED"
-            return "not tried again: it is a mistake in the code" if is_slip else "not worth a retry"
-        return "not tried again: retry_on does not name it" if self.retry_on and failure.code in OF_THE_CODE else ""
-
-
-def _entry_for(failure: Failure, entries: Iterable[str] | None) -> str:
-    """The entry of ``retry_on:`` or ``never_retry_on:`` that names a failure; empty if none does.
-
-    An entry has the last part of a name, and may have the package before it: ``requests.Timeout`` names
-    ``requests.exceptions.Timeout``.
-    """
-    for entry in entries or ():
-        package, _, last = entry.rpartition(".")
-        for name in (failure.code, *failure.names):
-            module, _, own = name.rpartition(".")
-            if own == last and (not package or f"{module}.".startswith(f"{package}.")):
-                return entry
-    return ""
 
 
 class Step(Strict):

@@ -38,9 +38,10 @@ from unstuck.tasks.protocol.failure import (
     outside_of_the_steps,
     shorten,
 )
-from unstuck.tasks.protocol.group import FailedFor, RetryPolicy, Step
+from unstuck.tasks.protocol.group import FailedFor, Step
 from unstuck.tasks.protocol.lease import Claim, FinishAnswer
 from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.retry import RetryPolicy
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.spark_conf import static_conf
 from unstuck.tasks.protocol.token import Token
