@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from unstuck.tasks.errors import WarehouseUnsupported
+from unstuck.tasks.host import how_to_install
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _MEMORY = "memory"
@@ -58,7 +59,7 @@ class ObjectStore:
             self._store = _open_store(uri, os.getpid(), _environment())
         except ImportError:
             raise WarehouseUnsupported(
-                f"the warehouse {uri} needs the package obstore in this process: pip install 'unstuck[s3]'"
+                f"the warehouse {uri} needs the package obstore in this process. {how_to_install('s3')}"
             ) from None
         import obstore
 

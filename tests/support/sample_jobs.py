@@ -41,6 +41,11 @@ SPECS: dict[str, dict[str, Any]] = {
     },
 }
 
+# In which single histories are played, and not every step from everywhere.
+FOR_HISTORIES: dict[str, dict[str, Any]] = {
+    "hooked": {"groups": [group("a", retry={"max": 0}, hooks={"on_failure": "steps:told"})]},
+}
+
 OUTCOMES: dict[str, Outcome] = {
     "succeeded": Outcome(OutcomeKind.SUCCEEDED, results={"n": 1}),
     "failed": Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "it went wrong")),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tests.support.invariants import Broken, Seen, judge
 from tests.support.job_in_memory import LEASE
-from tests.support.sample_jobs import OUTCOMES, SPECS, VALUES
+from tests.support.sample_jobs import FOR_HISTORIES, OUTCOMES, SPECS, VALUES
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
@@ -80,7 +80,7 @@ class SmallWorld:
     def __init__(self, spec: str, seen: Seen | None = None, limit: int = 500) -> None:
         """``limit``: moves that one decision may make; the caller has set it in ``coordinator.model.decision`` too."""
         self.spec, self.seen, self.limit = spec, seen or Seen(), limit
-        written = {"name": spec, "params": {"x": 0}, **SPECS[spec]}
+        written = {"name": spec, "params": {"x": 0}, **{**SPECS, **FOR_HISTORIES}[spec]}
         self.job = JobRecord("j-1", spec, JobSpec.model_validate(written).to_json(), "new")
         self.groups: dict[str, GroupRecord] = {}
         self.collected: dict[str, tuple[Any, ...]] = {}

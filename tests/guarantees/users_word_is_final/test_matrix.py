@@ -33,7 +33,7 @@ WANTED = {
 }
 ENDS = ("succeed", "obey", "fail", "gone", "deaf")  # what runners do while a command is brought about
 BOUNDED = (Command.CANCEL, Command.FORCE_STOP)  # they wait for no runner beyond the deadline
-PAUSE = Step("command", Command.PAUSE)
+PAUSE, CANCEL = Step("command", Command.PAUSE), Step("command", Command.CANCEL)
 FAILURES = ("failed", "failed for good", "timed out", "lost", "released", "lapse", "never claimed")
 
 
@@ -74,6 +74,14 @@ LONG = {
             *(LOOK, _claim("a"), _claim("b"), _ends("a", "succeeded"), _ends("b", "failed"), LOOK),
             *(PAUSE, LOOK, Step("rerun", "a"), Step("command", Command.RESUME), LOOK),
         ],
+    ),
+    "canceled before its hook is called": (
+        "hooked",
+        [LOOK, _claim("a"), PAUSE, LOOK, _ends("a", "failed"), LOOK, CANCEL, LOOK],
+    ),
+    "canceled while its hook runs": (
+        "hooked",
+        [LOOK, _claim("a"), _ends("a", "failed"), LOOK, LOOK, _claim("a"), CANCEL, LOOK, _ends("a", "canceled"), LOOK],
     ),
 }
 
