@@ -62,7 +62,7 @@ def by_day(rows: list[tuple[Any, int]]) -> dict[str, int]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_a_month_of_nights(
     place: tuple[str, dict[str, str]], redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
