@@ -47,6 +47,9 @@ class Hooks:
         ends |= any(one.state is S.FAILED for name, one in after.groups.items() if name != group)
         waited = after.decided_at - old.verdict.at
         late = planned.spec.hooks is None or waited >= planned.spec.hooks.timeout - 0.01
+        # The runner that was to call it is lost, and was the last that the group may lose.
+        lapsed = attempt is not None and attempt.claimant and outcome is None
+        told = told or (lapsed and old.losses + 1 >= planned.spec.worker_losses)
         if not (told or ends or late or self._core.set_back or new.losses or old.losses):
             return f"{where} is FAILED {waited:.1f}s after its verdict, and nobody called its hook"
         return ""
