@@ -55,12 +55,10 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, Sequence[SparkProcess]]]:
         yield url, workers
 
 
-LONG = pytest.mark.long
+pytestmark = pytest.mark.long
 
 
-@pytest.mark.parametrize(
-    "dies", ["nothing", pytest.param("an executor", marks=LONG), pytest.param("a worker", marks=LONG)]
-)
+@pytest.mark.parametrize("dies", ["nothing", "an executor", "a worker"])
 def test_the_demo_on_a_standalone_cluster_finishes_whatever_dies(
     redis_server: RedisServer, tmp_path: Path, cluster: tuple[str, Sequence[SparkProcess]], dies: str
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import redis
 
 from tests.support import fleet
@@ -44,6 +45,7 @@ def test_an_idle_session_ends_with_its_jvm_and_the_next_group_has_another_one(
         assert "prematurely" not in worker.text()
 
 
+@pytest.mark.long
 def test_a_session_of_a_worker_that_starts_it_ahead_is_kept(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
@@ -57,6 +59,7 @@ def test_a_session_of_a_worker_that_starts_it_ahead_is_kept(
         assert len(set(pids)) == 1, worker.story()
 
 
+@pytest.mark.long
 def test_a_runner_that_waits_for_a_fresh_one_ends_its_own_idle_session_meanwhile(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from tests.support import fleet
@@ -37,6 +38,7 @@ def test_a_fresh_group_has_a_session_with_its_static_conf_and_the_warm_one_is_no
         assert wrong.kind is OutcomeKind.FAILED, "a conf that Java refuses is the fault of its group"
 
 
+@pytest.mark.long
 def test_what_counts_as_static_is_what_spark_says_of_every_setting_that_it_knows(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def poll(case: Case, stop: threading.Event, wrong: list[str]) -> None:
                 wrong.append(f"{name}: {found}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", POINTS)
 def test_a_coordinator_killed_at_any_point_is_followed_and_each_table_has_one_whole_commit(
     place: Place, point: Point

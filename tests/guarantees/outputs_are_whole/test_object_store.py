@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow.parquet as pq
+import pytest
 from typer.testing import CliRunner
 
 from tests.support import fleet
@@ -79,6 +80,7 @@ def look(warehouse: Warehouse) -> int:
     return n
 
 
+@pytest.mark.long
 def test_each_package_is_whole_whoever_dies(
     redis_server: RedisServer, s3_server: S3Server, bucket: str, tmp_path: Path
 ) -> None:
