@@ -33,7 +33,7 @@ def without_user(uri: str) -> str:
     user, at, _ = rest.partition("/")[0].rpartition("@")
     if rest and ("?" in rest or (at and (":" in user or not scheme.startswith("abfs")))):
         raise ValueError(
-            f"the address of the warehouse ({scheme}://…) holds a user or a key. Addresses are stored and shown: give "
+            f"the address {scheme}://… holds a user or a key. Addresses are stored and shown: give "
             "credentials to the processes, in the variables of their store (AWS_…, GOOGLE_…, AZURE_…) or by a role"
         )
     return uri

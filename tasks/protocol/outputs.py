@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.fields import MAX_COUNT, ColumnName, Listed, ParamName, Strict
+from unstuck.tasks.settings import without_user
 
 REJECTED = "__rejected"  # what the dataset of the rejected rows of an output adds to its name
 REJECTED_BY = "_rejected_by"  # the column of it that names the rules which a row does not meet
@@ -146,6 +147,11 @@ class OutputSpec(Strict):
             raise ValueError(wants if self.format == "delta" else "path: is for format: delta alone")
         if self.path is not None and (not self.path.startswith(_PLACES) or ".." in self.path.split("/")):
             raise ValueError(f"path: {self.path!r} must be an absolute path without .., file:///… or s3://…")
+        if self.path is not None:
+            without_user(self.path)
+            bucket, _, key = (self.table or "").removeprefix("s3://").partition("/")
+            if not key or (self.path.startswith("s3://") and not bucket):
+                raise ValueError(f"path: {self.path!r} names no table; expected a folder below / or below a bucket")
         if self.format == "delta" and self.on_schema_change is not None:
             raise ValueError("on_schema_change is for datasets of the warehouse; a Delta table keeps its columns")
         if self.mode == "replace" and self.on_schema_change == "evolve":

@@ -274,13 +274,14 @@ class Attempt:
                 work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
         self._run_steps(work, params, scratch)
         work.check_refused()
+        self._tell_of_success(work, params, scratch)
         # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
         self._end_if_ordered()
         return work
 
     def _run_steps(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
-        """Run all steps, and the hook that is told of their success."""
-        steps, runner, hooks = self._order.group.steps, self._runner, self._order.group.hooks
+        """Run all steps, and restore the process before our own code goes on."""
+        steps, runner = self._order.group.steps, self._runner
         with self._put_back() as before:
             for index, step in enumerate(steps):
                 self._end_if_ordered()
@@ -293,11 +294,19 @@ class Attempt:
                             run_step(step, work, ctx, runner.settings.step_modules, before.imported)
                     finally:
                         before.put_code_back()
-            if hooks is not None and hooks.on_success:
-                self._end_if_ordered()
-                rows = {name: output.rows for name, output in work.outputs.items()}
-                event = HookEvent.of(self._token, "SUCCEEDED", rows=rows, results=work.results)
-                self._call(hooks.on_success, event, params, scratch, before)
+
+    def _tell_of_success(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
+        """Call the hook that is told of success, once nothing that the steps made can fail the attempt any more."""
+        hooks = self._order.group.hooks
+        if hooks is None or not hooks.on_success:
+            return
+        with self._warehouse_clock("reading the values of forks in"):
+            fork_values(self._order, work)  # they go into the marker later; here they are only found to be good
+        self._end_if_ordered()
+        rows = {name: output.rows for name, output in work.outputs.items()}
+        event = HookEvent.of(self._token, "SUCCEEDED", rows=rows, results=work.results)
+        with self._put_back() as before:
+            self._call(hooks.on_success, event, params, scratch, before)
 
     def _tell_of_failure(self, failed: FailedFor) -> Outcome:
         """Call the hook that is told how the group has failed. Nothing else is run."""

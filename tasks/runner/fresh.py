@@ -52,7 +52,7 @@ def run_fresh(runner: Runner, claim: Claim) -> str:
     wanted = {
         "token": str(claim.token),
         "stored": claim.stored,
-        "queues": [order.group.queue_name] if order.group.spark else ["light"],  # no prewarming
+        "queues": [order.group.queue_name] if order.group.spark else ["light"],
         "slots": runner.slots,
         "shutdown_flag": flag,
     }
@@ -107,7 +107,7 @@ def main() -> None:
     flag = None if wanted["shutdown_flag"] is None else ShutdownFlag(wanted["shutdown_flag"])
     # As in a child of the pool: no end of this process may hang.
     hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
-    runner = start_runner(queues=wanted["queues"], slots=wanted["slots"], shutdown_flag=flag)
+    runner = start_runner(queues=wanted["queues"], slots=wanted["slots"], shutdown_flag=flag, prewarm=False)
     os.write(0, b"1")
     try:
         token = Token.parse(wanted["token"])

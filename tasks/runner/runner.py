@@ -313,8 +313,13 @@ def find_leaks(threads: list[threading.Thread]) -> list[str]:
 _runner: Runner | None = None
 
 
-def start_runner(*, queues: Sequence[str], slots: int, shutdown_flag: ShutdownFlag | None = None) -> Runner:
+def start_runner(
+    *, queues: Sequence[str], slots: int, shutdown_flag: ShutdownFlag | None = None, prewarm: bool = True
+) -> Runner:
     """Make this process a runner. Call it once.
+
+    Args:
+        prewarm: start a session ahead, if the settings say so; False where the group brings conf of its own.
 
     Raises:
         HostUnfit: this host lacks what a runner of these queues needs.
@@ -325,7 +330,8 @@ def start_runner(*, queues: Sequence[str], slots: int, shutdown_flag: ShutdownFl
     if os.getpgrp() != os.getpid():
         # In a group of its own, the runner and its JVM are killed together, without the worker.
         os.setpgid(0, 0)
-    _runner = Runner(settings(), queues=queues, slots=slots, shutdown_flag=shutdown_flag)
+    its = settings() if prewarm else settings().model_copy(update={"spark_prewarm": False})
+    _runner = Runner(its, queues=queues, slots=slots, shutdown_flag=shutdown_flag)
     return _runner
 
 

@@ -122,7 +122,8 @@ class PublishedDatasets:
         """``dataset`` at a version of the warehouse; None: the newest one when the job was submitted.
 
         Raises:
-            InputNotPublished: it was not published then, or that version does not exist. No retry changes that.
+            InputNotPublished: it was not published then, that version does not exist, or it is a Delta table. No retry
+                changes that.
             LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
         at = self._version(version)
@@ -136,6 +137,11 @@ class PublishedDatasets:
             raise InputNotPublished(
                 f"no dataset {dataset!r} was published at version {at} of the warehouse{when}. There were: "
                 f"{', '.join(sorted(state)) or 'none'}. Submit the job again once it is published"
+            )
+        if found.table is not None:
+            raise InputNotPublished(
+                f"{dataset} is published as the Delta table {found.table}, with versions of its own; read it there, in "
+                "a step"
             )
         return _whole(dataset, found)
 

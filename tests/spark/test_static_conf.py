@@ -23,11 +23,12 @@ def outcome(client: redis.Redis, folder: Path, job: str, step: str, params: Any,
     return fleet.outcome(client, fleet.make_offer(client, folder / "warehouse", job, spec), 120)
 
 
+@pytest.mark.parametrize("prewarm", ["false", "true"])
 def test_a_fresh_group_has_a_session_with_its_static_conf_and_the_warm_one_is_not_touched(
-    redis_server: RedisServer, client: redis.Redis, tmp_path: Path
+    redis_server: RedisServer, client: redis.Redis, tmp_path: Path, prewarm: str
 ) -> None:
-    keys = {"keys": [*STATIC, *RUN_TIME]}
-    with fleet.worker(redis_server.url, tmp_path, queues="spark") as worker:
+    keys, environ = {"keys": [*STATIC, *RUN_TIME]}, {"UNSTUCK_SPARK_PREWARM": prewarm}
+    with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:
         warm = outcome(client, tmp_path, "one", "conf_of", keys).results
         own = outcome(client, tmp_path, "two", "conf_of", keys, fresh=True, conf={**STATIC, **RUN_TIME}).results
         assert own["conf"] == {**STATIC, **RUN_TIME}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,16 @@ class Fleet:
         self.coordinator, self.client, self.told_in = coordinator, client, folder / "told.jsonl"
 
     def run(
-        self, hook: str, step: str, *, on: str = "on_failure", hooks: dict[str, Any] | None = None, **more: Any
+        self,
+        hook: str,
+        step: str,
+        *,
+        on: str = "on_failure",
+        hooks: dict[str, Any] | None = None,
+        also: Sequence[dict[str, Any]] = (),
+        **more: Any,
     ) -> str:
-        """The id of a job of one group with this hook, once it has ended."""
+        """The id of a job of a group with this hook, and the groups ``also``, once it has ended."""
         spec = group(
             "a",
             steps=[{"python": f"hook_steps:{step}"}],
@@ -40,7 +47,7 @@ class Fleet:
             hooks={on: f"hook_steps:{hook}", **(hooks or {})},
             **more,
         )
-        job = self.coordinator.submit(spec)
+        job = self.coordinator.submit(spec, *also)
 
         def ended() -> bool:
             self.coordinator.read()
@@ -148,6 +155,15 @@ def test_on_success_is_told_rows_and_results_before_the_group_counts_as_done(hoo
     assert record.first_error.code == "HOOK_FAILED"
     assert record.first_error.text.endswith("failed: ConnectionError: the pager does not answer")
     assert hooked.coordinator.events(job, "a") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED", "RUNNING", "SUCCEEDED"]
+
+
+def test_on_success_is_not_called_for_an_attempt_that_fails_once_its_steps_are_done(hooked: Fleet) -> None:
+    fork = group("each", "a", for_each={"n": {"from": "numbers.n"}})
+    job = hooked.run("tell", "null_for_a_fork", on="on_success", also=[fork])
+    record = hooked.record(job)
+    assert record.reason is not None
+    assert (record.state, record.reason.code) == (S.FAILED, "FORK_VALUES_INVALID")
+    assert hooked.told == []
 
 
 # ---- without a worker ------------------------------------------------------------------------------------------

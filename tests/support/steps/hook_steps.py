@@ -48,6 +48,12 @@ def counts(spark: Any, ctx: Any) -> None:
     ctx.result("seen", 3)
 
 
+def null_for_a_fork(spark: Any, ctx: Any) -> None:
+    import pyarrow as pa
+
+    ctx.output("numbers").write(pa.table({"n": [1, None]}))
+
+
 def sleeps(spark: Any, ctx: Any) -> None:
     time.sleep(1000)
 

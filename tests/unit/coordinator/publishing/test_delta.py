@@ -24,8 +24,10 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing.package import PublishRequest, abort, publish
 from unstuck.coordinator.publishing.vacuum import vacuum
+from unstuck.tasks.errors import InputNotPublished
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.steps.inputs import PublishedDatasets
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
@@ -333,6 +335,11 @@ def test_a_dataset_of_the_warehouse_becomes_a_table_only_by_replace(lake: Lake) 
         ({"format": "delta"}, "wants path:"),
         ({"path": "/data/t"}, "for format: delta alone"),
         ({"format": "delta", "path": "data/t"}, "must be an absolute path"),
+        ({"format": "delta", "path": "file:///"}, "names no table"),
+        ({"format": "delta", "path": "//"}, "names no table"),
+        ({"format": "delta", "path": "s3://"}, "names no table"),
+        ({"format": "delta", "path": "s3://bucket"}, "names no table"),
+        ({"format": "delta", "path": "s3://key:secret@bucket/t"}, "holds a user or a key"),
         ({"format": "delta", "path": "/data/../t"}, "must be an absolute path"),
     ],
 )
@@ -348,3 +355,10 @@ def test_two_outputs_with_one_table_are_refused() -> None:
     outputs = {"a": table, "b": {**table, "path": "file:///data//t/"}}
     with pytest.raises(SpecError, match="the same table"):
         JobSpec.model_validate({"name": "nightly", "outputs": outputs, "groups": steps})
+
+
+def test_a_job_that_reads_a_table_as_a_published_dataset_is_told_and_never_finds_it_empty(lake: Lake) -> None:
+    lake.publish("one", lake.spec("append"), [row(1)])
+
+    with pytest.raises(InputNotPublished, match=f"is published as the Delta table {lake.path}"):
+        PublishedDatasets(Warehouse(lake.root), 1).read("flights")
