@@ -50,6 +50,8 @@ def fleet(request):
     process.wait()
 
 """
+# Starts the fleet, which is no part of the second that the next test has.
+BEFORE = "def test_before(fleet): ...\n\n"
 
 
 class Suite:
@@ -125,7 +127,8 @@ def test_a_test_that_runs_out_of_time_fails_with_its_fleet_and_the_others_go_on(
     for name in "abcd":
         suite.file(
             name,
-            """
+            BEFORE
+            + """
 @pytest.mark.timeout(1)
 def test_hangs(fleet):
     threading.Event().wait()
@@ -134,7 +137,7 @@ def test_after(fleet): ...
 """,
         )
     assert suite.run(*processes) == 1
-    assert "4 failed, 4 passed" in suite.text
+    assert "4 failed, 8 passed" in suite.text
     assert len(re.findall(r"^FAILED .*::test_hangs - Failed: Timeout", suite.text, re.MULTILINE)) == 4
     suite.nothing_is_left()
 
@@ -150,24 +153,24 @@ ENDS = {
 
 @pytest.mark.parametrize("how", ENDS)
 def test_a_test_process_that_dies_or_hangs_takes_its_fleet_with_it_and_the_suite_ends(suite: Suite, how: str) -> None:
-    suite.file("bad", f"@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {ENDS[how]}\n")
+    suite.file("bad", f"{BEFORE}@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {ENDS[how]}\n")
     for name in "cd":
         suite.file(name, "def test_good(): ...\n")
     assert suite.run(*PROCESSES, grace_after_timeout=3) == 1
     assert re.search(r"worker '\w+' crashed while running '.*test_bad.py::test_bad'", suite.text), suite.text
-    assert "1 failed, 2 passed" in suite.text
+    assert "1 failed, 3 passed" in suite.text
     suite.nothing_is_left()
 
 
 @pytest.mark.parametrize("how", ["stuck in C code", "killed"])
 def test_the_only_test_process_that_dies_or_hangs_takes_its_fleet_with_it(suite: Suite, how: str) -> None:
-    suite.file("bad", f"@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {ENDS[how]}\n")
+    suite.file("bad", f"{BEFORE}@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {ENDS[how]}\n")
     assert suite.run(grace_after_timeout=3) != 0
     suite.nothing_is_left()
 
 
 def test_a_test_process_that_is_frozen_is_ended_when_there_was_no_news_for_long(suite: Suite) -> None:
-    suite.file("bad", "def test_bad(fleet):\n    os.kill(os.getpid(), signal.SIGSTOP)\n")
+    suite.file("bad", "@pytest.mark.timeout(10)\ndef test_bad(fleet):\n    os.kill(os.getpid(), signal.SIGSTOP)\n")
     suite.file("good", "def test_good(): ...\n")
     assert suite.run(*PROCESSES, timeout=1, grace_after_timeout=1, longest_silence=15) == 1
     suite.nothing_is_left()
