@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bench import report
 from bench.case import Case, Size, Stage
-from bench.cases import chain, join, outputs, recovery, reports, spark, store, wide
+from bench.cases import chain, join, outputs, recovery, reports, spark, store, tpch, wide
 
 CASES = {
     "a": wide.run,
@@ -26,6 +26,7 @@ CASES = {
     "f": spark.run,
     "g": recovery.run,
     "h": outputs.run,
+    "i": tpch.run,
 }
 ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 5}
 

@@ -19,6 +19,7 @@ from bench.fleet import Fleet
 from bench.measure import Sample, Spread, measured
 from bench.peer import NotInstalled, Peer
 from bench.server import Server
+from unstuck import JobSpec
 
 SCRIPTS = ("evalsha", "eval", "fcall")
 Size = Literal["tiny", "quick", "full"]
@@ -165,7 +166,7 @@ class Stage:
                     beside = {"redis": self.server.process}
                     pair.theirs.append(self._peers[name].run(command, peers[name, command], beside))
 
-    def ours(self, spec: dict[str, Any], units: int) -> Sample:
+    def ours(self, spec: dict[str, Any] | JobSpec, units: int) -> Sample:
         """Submit a job to the fleet and wait for its end."""
         fleet = self.fleet  # started before its processes and scripts are counted
         before, client = self.server.calls(), time.process_time()

@@ -174,7 +174,7 @@ def reports(client: redis.Redis) -> list[dict[str, str]]:
 
 
 class FleetWorker:
-    """One real ``celery -A unstuck.tasks worker`` in a process of its own."""
+    """One real ``celery … worker`` of workers or of coordinators, in a process of its own."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
@@ -200,8 +200,9 @@ class FleetWorker:
         return self.log.read_text(errors="replace")
 
     def story(self, lines: int = 60) -> str:
-        """What it does and did last, for a test that failed: its processes, its log, and what its JVMs are at."""
+        """What it does and did last, for a test that failed: its processes, its log, what they and its JVMs are at."""
         processes, said = _below(self.process.pid), self.text()
+        stacks = [_stacks(pid) for pid in (self.process.pid, *(one.pid for one in processes))]
         jvms = [one for one in processes if "java" in command_line(one)]
         for jvm in jvms:
             with suppress(psutil.NoSuchProcess):
@@ -214,6 +215,7 @@ class FleetWorker:
             [
                 *(f"{one.pid} {command_line(one)[:120]}" for one in processes),
                 *said.splitlines()[-lines:],
+                *stacks,
                 *("\n".join(thread.splitlines()[:16]) for thread in threads if "api.python" in thread),
             ]
         )
@@ -263,11 +265,9 @@ def worker(
     try:
         wait_until(lambda: fleet.ready() or process.poll() is not None, 90, "the worker to be ready")
         assert process.poll() is None, fleet.text()
-        RUNNING.append(fleet)
-        yield fleet
+        with running(fleet):
+            yield fleet
     finally:
-        if fleet in RUNNING:
-            RUNNING.remove(fleet)
         started = _below(process.pid)
         for one in started:
             _kill(one)
@@ -280,10 +280,29 @@ def worker(
         )
 
 
+@contextmanager
+def running(fleet: FleetWorker) -> Iterator[None]:
+    """If a test fails in this block, its report tells of ``fleet``."""
+    RUNNING.append(fleet)
+    try:
+        yield
+    finally:
+        RUNNING.remove(fleet)
+
+
 def stop_gently(fleet: FleetWorker) -> int:
     """SIGTERM, and wait: a warm shutdown."""
     fleet.process.send_signal(signal.SIGTERM)
     return fleet.process.wait()
+
+
+def _stacks(pid: int) -> str:
+    """Where all threads of a Python process are; of another one, that it is none."""
+    dump = [str(Path(sys.executable).with_name("py-spy")), "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        return subprocess.run(dump, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20).stdout
+    except subprocess.TimeoutExpired:
+        return f"{pid}: its threads were not found within 20 s"
 
 
 def _below(pid: int) -> list[psutil.Process]:

@@ -134,8 +134,10 @@ def _coordinator(url: str, home: Path) -> Iterator[fleet.FleetWorker]:
             stderr=out,
             cwd=home,
         )
+    made = fleet.FleetWorker(process, log)
     try:
-        yield fleet.FleetWorker(process, log)
+        with fleet.running(made):
+            yield made
     finally:
         process.kill()
         process.wait()
