@@ -40,6 +40,13 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
         finally:
             self._to_listen = False
 
+    def ensure(self, obj: Any, fun: Any, errback: Any = None, max_retries: int | None = None, **kwargs: Any) -> Any:
+        """Repeat what is sent; called with None, for ever, by Celery's events alone.
+
+        Its loop sends them, and would hear neither a lost connection nor a signal meanwhile, and say nothing.
+        """
+        return super().ensure(obj, fun, errback, 1 if max_retries is None else max_retries, **kwargs)
+
     def _establish_connection(self) -> Any:
         made = super()._establish_connection()
         if self._to_listen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import kombu.utils.functional
@@ -49,6 +50,19 @@ def test_who_listens_waits_for_a_broker_that_takes_writes_and_who_sends_does_not
             client.config_set("min-replicas-to-write", 0)
         assert listens.ensure_connection(max_retries=0).connected
         assert client.dbsize() == 0, "it was asked for a write, and nothing was written"
+
+
+@APPS
+def test_a_heartbeat_for_monitors_that_cannot_be_sent_does_not_hold_up_its_process(app: Any, tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    server.start()
+    with _connection(app, server.url) as connection:
+        events = app.events.Dispatcher(connection, hostname="here")
+        events.send("worker-online", retry=True)
+        beat = Thread(target=events.send, args=("worker-heartbeat",), kwargs={"retry": True}, daemon=True)
+        server.stop()
+        beat.start()
+        wait_until(lambda: not beat.is_alive(), 20, "the heartbeat to be given up")
 
 
 @APPS
