@@ -33,7 +33,7 @@ demo:  ## run the flights pipeline end to end, with an embedded Valkey
 test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it)
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
 
-test-long: setup $(SPARK_CLASSES)  ## what takes minutes: TPC-H
+test-long: setup $(SPARK_CLASSES)  ## what takes minutes: a month of nights, TPC-H, Spark clusters
 	$(BIN)/python -m pytest -m long $(ARGS)
 
 lint: setup  ## ruff, mypy and the import contracts
@@ -62,10 +62,10 @@ recovery: setup  ## how fast the work of a killed worker and coordinator goes on
 loss: setup  ## messages lost in 40 SIGKILLs by our report path, and by a kombu queue
 	$(DRIVER) loss $(DRIVER_OPTIONS)
 
-bench: setup  ## measure beside Celery, docket, DBOS, Prefect, dlt and plain Spark, about 10 minutes (ARGS="--cases a,b")
+bench: setup  ## measure beside Celery, docket, DBOS, Prefect, dlt and plain Spark, about 15 minutes (ARGS="--cases a,b")
 	$(BIN)/python -m bench $(ARGS)
 
-bench-quick: setup  ## the same with fewer sizes and rounds, about 2 minutes
+bench-quick: setup  ## the same with fewer sizes and rounds, about 4 minutes
 	$(BIN)/python -m bench --quick $(ARGS)
 
 docs:  ## build the site of the documentation, strictly, into build/docs; needs no network

@@ -1,6 +1,6 @@
 """The benchmark runs: cases at their smallest size, without peers, which would have to be installed.
 
-Not here is case f, whose JVMs take too long: ``python -m bench --tiny --cases f``.
+Not here are cases f and i, whose JVMs take too long: ``python -m bench --tiny --cases f,i``.
 """
 
 from __future__ import annotations
