@@ -30,6 +30,9 @@ def price_of(table):
 def prices(spark, ctx, price):
     return pa.table({"price": [price]})
 
+def found(spark, ctx):
+    return ctx.input("prices")
+
 def first(spark, ctx):
     ctx.result("price", price_of(ctx.input("prices")))
 
@@ -227,3 +230,24 @@ groups:
     assert [member["value"] for member in shown["members"]] == [
         {"carrier": carrier, "day": day} for carrier in ("UA", "AA") for day in (2, 1)
     ]
+
+
+def test_a_fork_runs_once_for_each_value_in_a_published_dataset(shop: Shop) -> None:
+    spec = """
+name: labels
+groups:
+  - name: found
+    spark: false
+    inputs: {prices: prices}
+    steps: [{python: "shop:found", output: found}]
+  - name: label
+    spark: false
+    needs: [found]
+    for_each: {price: {from: found.price}}
+    steps: [{python: "shop:prices", output: labels}]
+"""
+    shop.publish(price=3)
+    job = shop.submit(spec)
+    shop.publish(price=4)
+    assert shop.ended(job).job.status is Status.FINISHED
+    assert duckdb.read_parquet(published_files(shop.warehouse, "labels")).fetchall() == [(3,)]
