@@ -35,6 +35,7 @@ from unstuck.tasks.process.deadlines import call_in_thread
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import NO_SPARK, Settings
+from unstuck.tasks.warehouse.object_store import lacking_keys
 
 TIMEOUT = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
 NO_SETTINGS = ("debug", "arm")  # UNSTUCK_…: read, and no settings of a fleet
@@ -70,7 +71,8 @@ def doctor(as_json: AsJson = False) -> None:
         findings += [] if view is None else checks.of_warehouse_and_fleet(seen, view)
     else:
         text = f"the warehouse {settings.warehouse} has not answered within {TIMEOUT:g}s; a file _doctor-… may be left"
-        findings.append(problem("WAREHOUSE", text, "See whether it is mounted here, and its server up."))
+        keys = lacking_keys(settings.warehouse, os.environ)
+        findings.append(problem("WAREHOUSE", text, keys or "See whether it is mounted here, and its server up."))
     findings += jobs_lost.result() if jobs_lost.done() else []
     if java.done():
         findings += java.result()
