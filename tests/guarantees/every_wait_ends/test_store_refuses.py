@@ -216,3 +216,20 @@ def test_where_nobody_answers_for_the_role_of_the_machine_the_keys_are_asked_for
     assert code == 1
     assert f"the warehouse {uri} has not answered within" in said
     assert "No credentials are in the environment of this process. Set AWS_ACCESS_KEY_ID" in said
+
+
+def test_a_job_that_is_ended_while_its_publisher_is_refused_ends_once_the_log_can_say_what_stands(
+    place: Place, uri: str
+) -> None:
+    place.server.allow("publisher", READS)
+    job = place.submit(uri)
+    wait_until(lambda: "access denied" in place.why(job), 30, "the publisher to be refused")
+    with Client(Settings(redis_url=place.redis_url), redis_client=place.store) as client:
+        assert client.force_stop(job).answer == "DONE"
+    asks = "the warehouse could not be asked yet whether the package stands"
+    wait_until(lambda: asks in place.why(job), 30, "the abort to be refused, which why says")
+    place.server.allow("publisher", ALL)
+    assert place.wait(job).job.status is Status.CANCELED
+    entry = Warehouse(uri).entry(1)
+    assert entry is not None
+    assert (entry.kind, Warehouse(uri).head()) == ("abort", 1)

@@ -1,15 +1,19 @@
-"""A fleet on S3: a publish that is aborted, work that a retry takes over, staging that is swept."""
+"""A fleet on S3: a publish that is aborted, work that a retry takes over, staging that is swept; what readers find."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import duckdb
+import pandas as pd
 import polars as pl
 import psutil
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 import pytest
 import redis
 
@@ -38,6 +42,32 @@ def gate(spark, ctx, home):
 """
 
 
+Reader = Callable[[list[str]], list[int]]
+
+
+def in_polars(paths: list[str]) -> list[int]:
+    return pl.scan_parquet(paths).filter(pl.col("n") >= 0).collect()["n"].to_list()
+
+
+def in_arrow(paths: list[str]) -> ds.Dataset:
+    """Arrow takes one URI, or a list of paths with the file system that a URI names."""
+    places = [pafs.FileSystem.from_uri(path) for path in paths]
+    return ds.dataset([path for _, path in places], filesystem=places[0][0])
+
+
+def in_duckdb(paths: list[str]) -> list[int]:
+    """Without its extension httpfs, which it loads from elsewhere: over what Arrow reads."""
+    rows = in_arrow(paths)  # noqa: F841 - DuckDB finds it by its name
+    return [n for (n,) in duckdb.sql("SELECT n FROM rows WHERE n >= 0").fetchall()]
+
+
+def in_pandas(paths: list[str]) -> list[int]:
+    return [int(n) for path in paths for n in pd.read_parquet(path, dtype_backend="pyarrow")["n"]]
+
+
+READERS: list[Reader] = [in_polars, in_duckdb, in_pandas, lambda paths: in_arrow(paths).to_table()["n"].to_pylist()]
+
+
 @dataclass
 class Lake:
     """A fleet, and a warehouse of its own for each test."""
@@ -48,7 +78,6 @@ class Lake:
     client: Client
     store: redis.Redis
     coordinators: CoordinatorProcesses
-    options: dict[str, str]
 
     def submit(self, n: int) -> str:
         def group(name: str, *more: dict[str, str]) -> dict[str, object]:
@@ -68,9 +97,12 @@ class Lake:
 
         return wait_until(over, 60, f"the end of {job}")
 
-    def read(self, name: str) -> list[int]:
-        """What Polars finds, with its own client of the store."""
-        return pl.read_parquet(published_files(self.uri, name), storage_options=self.options)["n"].to_list()
+    def read(self, name: str, version: int | None = None) -> list[int]:
+        """What all readers find, each with its own client of the store, which reads the environment."""
+        paths = published_files(self.uri, name, version)
+        first, *others = [reader(paths) for reader in READERS]
+        assert others == [first] * len(others)
+        return first
 
     def entries(self) -> list[tuple[str, str]]:
         log = Warehouse(self.uri)
@@ -116,15 +148,13 @@ def fleet_of_s3(
 @pytest.fixture
 def lake(
     fleet_of_s3: tuple[CoordinatorProcesses, Path, redis.Redis],
-    s3_server: S3Server,
     bucket: str,
     redis_server: RedisServer,
     tmp_path: Path,
 ) -> Iterator[Lake]:
     coordinators, arms, store = fleet_of_s3
-    options = {name.lower(): value for name, value in s3_server.environ.items()}
     with Client(Settings(redis_url=redis_server.url, warehouse=f"{bucket}/w"), redis_client=store) as client:
-        yield Lake(f"{bucket}/w", tmp_path, arms, client, store, coordinators, options)
+        yield Lake(f"{bucket}/w", tmp_path, arms, client, store, coordinators)
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_ENTRY, Point.AFTER_ENTRY])
@@ -152,8 +182,7 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(la
     assert lake.ended(after).job.status is Status.FINISHED
     assert lake.entries() == [("package", before), (kind, job), ("package", after)]
     assert lake.client.show(job).job.status is ended.status
-    version = [pl.read_parquet(published_files(lake.uri, "first", 2), storage_options=lake.options)["n"].to_list()]
-    assert version == [[n] * 3]
+    assert lake.read("first", version=2) == [n] * 3
     assert lake.read("first") == lake.read("second") == [2] * 3
 
 
