@@ -127,6 +127,12 @@ class HookFailed(UnstuckError):
     code = "HOOK_FAILED"
 
 
+class WarehouseTrouble(UnstuckError):
+    """The warehouse answers a worker with an error: it denies access, its bucket is gone, its disk fails."""
+
+    code = "WAREHOUSE_TROUBLE"
+
+
 class WarehouseMismatch(UnstuckError):
     """This process sees another warehouse, or none, where the job's warehouse should be."""
 

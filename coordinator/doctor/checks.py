@@ -16,7 +16,7 @@ from unstuck.coordinator.explain.explanation import longest_gap
 from unstuck.coordinator.views.fleet import FleetView
 from unstuck.coordinator.views.queues import some
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.host import JAVA
+from unstuck.tasks.host import JAVA, how_to_install
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.processes import WarehouseSeen
 from unstuck.tasks.settings import LAST_STEPS, Settings
@@ -222,11 +222,25 @@ def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> l
     return [problem("JAVA", f"{what} for Spark on this machine", cure), found]
 
 
+def of_delta(jobs: list[str]) -> list[Finding]:
+    """What this machine cannot publish, where the package for Delta tables is missing: ``jobs`` write such tables."""
+    if not jobs:
+        return []
+    text = (
+        "this machine lacks the package deltalake, so no coordinator here can publish "
+        f"{count_of(len(jobs), 'open job')} with outputs of format: delta: {some(jobs)}"
+    )
+    cure = f"If coordinators run here, install it and restart them. {how_to_install('delta')}"
+    return [warning("DELTA", text, cure)]
+
+
 def of_warehouse(seen: WarehouseFacts) -> Finding:
     """Can the warehouse be published to?"""
     cure = "Mount it here under the same path as everywhere, or set UNSTUCK_WAREHOUSE."
     if "://" in seen.uri:
         cure = "Look at the bucket, its region and endpoint, and the credentials: docs/operate.md, object store."
+    if (install := how_to_install("s3")) in seen.trouble:
+        cure = install
     if seen.trouble:
         return problem("WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure)
     if not seen.there:

@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -61,8 +62,11 @@ def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
         try:
             created = files.create(probe, b"first"), files.create(probe, b"second")
             kept = files.read(probe)
-        finally:
-            files.remove_tree(probe)
+        except BaseException:
+            with suppress(OSError):  # what went wrong first is told
+                files.remove_tree(probe)
+            raise
+        files.remove_tree(probe)
         return WarehouseFacts(uri, True, known, created == (True, False) and kept == b"first", made_at=made_at)
     except (OSError, ValueError, UnstuckError) as error:
         return WarehouseFacts(uri, trouble=f"{type(error).__name__}: {error}")

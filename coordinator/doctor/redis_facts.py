@@ -15,7 +15,7 @@ from unstuck.coordinator.store.jobs import REPORT_GROUP
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.report import NEWEST_SCHEMA, SCHEMA_VERSION
 
-JOBS_EXAMINED = 200  # open jobs whose warehouse is compared
+JOBS_EXAMINED = 200  # open jobs that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +156,31 @@ def _age(entry: str | None, now: float) -> float | None:
     return None if entry is None else now - int(entry.partition("-")[0]) / 1000
 
 
-def _job_warehouses(client: redis.Redis, keys: Keys) -> tuple[JobWarehouse, ...]:
+def jobs_with_tables(client: redis.Redis, keys: Keys) -> list[str]:
+    """Open jobs that publish into Delta tables, of the newest. Raises: redis.RedisError."""
+    jobs, pipe = _open_jobs(client, keys), client.pipeline(transaction=False)
+    for job in jobs:
+        pipe.hget(keys.of(job).job, "spec")
+    return [job for job, spec in zip(jobs, pipe.execute(), strict=True) if spec and _has_tables(spec)]
+
+
+def _has_tables(spec: str) -> bool:
+    try:
+        return any(one.get("format") == "delta" for one in json.loads(spec).get("outputs", {}).values())
+    except (ValueError, AttributeError):
+        return False  # a record that is damaged
+
+
+def _open_jobs(client: redis.Redis, keys: Keys) -> list[str]:
     pipe = client.pipeline(transaction=False)
     for status in Status:
         if not status.terminal:
             pipe.zrevrange(keys.status(status), 0, JOBS_EXAMINED - 1)
-    jobs = [job for found in pipe.execute() for job in found][:JOBS_EXAMINED]
+    return [str(job) for found in pipe.execute() for job in found][:JOBS_EXAMINED]
+
+
+def _job_warehouses(client: redis.Redis, keys: Keys) -> tuple[JobWarehouse, ...]:
+    jobs, pipe = _open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
         pipe.hmget(keys.of(job).job, "warehouse", "warehouse_id")
     known = zip(jobs, pipe.execute(), strict=True)

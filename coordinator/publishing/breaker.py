@@ -7,6 +7,7 @@ thread is left behind; when several calls hang, later calls are refused at once,
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 
 from unstuck.coordinator.errors import WarehouseSilent
 from unstuck.tasks.process.deadlines import call_in_thread
+from unstuck.tasks.warehouse.object_store import lacking_keys
 
 LIMIT = 10.0  # seconds, for a read or a write of one small file
 # Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names in 0.2 s, so this is enough
@@ -75,7 +77,5 @@ class CircuitBreaker:
 
 
 def _text(place: str, what: str, trouble: str) -> str:
-    return (
-        f"{what}: the warehouse {place} {trouble}. See whether it is mounted on this machine and its server is up "
-        "(`unstuck doctor`), then ask again"
-    )
+    cure = lacking_keys(place, os.environ) or "See whether it is mounted on this machine and its server is up"
+    return f"{what}: the warehouse {place} {trouble}. {cure} (`unstuck doctor`), then ask again"

@@ -6,13 +6,14 @@ change the outcome. Whatever user code raises ends the attempt and never the run
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +27,7 @@ from unstuck.tasks.errors import (
     NotBegun,
     UnstuckError,
     WarehouseMismatch,
+    WarehouseTrouble,
 )
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.process.deadlines import run_with_deadline
@@ -64,6 +66,7 @@ from unstuck.tasks.watchdog.policy import Order
 log = logging.getLogger(__name__)
 
 WAREHOUSE_TIMEOUT = "WAREHOUSE_TIMEOUT"  # the code of its failure
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # what this process or its host lacks
 TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot describe an error
 FINISH_FOR = 600.0  # seconds of trying to record the outcome; the marker stands anyway
 
@@ -138,14 +141,23 @@ class Attempt:
 
     # -- what the attempt does ---------------------------------------------------------------------------------
 
-    def _warehouse_clock(self, what: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def _warehouse_clock(self, what: str) -> Iterator[None]:
         """Limit our own use of the warehouse, which may hang for ever.
 
         The time counts from the last answer of the warehouse, so ten thousand quick answers are no hang.
+
+        Raises: WarehouseTrouble: it answers with an error, which is no fault of this runner.
         """
         seconds = self._runner.settings.warehouse_timeout if self._warehouse else None  # no address: nothing is read
         where = f"{what} the warehouse {self._warehouse} on {self._runner.name}"
-        return self._runner.watchdog.clock(WAREHOUSE_TIMEOUT, seconds, where)
+        with self._runner.watchdog.clock(WAREHOUSE_TIMEOUT, seconds, where):
+            try:
+                yield
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    raise
+                raise WarehouseTrouble(f"{where} failed: {describe(error)}") from error
 
     def _open(self, stack: ExitStack) -> None:
         """Open the warehouse and the log in it. The id is checked first: nothing may be created in a wrong folder."""

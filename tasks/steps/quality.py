@@ -55,10 +55,15 @@ def stage_checked(
         staged = {folder: stage(files, folder, frame, partition_by)}
     else:
         files.check()
-        if session is not None and not is_frame(frame):
-            frame = session.createDataFrame(table_of(frame))  # one dialect of SQL for all frames of a group
+        files.remove_tree(folder)
+        whole = f"{folder}/_whole"
+        if session is not None and not is_frame(frame):  # one dialect of SQL for all frames of a group
+            # Not by createDataFrame: it makes instants of timestamps without a zone, and knows fewer types.
+            stored = stage(files, whole, frame)
+            frame = read_parquet(session, [(stored.schema, [files.uri(file.path) for file in stored.files])])
         split = _split_spark if is_frame(frame) else _split_table
         staged = split(files, folder, frame, quality, partition_by)
+        files.remove_tree(whole)
     if checks.unique:
         check_unique(files, staged[folder], checks.unique, session)
     if checks.newest is not None:
@@ -106,7 +111,6 @@ def _split_spark(
     if partition_by:
         check_columns(partition_by, frame.schema.json())
     marked = frame.withColumn(_BROKEN, _broken(frame, quality.rules))
-    files.remove_tree(folder)
     source = f"{folder}/_split"
     # Without it, Spark would sort all rows by the column that parts them.
     frame.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "16")

@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
@@ -24,9 +24,20 @@ _MEMORY = "memory"
 # Who asks has a retry of its own, which waits longer and says so; the library's default is up to three minutes.
 _RETRIES, _RETRY_FOR = 3, timedelta(seconds=30)
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
+# Some requests are refused with an error of no class of its own.
+_DENIED = re.compile(
+    r"(?:<Code>|code: )(AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken)"
+)
 _SAID = re.compile(r"<Code>(.*?)</Code>.*?(?:<Message>(.*?)</Message>|$)", re.DOTALL)
 _QUERY = re.compile(r"\?[^\s)\"']+")  # of an address: it may hold a signature
-_ROLE_HOST = "169.254.169.254"
+_ROLE = re.compile("/latest/(api/token|meta-data/iam)")  # where a machine of AWS is asked for the keys of its role
+_NO_KEYS = "no credentials: none in the environment, and this machine has no role that gives any"
+_GIVE_KEYS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for this process, or give the machine a role"
+# By any of these a process has keys, or needs none.
+_KEYS = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"),
+    *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+)
 _TEXT = 300  # characters of an error that people are shown
 
 _memory: dict[str, Any] = {}
@@ -87,10 +98,10 @@ class ObjectStore:
         try:
             with self._errors(path):
                 return int(self._api.head(self._store, path)["size"])
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             pass
         try:
-            # The answer to HEAD has no body, so it does not tell an absent object from an absent bucket.
+            # The answer to HEAD has no body: it tells no absent object from an absent bucket, and not why it is denied.
             with self._errors(path):
                 return int(self._api.get(self._store, path).meta["size"])
         except FileNotFoundError:
@@ -161,17 +172,22 @@ class ObjectStore:
         kinds = self._api.exceptions
         try:
             yield
-        except FileNotFoundError as error:
-            if _NO_BUCKET.search(str(error)):
-                raise OSError(f"the bucket of {self._uri} does not exist") from None
-            raise self._absent(path) from None
-        except (PermissionError, kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
-            raise PermissionError(f"{self._at(path)}: {_reason(error)}") from None
         except (NotImplementedError, kinds.NotSupportedError) as error:
             raise WarehouseUnsupported(f"{self._uri} cannot do what a warehouse needs: {_reason(error)}") from None
         except (OSError, ValueError, kinds.BaseError) as error:
             if _NO_BUCKET.search(str(error)):
-                raise OSError(f"the bucket of {self._uri} does not exist") from None
+                text = (
+                    f"the bucket of {self._uri} does not exist. Make it, or correct the address: no bucket is made here"
+                )
+                raise OSError(text) from None
+            if isinstance(error, FileNotFoundError):
+                raise self._absent(path) from None
+            denied = (PermissionError, kinds.PermissionDeniedError, kinds.UnauthenticatedError)
+            if isinstance(error, denied) or _DENIED.search(str(error)):
+                raise PermissionError(
+                    f"{self._at(path)}: access denied ({_reason(error)}). The credentials of this process must allow "
+                    f"it to list the bucket, and to read, write and remove objects below {self._uri}"
+                ) from None
             raise OSError(f"{self._at(path)}: {_reason(error)}") from None
 
     def _absent(self, path: str) -> FileNotFoundError:
@@ -209,6 +225,16 @@ class _Reader(io.RawIOBase):
         return length
 
 
+def lacking_keys(uri: str, environ: Mapping[str, str]) -> str:
+    """What to do about it, in a sentence, if no variable gives this process keys for the S3 at ``uri``; else empty.
+
+    Its machine may have a role that gives keys. Asked for it, a machine that is not of AWS may not answer for long.
+    """
+    if not uri.startswith(("s3://", "s3a://")) or any(environ.get(name) for name in _KEYS):
+        return ""
+    return f"No credentials are in the environment of this process. {_GIVE_KEYS}"
+
+
 def _environment() -> tuple[tuple[str, str], ...]:
     """What the library reads."""
     return tuple(sorted(item for item in os.environ.items() if item[0].startswith(("AWS_", "GOOGLE_", "AZURE_"))))
@@ -236,8 +262,8 @@ def _reason(error: BaseException) -> str:
     if said := _SAID.search(whole):
         return f"{said[1]}: {said[2]}" if said[2] else said[1]
     text = _QUERY.sub("", " ".join(whole.partition("\n\nDebug source")[0].split()))[:_TEXT]
-    if _ROLE_HOST in text:
-        return f"no credentials: none in the environment, and this machine has no role that gives any ({text})"
+    if _ROLE.search(text):
+        return f"{_NO_KEYS}. {_GIVE_KEYS} ({text})"
     if "builder error" in whole and "http://" in whole:
         return f"{text}. An endpoint without TLS needs AWS_ALLOW_HTTP=true"
     return text

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 import uuid
+from contextlib import closing
+from typing import Any
 
 from tests.support.paths import ROOT
 from tests.support.servers import free_port, wait_until
@@ -21,6 +24,7 @@ class S3Server:
 
     def __init__(self) -> None:
         self.port = free_port()
+        self._keys = KEY, SECRET
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -33,8 +37,8 @@ class S3Server:
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ACCESS_KEY_ID": self._keys[0],
+            "AWS_SECRET_ACCESS_KEY": self._keys[1],
             "AWS_REGION": "us-east-1",
         }
 
@@ -61,19 +65,45 @@ class S3Server:
 
     def make_bucket(self) -> str:
         """A new bucket: its URI."""
+        name = f"bucket-{uuid.uuid4().hex}"
+        with closing(self.client("s3")) as client:
+            client.create_bucket(Bucket=name)
+        return f"s3://{name}"
+
+    def client(self, service: str) -> Any:
+        """A client that may do everything."""
         import boto3
 
-        name = f"bucket-{uuid.uuid4().hex}"
-        client = boto3.client(
-            "s3",
+        key, secret = self._keys
+        return boto3.client(
+            service,
             endpoint_url=self.endpoint,
-            aws_access_key_id=KEY,
-            aws_secret_access_key=SECRET,
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
             region_name="us-east-1",
         )
-        client.create_bucket(Bucket=name)
-        client.close()
-        return f"s3://{name}"
+
+    def check_access(self) -> None:
+        """From now on signatures are checked, and users may do what their policies allow; ``environ`` may do all."""
+        self._keys = self.make_user("root", {"Effect": "Allow", "Action": "*", "Resource": "*"})
+        # The body is the number of requests that are still answered unchecked.
+        said = {"data": b"0", "headers": {"Content-Type": "text/plain"}, "method": "POST"}
+        urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/moto-api/reset-auth", **said)).close()
+
+    def make_user(self, name: str, *statements: dict[str, str]) -> tuple[str, str]:
+        """A user with a policy: the key and the secret."""
+        with closing(self.client("iam")) as client:
+            client.create_user(UserName=name)
+            key = client.create_access_key(UserName=name)["AccessKey"]
+        self.allow(name, *statements)
+        return key["AccessKeyId"], key["SecretAccessKey"]
+
+    def allow(self, name: str, *statements: dict[str, str]) -> None:
+        """Let a user do what ``statements`` say, and nothing else."""
+        nothing = {"Effect": "Deny", "Action": "*", "Resource": "*"}
+        policy = {"Version": "2012-10-17", "Statement": [*statements] or [nothing]}
+        with closing(self.client("iam")) as client:
+            client.put_user_policy(UserName=name, PolicyName="only", PolicyDocument=json.dumps(policy))
 
     def stop(self) -> None:
         if self.process is not None:

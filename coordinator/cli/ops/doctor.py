@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Any
 
 import redis
@@ -25,7 +26,13 @@ from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, st
 from unstuck.coordinator.doctor import checks, fleet_checks
 from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
 from unstuck.coordinator.doctor.host_facts import java_facts, lacks_connector, staged_jobs, warehouse_facts
-from unstuck.coordinator.doctor.redis_facts import JobWarehouse, record_facts, server_facts, unknown_jobs
+from unstuck.coordinator.doctor.redis_facts import (
+    JobWarehouse,
+    jobs_with_tables,
+    record_facts,
+    server_facts,
+    unknown_jobs,
+)
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.views.fleet import FleetView
@@ -35,6 +42,7 @@ from unstuck.tasks.process.deadlines import call_in_thread
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import NO_SPARK, Settings
+from unstuck.tasks.warehouse.object_store import lacking_keys
 
 TIMEOUT = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
 NO_SETTINGS = ("debug", "arm")  # UNSTUCK_…: read, and no settings of a fleet
@@ -70,7 +78,8 @@ def doctor(as_json: AsJson = False) -> None:
         findings += [] if view is None else checks.of_warehouse_and_fleet(seen, view)
     else:
         text = f"the warehouse {settings.warehouse} has not answered within {TIMEOUT:g}s; a file _doctor-… may be left"
-        findings.append(problem("WAREHOUSE", text, "See whether it is mounted here, and its server up."))
+        keys = lacking_keys(settings.warehouse, os.environ)
+        findings.append(problem("WAREHOUSE", text, keys or "See whether it is mounted here, and its server up."))
     findings += jobs_lost.result() if jobs_lost.done() else []
     if java.done():
         findings += java.result()
@@ -125,6 +134,8 @@ def _examine_redis(
                 return None, None  # its records cannot be read at once, and none can be written
             records = record_facts(connection.redis, Keys(settings.prefix))
             found.extend(checks.of_records(records, settings))
+            if find_spec("deltalake") is None:
+                found.extend(checks.of_delta(jobs_with_tables(connection.redis, Keys(settings.prefix))))
             view = connection.client.fleet()
             found.extend(fleet_checks.of_fleet(view, place, records.open, settings.stalled_after))
             found.extend(fleet_checks.of_versions(view, release_here()))

@@ -19,6 +19,7 @@ from tests.cli.conftest import Cli
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, group
 from tests.support.machine import Limit
+from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
@@ -338,3 +339,35 @@ def test_the_doctor_shows_a_line_for_each_finding_and_a_sum(tmp_path: Path) -> N
     assert any(line.startswith("problem  REDIS_PERSISTENCE: ") and "→ Set `appendonly yes`" in line for line in lines)
     assert lines[-1].startswith("2 problems, ")
     assert done.returncode == 1
+
+
+def test_a_package_that_is_missing_here_is_named_by_what_needs_it(
+    coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Of Delta tables and of S3: each with the extra to install, and neither where nothing needs it."""
+    without = tmp_path / "without"
+    without.mkdir()
+    (without / "sitecustomize.py").write_text("import sys\nsys.modules.update(deltalake=None, obstore=None)\n")
+
+    def examined(**env: str) -> dict[str, dict[str, str]]:
+        cli = Cli(redis_server.url, tmp_path)
+        cli.env |= {"PYTHONPATH": os.pathsep.join((str(without), PYTHONPATH)), **env}
+        out, said = cli.start("doctor", "--json").communicate(timeout=60)
+        return {one["code"]: one for one in json.loads(out or said)["findings"]}
+
+    coordinator.submit(group("plain"))
+    assert "DELTA" not in examined()
+
+    table = {"format": "delta", "path": str(tmp_path / "table"), "mode": "append"}
+    step = {"python": "some.where:step", "output": "rows"}
+    job = coordinator.submit(group("load", steps=[step]), name="lake", outputs={"rows": table})
+    found = examined(UNSTUCK_WAREHOUSE="s3://bucket/w")
+    assert found["DELTA"]["level"] == "warning"
+    assert "1 open job" in found["DELTA"]["text"]
+    assert job in found["DELTA"]["text"]
+    assert "pip install -e '.[delta]'" in found["DELTA"]["cure"]
+    assert "needs the package obstore" in found["WAREHOUSE"]["text"]
+    assert "pip install -e '.[s3]'" in found["WAREHOUSE"]["cure"]
+
+    _, well = examine(redis_server.url, tmp_path)
+    assert "DELTA" not in well
