@@ -49,7 +49,7 @@ def environment(version: str) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests with one version after the other; ``arguments`` go to pytest, as a file instead of all."""
+    """Run the tests with one version after the other; ``arguments`` go to pytest."""
     asked = os.environ.get("SPARKS", "").split() or list(UNPINNED)
     failed = []
     for version in asked:
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
         # The programs of the fleet are found beside the Python that runs the tests.
         found = {**os.environ, "PATH": os.pathsep.join((str(python.parent), os.environ["PATH"]))}
         found.pop("VIRTUAL_ENV", None)
-        if subprocess.run([python, "-m", "pytest", *(arguments or TESTS)], cwd=ROOT, env=found, check=False).returncode:
+        if subprocess.run([python, "-m", "pytest", *TESTS, *arguments], cwd=ROOT, env=found, check=False).returncode:
             failed.append(version)
     if failed:
         print(f"failed with PySpark {', '.join(failed)}")
