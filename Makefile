@@ -15,13 +15,15 @@ SPARK_CLASSES := $(VENV)/spark-classes.jsa
 SEEDS ?= 500
 SEED_START ?= 0
 
+SPARKS ?=
+
 MINUTES ?= 1
 SEED ?=
 DRIVER = $(BIN)/python -m tests.chaos.driver
 DRIVER_OPTIONS = $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
+.PHONY: help demo test test-long test-matrix lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +37,9 @@ test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a 
 
 test-long: setup $(SPARK_CLASSES)  ## what takes minutes: a month of nights, TPC-H, Spark clusters
 	$(BIN)/python -m pytest -m long $(ARGS)
+
+test-matrix: setup  ## the Spark tests with each supported PySpark (SPARKS="4.0 newest")
+	SPARKS="$(SPARKS)" $(BIN)/python -m tests.matrix $(ARGS)
 
 lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/ruff check .

@@ -1,0 +1,69 @@
+"""The tests that touch Spark, with each version of PySpark in an environment of its own: ``python -m tests.matrix``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from hashlib import sha256
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ENVIRONMENTS = ROOT / "tests" / ".environments"
+# The packages that are not pinned, because this PySpark asks for others. The newest PySpark is that of constraints.txt.
+UNPINNED = {"4.0": {"pyspark", "py4j"}, "newest": set()}
+TESTS = ("tests/spark",)
+
+
+def constraints(version: str) -> str:
+    """``constraints.txt`` without the pins that PySpark ``version`` cannot keep, and with that version."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    kept = [line for line in lines if line.split("==")[0] not in UNPINNED[version]]
+    return "\n".join([*kept, *([f"pyspark=={version}.*"] if "pyspark" in UNPINNED[version] else [])]) + "\n"
+
+
+def packages() -> list[str]:
+    """What the extras for tests ask for, with PySpark in the version that the constraints name."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = [one for name in ("worker", "quality", "s3", "embedded", "delta", "demo", "test") for one in extras[name]]
+    return ["pyspark", *(one for one in asked if not one.startswith(("unstuck[", "pyspark")))]
+
+
+def environment(version: str) -> Path:
+    """The Python of an environment with PySpark ``version``, made on first use and after a change of what it holds.
+
+    Raises: subprocess.CalledProcessError: it cannot be made; pip has said why.
+    """
+    pins = constraints(version)
+    state = sha256(pins.encode() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()[:8]
+    folder = ENVIRONMENTS / f"pyspark-{version}-{state}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        (folder / "constraints.txt").write_text(pins)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "-c", str(folder / "constraints.txt")]
+        subprocess.run([*pip, "-e", ".", *packages()], cwd=ROOT, check=True)
+        (folder / "complete").touch()
+    return python
+
+
+def main(arguments: list[str]) -> int:
+    """Run the tests with one version after the other; ``arguments`` go to pytest."""
+    asked = os.environ.get("SPARKS", "").split() or list(UNPINNED)
+    failed = []
+    for version in asked:
+        python = environment(version)
+        print(f"== PySpark {version}", flush=True)
+        # The programs of the fleet are found beside the Python that runs the tests.
+        found = {**os.environ, "PATH": os.pathsep.join((str(python.parent), os.environ["PATH"]))}
+        found.pop("VIRTUAL_ENV", None)
+        if subprocess.run([python, "-m", "pytest", *TESTS, *arguments], cwd=ROOT, env=found, check=False).returncode:
+            failed.append(version)
+    if failed:
+        print(f"failed with PySpark {', '.join(failed)}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
