@@ -11,8 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = ROOT / "tests" / ".environments"
-# The packages that are not pinned, because this PySpark asks for others. The newest PySpark is that of constraints.txt.
-UNPINNED = {"4.0": {"pyspark", "py4j"}, "newest": set()}
+NEWEST = "newest"  # that of constraints.txt, in the environment that runs this
+# The packages that are not pinned, because this PySpark asks for others.
+UNPINNED = {"4.0": {"pyspark", "py4j"}}
 TESTS = ("tests/spark",)
 
 
@@ -20,7 +21,7 @@ def constraints(version: str) -> str:
     """``constraints.txt`` without the pins that PySpark ``version`` cannot keep, and with that version."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     kept = [line for line in lines if line.split("==")[0] not in UNPINNED[version]]
-    return "\n".join([*kept, *([f"pyspark=={version}.*"] if "pyspark" in UNPINNED[version] else [])]) + "\n"
+    return "\n".join([*kept, f"pyspark=={version}.*"]) + "\n"
 
 
 def packages() -> list[str]:
@@ -35,6 +36,8 @@ def environment(version: str) -> Path:
 
     Raises: subprocess.CalledProcessError: it cannot be made; pip has said why.
     """
+    if version == NEWEST:
+        return Path(sys.executable)
     pins = constraints(version)
     state = sha256(pins.encode() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()[:8]
     folder = ENVIRONMENTS / f"pyspark-{version}-{state}"
@@ -50,7 +53,7 @@ def environment(version: str) -> Path:
 
 def main(arguments: list[str]) -> int:
     """Run the tests with one version after the other; ``arguments`` go to pytest."""
-    asked = os.environ.get("SPARKS", "").split() or list(UNPINNED)
+    asked = os.environ.get("SPARKS", "").split() or [*UNPINNED, NEWEST]
     failed = []
     for version in asked:
         python = environment(version)
