@@ -109,13 +109,24 @@ def environment(name: str) -> Path:
     if not requirements.exists():
         return Path(sys.executable)
     folder = ENVIRONMENTS / f"{name}-{sha256(requirements.read_bytes()).hexdigest()[:8]}"
+    try:
+        return installed(folder, "-r", str(requirements))
+    except subprocess.CalledProcessError as failed:
+        error = next((line for line in failed.stderr.splitlines() if line.startswith("ERROR")), "pip failed")
+        raise NotInstalled(f"{name} cannot be installed: {error.replace(f'{HERE}/', '')}") from failed
+
+
+def installed(folder: Path, *wanted: str) -> Path:
+    """The Python of the virtual environment ``folder`` with what ``pip install`` is told; made if it is not complete.
+
+    Raises: subprocess.CalledProcessError: it cannot be made; ``stderr`` is what pip has said.
+    """
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)]
-        installed = subprocess.run(pip, stderr=subprocess.PIPE, text=True, check=False)
-        if installed.returncode:
-            error = next((line for line in installed.stderr.splitlines() if line.startswith("ERROR")), "pip failed")
-            raise NotInstalled(f"{name} cannot be installed: {error.replace(f'{HERE}/', '')}")
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", str(folder)],
+            [str(python), "-m", "pip", "install", "--quiet", *wanted],
+        ):
+            subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True)
         (folder / "complete").touch()
     return python

@@ -9,7 +9,9 @@ import tomllib
 from hashlib import sha256
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from bench.peer import installed
+from tests.support.paths import ROOT
+
 ENVIRONMENTS = ROOT / "tests" / ".environments"
 NEWEST = "newest"  # that of constraints.txt, in the environment that runs this
 # The packages that are not pinned, because this PySpark asks for others.
@@ -34,21 +36,16 @@ def packages() -> list[str]:
 def environment(version: str) -> Path:
     """The Python of an environment with PySpark ``version``, made on first use and after a change of what it holds.
 
-    Raises: subprocess.CalledProcessError: it cannot be made; pip has said why.
+    Raises: subprocess.CalledProcessError: it cannot be made.
     """
     if version == NEWEST:
         return Path(sys.executable)
     pins = constraints(version)
     state = sha256(pins.encode() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()[:8]
     folder = ENVIRONMENTS / f"pyspark-{version}-{state}"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        (folder / "constraints.txt").write_text(pins)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "-c", str(folder / "constraints.txt")]
-        subprocess.run([*pip, "-e", ".", *packages()], cwd=ROOT, check=True)
-        (folder / "complete").touch()
-    return python
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    (file := ENVIRONMENTS / f"{folder.name}.txt").write_text(pins)
+    return installed(folder, "-c", str(file), "-e", str(ROOT), *packages())
 
 
 def main(arguments: list[str]) -> int:
@@ -56,7 +53,10 @@ def main(arguments: list[str]) -> int:
     asked = os.environ.get("SPARKS", "").split() or [*UNPINNED, NEWEST]
     failed = []
     for version in asked:
-        python = environment(version)
+        try:
+            python = environment(version)
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"no environment with PySpark {version}: {error.stderr}")
         print(f"== PySpark {version}", flush=True)
         # The programs of the fleet are found beside the Python that runs the tests.
         found = {**os.environ, "PATH": os.pathsep.join((str(python.parent), os.environ["PATH"]))}

@@ -77,5 +77,5 @@ class CircuitBreaker:
 
 
 def _text(place: str, what: str, trouble: str) -> str:
-    cure = lacking_keys(place, os.environ) or "See whether it is mounted on this machine and its server is up"
+    cure = f"{lacking_keys(place, os.environ)} See whether it is mounted on this machine and its server is up".strip()
     return f"{what}: the warehouse {place} {trouble}. {cure} (`unstuck doctor`), then ask again"

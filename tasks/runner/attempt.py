@@ -286,6 +286,8 @@ class Attempt:
                 work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
         self._run_steps(work, params, scratch)
         work.check_refused()
+        with self._warehouse_clock("reading the values of forks in"):
+            self._forks = fork_values(order, work)
         self._tell_of_success(work, params, scratch)
         # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
         self._end_if_ordered()
@@ -312,8 +314,6 @@ class Attempt:
         hooks = self._order.group.hooks
         if hooks is None or not hooks.on_success:
             return
-        with self._warehouse_clock("reading the values of forks in"):
-            fork_values(self._order, work)  # they go into the marker later; here they are only found to be good
         self._end_if_ordered()
         rows = {name: output.rows for name, output in work.outputs.items()}
         event = HookEvent.of(self._token, "SUCCEEDED", rows=rows, results=work.results)
@@ -392,7 +392,7 @@ class Attempt:
             fingerprint=self._fingerprint,
             code=self._code,
             outputs=work.outputs,
-            forks=fork_values(self._order, work),
+            forks=self._forks,
             results=self._secrets.clean_all(work.results),
             written_at=time.time(),
             reads=self._published.reads,

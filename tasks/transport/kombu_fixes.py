@@ -41,9 +41,9 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
             self._to_listen = False
 
     def ensure(self, obj: Any, fun: Any, errback: Any = None, max_retries: int | None = None, **kwargs: Any) -> Any:
-        """Repeat what is sent; called with None, for ever, by Celery's events alone.
+        """Repeat what is sent once, where no number is given, as for Celery's heartbeats for monitors.
 
-        Its loop sends them, and would hear neither a lost connection nor a signal meanwhile, and say nothing.
+        By itself kombu then repeats for ever, without a word, and the loop that sends them receives nothing meanwhile.
         """
         return super().ensure(obj, fun, errback, 1 if max_retries is None else max_retries, **kwargs)
 

@@ -226,13 +226,13 @@ class _Reader(io.RawIOBase):
 
 
 def lacking_keys(uri: str, environ: Mapping[str, str]) -> str:
-    """What to do about it, in a sentence, if no variable gives this process keys for the S3 at ``uri``; else empty.
+    """What may be missing, in a sentence, if no variable gives this process keys for the S3 at ``uri``; else empty.
 
     Its machine may have a role that gives keys. Asked for it, a machine that is not of AWS may not answer for long.
     """
     if not uri.startswith(("s3://", "s3a://")) or any(environ.get(name) for name in _KEYS):
         return ""
-    return f"No credentials are in the environment of this process. {_GIVE_KEYS}"
+    return f"This process has no credentials in its environment, and its machine may have no role. {_GIVE_KEYS}."
 
 
 def _environment() -> tuple[tuple[str, str], ...]:

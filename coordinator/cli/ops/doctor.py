@@ -78,8 +78,8 @@ def doctor(as_json: AsJson = False) -> None:
         findings += [] if view is None else checks.of_warehouse_and_fleet(seen, view)
     else:
         text = f"the warehouse {settings.warehouse} has not answered within {TIMEOUT:g}s; a file _doctor-… may be left"
-        keys = lacking_keys(settings.warehouse, os.environ)
-        findings.append(problem("WAREHOUSE", text, keys or "See whether it is mounted here, and its server up."))
+        cure = f"{lacking_keys(settings.warehouse, os.environ)} See whether it is mounted here, and its server up."
+        findings.append(problem("WAREHOUSE", text, cure.strip()))
     findings += jobs_lost.result() if jobs_lost.done() else []
     if java.done():
         findings += java.result()

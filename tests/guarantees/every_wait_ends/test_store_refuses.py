@@ -215,7 +215,8 @@ def test_where_nobody_answers_for_the_role_of_the_machine_the_keys_are_asked_for
         code, said = place.command(uri, None, "doctor", AWS_METADATA_ENDPOINT=role)
     assert code == 1
     assert f"the warehouse {uri} has not answered within" in said
-    assert "No credentials are in the environment of this process. Set AWS_ACCESS_KEY_ID" in said
+    assert "no credentials in its environment, and its machine may have no role. Set AWS_ACCESS_KEY_ID" in said
+    assert "its server up" in said, "the machine may have a role, and the store be away"
 
 
 def test_a_job_that_is_ended_while_its_publisher_is_refused_ends_once_the_log_can_say_what_stands(
