@@ -67,10 +67,10 @@ recovery: setup  ## how fast the work of a killed worker and coordinator goes on
 loss: setup  ## messages lost in 40 SIGKILLs by our report path, and by a kombu queue
 	$(DRIVER) loss $(DRIVER_OPTIONS)
 
-bench: setup  ## measure beside Celery, docket, DBOS, Prefect, dlt and plain Spark, about 15 minutes (ARGS="--cases a,b")
+bench: setup  ## measure beside Celery, docket, DBOS, Prefect, dlt and plain Spark (ARGS="--cases a,b")
 	$(BIN)/python -m bench $(ARGS)
 
-bench-quick: setup  ## the same with fewer sizes and rounds, about 4 minutes
+bench-quick: setup  ## the same with fewer sizes and rounds, about 6 minutes
 	$(BIN)/python -m bench --quick $(ARGS)
 
 docs:  ## build the site of the documentation, strictly, into build/docs; needs no network
