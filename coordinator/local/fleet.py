@@ -36,6 +36,7 @@ START_TRIES = 3  # a process that ended so often in a row before the fleet was r
 VALKEY_TIMEOUT = 20.0  # seconds within which an embedded Valkey must answer, or say that it loads its data
 LOG_LIMIT = 20_000_000  # bytes of a log; a larger one is rotated to NAME.log.1
 LOOK_EVERY = 0.5  # seconds between two looks at the source of steps
+SIGNAL_WITHIN = 0.5  # seconds until a signal is noticed that did not interrupt the wait for it
 ROTATE_EVERY = 1.0  # seconds between two looks at the sizes of the logs
 
 
@@ -175,7 +176,7 @@ class LocalFleet:
             try:
                 if self.wait_ready():
                     self._say(self.welcome())
-                self._signals.get()
+                self._wait_for_a_signal()
             except FleetFailed as error:
                 failed = True
                 self._say(str(error))
@@ -190,6 +191,16 @@ class LocalFleet:
             for number, handler in before.items():
                 signal.signal(number, handler)
         return int(failed)
+
+    def _wait_for_a_signal(self) -> None:
+        """Return once a signal has said to end.
+
+        The wait is cut into pieces. The kernel may give a signal to another thread; Python then handles it in this one,
+        but only when this one runs again, and a wait without a limit is not interrupted (seen once).
+        """
+        while True:
+            with suppress(queue.Empty):
+                return self._signals.get(timeout=SIGNAL_WITHIN)
 
     def welcome(self) -> str:
         """What a person wants to know once it is ready: the line to submit with names what no other terminal knows."""

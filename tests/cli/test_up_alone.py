@@ -5,6 +5,7 @@ Real processes and real signals; stand-ins for the Celery programs, as in test_u
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+import psutil
 import pytest
 
 from tests.support.foreground import PLAIN, Up
@@ -105,6 +107,16 @@ def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(up: Ca
     fleet.signal(signal.SIGTERM)
     assert fleet.code() == 0
     assert fleet.left() == []
+
+
+def test_a_signal_that_the_kernel_gives_to_another_thread_ends_the_fleet(up: Callable[..., Up]) -> None:
+    """As it does now and then; a wait of the main thread is not interrupted then."""
+    fleet = up(programs={"plain": PLAIN})
+    fleet.says("Ready")
+    main = psutil.Process(fleet.process.pid)
+    another = next(one.id for one in main.threads() if one.id != main.pid)
+    assert ctypes.CDLL(None).tgkill(main.pid, another, signal.SIGTERM) == 0
+    assert fleet.code() == 0
 
 
 def test_a_reader_that_reads_nothing_keeps_nobody_from_being_started_again(up: Callable[..., Up]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
-import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,7 +38,7 @@ def demo(
         raise BadRequest("The demo cannot run here:\n" + "\n".join(f"  {what}" for what in lacking))
     home = home.expanduser().resolve()
     _prepare(home)
-    from unstuck.coordinator.local.fleet import LocalFleet
+    from unstuck.coordinator.local.fleet import SIGNAL_WITHIN, LocalFleet
     from unstuck.coordinator.local.programs import Size
 
     settings = Settings()
@@ -53,7 +53,8 @@ def demo(
                 say("\nThe fleet stays up until Ctrl-C. In another terminal:")
                 say(f"  UNSTUCK_REDIS_URL={fleet.redis_url} {program(CHECKOUT)} list", soft_wrap=True)
                 with suppress(KeyboardInterrupt):
-                    threading.Event().wait()
+                    while True:
+                        time.sleep(SIGNAL_WITHIN)  # in pieces: a signal may not interrupt it
         except KeyboardInterrupt:
             code = ExitCode.INTERRUPTED
         say("Stopping the fleet …")

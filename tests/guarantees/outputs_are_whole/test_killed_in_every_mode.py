@@ -140,7 +140,7 @@ def test_a_process_killed_anywhere_leaves_readers_the_version_before_or_the_new_
     assert case.struck(), "a process was killed there"
     assert place.status(case) is Status.FINISHED
     assert not case.wrong, case.wrong[0]
-    assert case.reads > 10
+    assert case.reads > 1, "readers polled meanwhile"
     assert case.rows() == MODES[mode]
     assert case.entries() == ["package"]
     assert Warehouse(case.warehouse).head() == 2
