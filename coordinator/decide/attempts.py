@@ -17,10 +17,10 @@ from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.checks import MAX_GROUPS, MAX_MEMBERS
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.fields import Scalar
-from unstuck.tasks.protocol.group import MAX_JOB_BYTES, fork_bytes
-from unstuck.tasks.protocol.outputs import REJECTED
 from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
+from unstuck.tasks.spec.fields import Scalar
+from unstuck.tasks.spec.group import MAX_JOB_BYTES, fork_bytes
+from unstuck.tasks.spec.outputs import REJECTED
 
 S = GroupState
 MAX_RELEASES = 50

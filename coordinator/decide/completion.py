@@ -17,7 +17,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.problems import listed
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.outputs import REJECTED
+from unstuck.tasks.spec.outputs import REJECTED
 
 _INTENDED = {
     Intent.STOP: (Status.STOPPED, Reason("USER_STOPPED", "stopped by the user; nothing was published")),

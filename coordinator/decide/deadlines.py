@@ -11,8 +11,8 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
-from unstuck.tasks.protocol.group import Hooks
-from unstuck.tasks.protocol.retry import RetryPolicy
+from unstuck.tasks.spec.group import Hooks
+from unstuck.tasks.spec.retry import RetryPolicy
 
 S = GroupState
 PUBLISHING = "publishing"

@@ -10,8 +10,8 @@ from unstuck.coordinator.decide.deadlines import offer_again_at, retry_at
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.records import Attempt
 from unstuck.coordinator.model.status import GroupState
-from unstuck.tasks.protocol.group import FailedFor, FrozenInputs
 from unstuck.tasks.protocol.token import fork_member, split_member
+from unstuck.tasks.spec.group import FailedFor, FrozenInputs
 
 S = GroupState
 

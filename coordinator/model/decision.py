@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
-from unstuck.tasks.protocol.fields import Scalar
 from unstuck.tasks.protocol.keys import queue_of
 from unstuck.tasks.protocol.token import Offer
+from unstuck.tasks.spec.fields import Scalar
 
 MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 

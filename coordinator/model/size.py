@@ -15,8 +15,8 @@ from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.spec.model import JobSpec, fingerprint_of
 from unstuck.coordinator.spec.plan import Plan, compile_plan
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError
-from unstuck.tasks.protocol.group import MAX_JOB_BYTES
 from unstuck.tasks.protocol.texts import LONG, Packer
+from unstuck.tasks.spec.group import MAX_JOB_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from typing import Any
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup
-from unstuck.tasks.protocol.fields import Scalar
-from unstuck.tasks.protocol.group import fork_bytes
 from unstuck.tasks.protocol.token import fork_member, split_member
+from unstuck.tasks.spec.fields import Scalar
+from unstuck.tasks.spec.group import fork_bytes
 
 WAITING_RECORD = GroupRecord()
 UNEXPANDED = "UNEXPANDED"  # in a census: a need that is a dynamic fork whose values nobody knows yet

@@ -22,7 +22,7 @@ from unstuck.coordinator.publishing.table_files import TableFiles, folder_fits
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.host import how_to_install
-from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, DatasetState, Entry, Table, Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput

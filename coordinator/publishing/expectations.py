@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 EXPECTATION_FAILED = "EXPECTATION_FAILED"

@@ -21,7 +21,7 @@ from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing.expectations import check_expectations
 from unstuck.coordinator.publishing.schemas import SCHEMA_MISMATCH, any_null, difference, schema_after
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import ENTRY_VERSION, Change, DatasetState, Entry, State, Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, files_exist, joined_versions, read_marker

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unstuck.coordinator.errors import PublishFailed
-from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.log import DatasetState
 from unstuck.tasks.warehouse.marker import StagedOutput
 

@@ -32,11 +32,11 @@ from unstuck.coordinator.spec.problems import (
 )
 from unstuck.coordinator.spec.sql import groups_read, sql_problems
 from unstuck.coordinator.spec.values import scalar_problem, value_problems
-from unstuck.tasks.protocol.group import MAX_FORK, ForkFrom, GroupSpec, Step
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
-from unstuck.tasks.protocol.outputs import OutputSpec
 from unstuck.tasks.protocol.secrets import reference_in
-from unstuck.tasks.protocol.spark_conf import static_conf
+from unstuck.tasks.spec.group import MAX_FORK, ForkFrom, GroupSpec, Step
+from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.spec.spark_conf import static_conf
 
 MAX_GROUPS = 10_000
 MAX_MEMBERS = 100_000  # of all literal forks together

@@ -17,7 +17,7 @@ from typing import Any
 
 from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.problems import describe, listed, shorten, suggestion
-from unstuck.tasks.protocol.group import MAX_WHEN
+from unstuck.tasks.spec.group import MAX_WHEN
 
 MAX_BITS = 1024  # of a whole number that a condition computes
 MAX_JOINED = 10_000  # characters, or values, of what + puts together

@@ -1,6 +1,6 @@
 """Pydantic's errors in words for the person who wrote the spec.
 
-The models in ``tasks.protocol.group`` and ``coordinator.spec.model`` decide what is an error; this file only words it.
+The models in ``tasks.spec.group`` and ``coordinator.spec.model`` decide what is an error; this file only words it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
-from unstuck.tasks.protocol.fields import DatasetName, ErrorName, FunctionName, GroupName, ParamName, QueueName
-from unstuck.tasks.protocol.group import ForkFrom
+from unstuck.tasks.spec.fields import DatasetName, ErrorName, FunctionName, GroupName, ParamName, QueueName
+from unstuck.tasks.spec.group import ForkFrom
 
 # Fields that a later release will have; the message differs from that of a misspelt field.
 NOT_YET = frozenset(("kind", "every", "mode"))

@@ -23,11 +23,11 @@ from unstuck.coordinator.spec.params import fill, values_of, wrong_declarations
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.coordinator.spec.sql import ONE_STATEMENT, several_statements, sql_problems
 from unstuck.tasks.duration import Timeout
-from unstuck.tasks.protocol.fields import MAX_COUNT, DatasetName, Listed, ParamName, PoolName, QueueName, Strict
-from unstuck.tasks.protocol.group import DatasetInput, ForkFrom, GroupSpec, Hooks, JoinRule, Step
-from unstuck.tasks.protocol.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
-from unstuck.tasks.protocol.retry import RetryPolicy
 from unstuck.tasks.protocol.texts import Packer
+from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Listed, ParamName, PoolName, QueueName, Strict
+from unstuck.tasks.spec.group import DatasetInput, ForkFrom, GroupSpec, Hooks, JoinRule, Step
+from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
+from unstuck.tasks.spec.retry import RetryPolicy
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 

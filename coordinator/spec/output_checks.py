@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from unstuck.coordinator.spec.problems import Loc, Problem, path_text
-from unstuck.tasks.protocol.group import GroupSpec, Step
-from unstuck.tasks.protocol.outputs import REJECTED, OutputSpec
+from unstuck.tasks.spec.group import GroupSpec, Step
+from unstuck.tasks.spec.outputs import REJECTED, OutputSpec
 
 MAX_NAME = 63  # characters of the name of an output
 Hint = Callable[[str, Collection[str], str], str]

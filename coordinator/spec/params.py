@@ -15,7 +15,7 @@ from pydantic import Field, StrictBool, StrictStr, ValidationError
 
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, describe, listed, suggestion
-from unstuck.tasks.protocol.fields import Listed, Strict
+from unstuck.tasks.spec.fields import Listed, Strict
 
 ParamType = Literal["text", "integer", "number", "boolean", "date", "datetime", "list", "map"]
 _EXPECTED = {

@@ -14,11 +14,11 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.tasks.protocol.fields import ForkValue, Scalar
-from unstuck.tasks.protocol.group import Collect, ForkFrom, GroupPlan, GroupSpec
-from unstuck.tasks.protocol.outputs import Checks, OutputSpec
-from unstuck.tasks.protocol.retry import RetryPolicy
 from unstuck.tasks.protocol.texts import Packer, unpack
+from unstuck.tasks.spec.fields import ForkValue, Scalar
+from unstuck.tasks.spec.group import Collect, ForkFrom, GroupPlan, GroupSpec
+from unstuck.tasks.spec.outputs import Checks, OutputSpec
+from unstuck.tasks.spec.retry import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
-from unstuck.tasks.protocol.group import GroupSpec
-from unstuck.tasks.protocol.sql import ResultMarker, result_markers
+from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.sql import ResultMarker, result_markers
 
 _SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
 # Where `;` may be no end of a statement: what ends otherwise than we think, a script's statements, the value of a SET.

@@ -9,8 +9,8 @@ from typing import Any, cast
 import redis
 
 from unstuck.coordinator.errors import BadRequest, Refused
-from unstuck.tasks.protocol.fields import MAX_COUNT
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of
+from unstuck.tasks.spec.fields import MAX_COUNT
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 SHOWN = 20  # attempts

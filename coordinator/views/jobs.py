@@ -16,10 +16,10 @@ from unstuck.coordinator.model.loading import state_of
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import DONE, GroupState, Status
-from unstuck.tasks.protocol.fields import Scalar
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.outputs import REJECTED
 from unstuck.tasks.protocol.token import split_member
+from unstuck.tasks.spec.fields import Scalar
+from unstuck.tasks.spec.outputs import REJECTED
 
 
 @dataclass(frozen=True, slots=True)

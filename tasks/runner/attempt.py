@@ -40,24 +40,24 @@ from unstuck.tasks.protocol.failure import (
     outside_of_the_steps,
     shorten,
 )
-from unstuck.tasks.protocol.group import FailedFor, Step
-from unstuck.tasks.protocol.lease import Claim, FinishAnswer
 from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
-from unstuck.tasks.protocol.retry import RetryPolicy
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.protocol.spark_conf import static_conf
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.forks import fork_values
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.snapshot import ProcessSnapshot
 from unstuck.tasks.runner.stdio_filter import filtered
+from unstuck.tasks.spec.group import FailedFor, Step
+from unstuck.tasks.spec.retry import RetryPolicy
+from unstuck.tasks.spec.spark_conf import static_conf
 from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, why_anew
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
 from unstuck.tasks.steps.inputs import PublishedDatasets, read_inputs, with_published
 from unstuck.tasks.steps.spark import check_reaches
+from unstuck.tasks.transport.lease import Claim, FinishAnswer
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, joined_versions, newest_marker, write_marker

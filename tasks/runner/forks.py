@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unstuck.tasks.errors import ForkValuesInvalid
-from unstuck.tasks.protocol.group import MAX_JOB_BYTES, WorkOrder, fork_bytes
+from unstuck.tasks.spec.group import MAX_JOB_BYTES, WorkOrder, fork_bytes
 from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.output import collect
 

@@ -21,12 +21,12 @@ from unstuck.tasks.errors import NotBegun
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.process.tree import end_strays, is_watchdog
-from unstuck.tasks.protocol.lease import Claim
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.runner import Runner, start_runner
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import START_WITHIN
+from unstuck.tasks.transport.lease import Claim
 
 _SHOWN_EVERY = 5.0  # seconds between two notes of the waiting runner that it is alive
 

@@ -15,13 +15,13 @@ import redis
 
 from unstuck.tasks.errors import NotBegun, OrderUnreadable, UnstuckError
 from unstuck.tasks.process import hang_alarm
-from unstuck.tasks.protocol.group import WorkOrder
-from unstuck.tasks.protocol.lease import Claim, FinishAnswer, TakeAnswer, unreadable
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.fresh import run_fresh, wants_fresh
 from unstuck.tasks.runner.runner import Runner
+from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.transport.lease import Claim, FinishAnswer, TakeAnswer, unreadable
 from unstuck.tasks.transport.redis_client import persistently
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from unstuck.tasks.protocol.group import WorkOrder
+from unstuck.tasks.spec.group import WorkOrder
 from unstuck.tasks.steps.execute import search_working_folder
 
 log = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ from unstuck.tasks.errors import (
     Unrecoverable,
 )
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.outputs import REJECTED, Checks
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
+from unstuck.tasks.spec.outputs import REJECTED, Checks
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.output import read_table
 from unstuck.tasks.steps.quality import stage_checked

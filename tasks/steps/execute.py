@@ -19,9 +19,9 @@ from typing import Any
 from unstuck.tasks.errors import BadStepCall, InputMissing, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
 from unstuck.tasks.process.tree import working_folder
 from unstuck.tasks.protocol.failure import describe
-from unstuck.tasks.protocol.group import Step
-from unstuck.tasks.protocol.sql import ResultMarker, with_plain_names
 from unstuck.tasks.settings import whoami
+from unstuck.tasks.spec.group import Step
+from unstuck.tasks.spec.sql import ResultMarker, with_plain_names
 from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.output import is_any_frame
 from unstuck.tasks.steps.spark import sql_error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublished, OutputInvalid
-from unstuck.tasks.protocol.group import DatasetInput
+from unstuck.tasks.spec.group import DatasetInput
 from unstuck.tasks.steps.spark import comparable, read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import DatasetState, State, Warehouse

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
-from unstuck.tasks.protocol.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
+from unstuck.tasks.spec.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
 from unstuck.tasks.steps.columns import arrow_table, check_spark_schema, plain_table
 from unstuck.tasks.steps.partitions import arrow_parts, check_columns, collect_parts, partition_of, spark_writer
 from unstuck.tasks.steps.spark import is_frame, spark_schema, write_parquet

@@ -13,7 +13,7 @@ from functools import reduce
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid, RuleInvalid, TooManyRejectedRows
-from unstuck.tasks.protocol.outputs import REJECTED, REJECTED_BY, Checks, Quality
+from unstuck.tasks.spec.outputs import REJECTED, REJECTED_BY, Checks, Quality
 from unstuck.tasks.steps.columns import check_spark_schema, plain_table
 from unstuck.tasks.steps.expectations import check_unique, newest_of
 from unstuck.tasks.steps.output import (

@@ -26,11 +26,11 @@ from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadlin
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, process_state
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import Lease, RenewAnswer
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, settings
+from unstuck.tasks.transport.lease import Lease, RenewAnswer
 from unstuck.tasks.transport.redis_client import connect, persistently
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import CancelChannel

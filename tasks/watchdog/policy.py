@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from unstuck.tasks.process.tree import ProcessState
-from unstuck.tasks.protocol.lease import RenewAnswer
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.transport.lease import RenewAnswer
 
 
 class Order(StrEnum):

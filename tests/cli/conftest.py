@@ -29,10 +29,10 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.lease import Lease
 
 COMMAND = (sys.executable, "-m", "unstuck.coordinator.cli")
 

@@ -28,9 +28,9 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.jobs import Store
-from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
+from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker

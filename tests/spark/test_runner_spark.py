@@ -17,10 +17,10 @@ from tests.support import fleet
 from tests.support.machine import Limit
 from tests.support.processes import below, command_line, lives
 from tests.support.servers import RedisServer, wait_until
-from unstuck.tasks.protocol.group import Collect
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.protocol.retry import RetryPolicy
 from unstuck.tasks.protocol.token import Offer
+from unstuck.tasks.spec.group import Collect
+from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, Entry, Warehouse
 from unstuck.tasks.warehouse.marker import read_marker

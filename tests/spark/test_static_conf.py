@@ -12,7 +12,7 @@ import redis
 from tests.support import fleet
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.protocol.spark_conf import is_static
+from unstuck.tasks.spec.spark_conf import is_static
 
 STATIC = {"spark.sql.warehouse.dir": "file:/nowhere/own", "spark.driver.maxResultSize": "77m"}
 RUN_TIME = {"spark.sql.shuffle.partitions": "7"}

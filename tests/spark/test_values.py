@@ -26,9 +26,9 @@ from pyspark.sql.functions import lit
 from tests.support.jvm import end_jvm
 from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.protocol.failure import failure_of
-from unstuck.tasks.protocol.outputs import Checks, Quality
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.spec.outputs import Checks, Quality
 from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.inputs import Dataset, published
 from unstuck.tasks.steps.output import stage

@@ -32,13 +32,13 @@ from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.views.jobs import JobView
-from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import Claim, FinishAnswer, Lease
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.transport.lease import Claim, FinishAnswer, Lease
 from unstuck.tasks.transport.redis_client import connect
 
 NOOP = [{"python": "examples.noop:noop"}]

@@ -23,11 +23,11 @@ import redis
 from tests.support.paths import PYTHONPATH
 from tests.support.processes import command_line, lives
 from tests.support.servers import wait_until
-from unstuck.tasks.protocol.group import Collect, FrozenInputs, GroupPlan, GroupSpec
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, split_member
+from unstuck.tasks.spec.group import Collect, FrozenInputs, GroupPlan, GroupSpec
 from unstuck.tasks.warehouse.log import Warehouse
 
 KEYS = Keys("unstuck")

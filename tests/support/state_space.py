@@ -29,9 +29,9 @@ from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, plan_of
 from unstuck.coordinator.store.jobs import HALTED_LOOK
-from unstuck.tasks.protocol.group import GroupSpec
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, split_member
+from unstuck.tasks.spec.group import GroupSpec
 
 S = GroupState
 LOOKS_AT_SILENCE = 5  # by when a try of publishing that does not answer is told of, and that it counts as hanging

@@ -40,9 +40,9 @@ from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, ReportKind
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 
 KEYS = Keys("unstuck")

@@ -15,8 +15,8 @@ from tests.support.coordinator import SUCCEEDED, Coordinator, group
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.errors import BadRequest, Refused
 from unstuck.coordinator.model.status import Status
-from unstuck.tasks.protocol.lease import Claim
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.transport.lease import Claim
 
 
 class Runners:

@@ -23,10 +23,10 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 
 SPEC = {"name": "job", "params": {"year": 2013}, "groups": [group("a"), group("b", "a")]}

@@ -16,9 +16,9 @@ from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.tasks.errors import OrderUnreadable
-from unstuck.tasks.protocol.group import MAX_JOB_BYTES
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import LONG, Packer, unpack
+from unstuck.tasks.spec.group import MAX_JOB_BYTES
 
 SQL = "SELECT '" + "x" * 300_000 + "' AS a"
 VALUES = st.recursive(

@@ -55,7 +55,7 @@ def test_an_upgraded_coordinator_applies_what_an_older_one_had_left(
     older = make_coordinator()
     job = older.submit(group("only"))
     older.read()
-    monkeypatch.setattr("unstuck.tasks.protocol.lease.SCHEMA_VERSION", 2)  # the workers are upgraded first
+    monkeypatch.setattr("unstuck.tasks.transport.lease.SCHEMA_VERSION", 2)  # the workers are upgraded first
     (offer,) = older.offers()
     older.work(offer)
     older.read()

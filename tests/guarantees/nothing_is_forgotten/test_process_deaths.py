@@ -28,9 +28,9 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse, published_files
 

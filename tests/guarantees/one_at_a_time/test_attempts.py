@@ -24,8 +24,8 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.protocol.lease import Claim, Lease
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.transport.lease import Claim, Lease
 from unstuck.tasks.transport.redis_client import connect
 
 LOST = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "the runner was killed"))

@@ -15,9 +15,9 @@ import pytest
 
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
 from unstuck.coordinator.store.jobs import idle_runner
-from unstuck.tasks.protocol.lease import FinishAnswer, Lease
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.runner.take import run_ready
+from unstuck.tasks.transport.lease import FinishAnswer, Lease
 
 
 @pytest.fixture

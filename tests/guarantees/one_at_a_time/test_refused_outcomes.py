@@ -14,10 +14,10 @@ from tests.support.coordinator import SUCCEEDED, Coordinator, failed
 from unstuck.coordinator.cli.watch import event_text
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.model.status import Status
-from unstuck.tasks.protocol.lease import ANSWER_KEPT, Lease
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner import attempt as run
+from unstuck.tasks.transport.lease import ANSWER_KEPT, Lease
 
 
 def refused(coordinator: Coordinator, job: str) -> list[dict[str, Any]]:

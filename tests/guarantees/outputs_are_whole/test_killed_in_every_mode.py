@@ -24,8 +24,8 @@ from tests.unit.coordinator.publishing.test_compact import Loads
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.protocol.outputs import OutputSpec
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.log import Warehouse, published_files
 
 OF_A_RUNNER = [Point.AFTER_OUTPUT, Point.BEFORE_MARKER, Point.AFTER_MARKER, Point.BEFORE_FINISH, Point.AFTER_FINISH]

@@ -14,9 +14,9 @@ from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, joi
 from unstuck.coordinator.errors import NoSuchGroup, Refused
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import SpecError
-from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer
+from unstuck.tasks.spec.group import WorkOrder
 
 RETRY = {"max": 3, "backoff": "1h", "jitter": 0}
 KEY = {"params": {"password": "wrong"}}

@@ -22,12 +22,12 @@ from tests.simulation.stage.jobs import SimulatedJob
 from tests.simulation.stage.stage import Actor, Killed, Life, Routine, Stage
 from tests.simulation.stage.trouble import Fault, Trouble
 from unstuck.tasks.process.tree import ProcessState
-from unstuck.tasks.protocol.group import FrozenInputs, WorkOrder
-from unstuck.tasks.protocol.lease import RenewAnswer
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.spec.group import FrozenInputs, WorkOrder
+from unstuck.tasks.transport.lease import RenewAnswer
 from unstuck.tasks.watchdog import policy
 from unstuck.tasks.watchdog.policy import Observation, Order, WatchState
 

@@ -21,9 +21,9 @@ from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, Submission
 from unstuck.coordinator.store.jobs import Store
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import Lease
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
+from unstuck.tasks.transport.lease import Lease
 
 KEYS = Keys("model")
 STEP = [{"python": "model:run"}]

@@ -1,4 +1,4 @@
-"""What a runner hears to a claim: the answer of the script, put together as in ``tasks.protocol.lease``."""
+"""What a runner hears to a claim: the answer of the script, put together as in ``tasks.transport.lease``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer, NotEnded, Submission
 from unstuck.coordinator.store.jobs import NO_OFFERS, REPORT_GROUP, Store
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lease import Claim, FinishAnswer, Lease, RenewAnswer
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
+from unstuck.tasks.transport.lease import Claim, FinishAnswer, Lease, RenewAnswer
 
 AGREE = "The model and the real store agree"
 KEYS = Keys("mirrored")

@@ -21,10 +21,10 @@ from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
 from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS, idle_runner
 from unstuck.tasks.protocol.keys import lane_of, pool_of, queue_of
-from unstuck.tasks.protocol.lease import FinishAnswer, RenewAnswer
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token, split_member
+from unstuck.tasks.transport.lease import FinishAnswer, RenewAnswer
 
 
 class ModelStore:

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
-from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.spec.group import WorkOrder
 
 Fields = dict[str, str]
 

@@ -33,9 +33,9 @@ from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.reconciler import Pass
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer
 from unstuck.coordinator.store.reports import Entry
-from unstuck.tasks.protocol.group import WorkOrder
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token, split_member
+from unstuck.tasks.spec.group import WorkOrder
 
 
 class LocksForever(ModelStore):

@@ -34,10 +34,10 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.spec.plan import PlannedGroup, plan_of
 from unstuck.coordinator.store.reports import Entry
-from unstuck.tasks.protocol.group import FrozenInputs, WorkOrder
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.spec.group import FrozenInputs, WorkOrder
 
 S = GroupState
 _CONDITIONS: dict[Any, bool | None] = {"CONDITION_FALSE": False, "WHEN_FAILED": None}

@@ -39,10 +39,10 @@ from unstuck.coordinator.spec.model import Defaults, JobSpec
 from unstuck.coordinator.spec.params import Param
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol import keys
-from unstuck.tasks.protocol.group import DatasetInput, ForkFrom, GroupSpec, JoinRule, Step
-from unstuck.tasks.protocol.outputs import Expect, OutputSpec, Quality
-from unstuck.tasks.protocol.retry import RetryPolicy
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.spec.group import DatasetInput, ForkFrom, GroupSpec, JoinRule, Step
+from unstuck.tasks.spec.outputs import Expect, OutputSpec, Quality
+from unstuck.tasks.spec.retry import RetryPolicy
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]

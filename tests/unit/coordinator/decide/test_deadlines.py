@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unstuck.coordinator.decide.deadlines import backoff, loss_backoff
-from unstuck.tasks.protocol.retry import RetryPolicy
+from unstuck.tasks.spec.retry import RetryPolicy
 
 
 def test_it_doubles_up_to_the_cap() -> None:

@@ -14,7 +14,7 @@ from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, Environment
 from unstuck.coordinator.model.records import Attempt, Reason
 from unstuck.coordinator.model.status import GroupState, IllegalMove, Status
-from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan
+from unstuck.tasks.spec.group import FrozenInputs, GroupPlan
 
 S = GroupState
 WIDE = list(range(1200))

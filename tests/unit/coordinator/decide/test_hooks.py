@@ -9,8 +9,8 @@ import pytest
 from tests.support.job_in_memory import LOST, NO_JITTER, Job, failure, group
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.tasks.protocol.group import FrozenInputs
 from unstuck.tasks.protocol.report import HOOK_RAN, Outcome, OutcomeKind
+from unstuck.tasks.spec.group import FrozenInputs
 
 S = GroupState
 HOOKS = {"on_failure": "mine:tell", "timeout": "60s"}

@@ -12,8 +12,8 @@ from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Environment, PublishResult
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.tasks.protocol.group import GroupPlan
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.spec.group import GroupPlan
 
 S = GroupState
 RETRY = {"max": 1, "backoff": 60.0, "jitter": 0.0}

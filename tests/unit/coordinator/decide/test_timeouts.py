@@ -14,7 +14,7 @@ from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec, SpecError
-from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
+from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
 
 S = GroupState
 

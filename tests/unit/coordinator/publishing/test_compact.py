@@ -18,7 +18,7 @@ import pytest
 from unstuck.coordinator.publishing import compact as module
 from unstuck.coordinator.publishing.compact import Compacted, compact
 from unstuck.coordinator.publishing.package import PublishRequest, publish
-from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.steps.output import stage
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse, published_files

@@ -26,7 +26,7 @@ from unstuck.coordinator.publishing.package import PublishRequest, abort, publis
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.tasks.errors import InputNotPublished
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.steps.inputs import PublishedDatasets
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.coordinator.publishing.test_package import FLIGHTS, schema
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.publishing.package import PublishRequest, publish
-from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker

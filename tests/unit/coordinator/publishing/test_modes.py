@@ -15,7 +15,7 @@ from tests.unit.coordinator.publishing.test_package import FLIGHTS, schema
 from unstuck import JobSpec, SpecError
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.publishing.package import PublishRequest, publish
-from unstuck.tasks.protocol.outputs import OutputSpec
+from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse import files as files_module
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.specs import FLIGHTS
 from unstuck.coordinator.spec.model import JobSpec, SpecError
-from unstuck.tasks.protocol.group import GroupSpec
+from unstuck.tasks.spec.group import GroupSpec
 
 
 def refuses_or_reads(text: str, source: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.specs import HEAD, A, minimal, told
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.sql import several_statements
-from unstuck.tasks.protocol.group import GroupSpec
+from unstuck.tasks.spec.group import GroupSpec
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from tests.support.specs import FLIGHTS, HEAD, A, minimal, told
 from unstuck.coordinator.spec import json_schema as schema
 from unstuck.coordinator.spec.model import Defaults, JobSpec, SpecError
-from unstuck.tasks.protocol.group import GroupSpec
+from unstuck.tasks.spec.group import GroupSpec
 
 
 def test_the_spec_of_the_design_is_read() -> None:

@@ -22,12 +22,12 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, InputMissing, OutputInvalid, SqlInvalid, StepNotFound
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, process_state, working_folder
 from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
-from unstuck.tasks.protocol.group import Collect
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner import log as attempt_log
 from unstuck.tasks.runner.log import AttemptLog
 from unstuck.tasks.runner.runner import find_leaks
+from unstuck.tasks.spec.group import Collect
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import find, fit
 from unstuck.tasks.steps.inputs import read_inputs

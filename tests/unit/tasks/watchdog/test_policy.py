@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from unstuck.tasks.process.tree import ProcessState
-from unstuck.tasks.protocol.lease import RenewAnswer
 from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.transport.lease import RenewAnswer
 from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState, decide
 
 IDLE = WatchState()

@@ -16,7 +16,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
 
 from unstuck.tasks.duration import Timeout
-from unstuck.tasks.protocol.fields import (
+from unstuck.tasks.protocol.keys import lane_of
+from unstuck.tasks.spec.fields import (
     MAX_COUNT,
     DatasetName,
     ForkValue,
@@ -29,9 +30,8 @@ from unstuck.tasks.protocol.fields import (
     Scalar,
     Strict,
 )
-from unstuck.tasks.protocol.keys import lane_of
-from unstuck.tasks.protocol.outputs import Checks
-from unstuck.tasks.protocol.retry import RetryPolicy
+from unstuck.tasks.spec.outputs import Checks
+from unstuck.tasks.spec.retry import RetryPolicy
 
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from unstuck.tasks.duration import Timeout
-from unstuck.tasks.protocol.fields import MAX_COUNT, ColumnName, Listed, ParamName, Strict
 from unstuck.tasks.settings import without_user
+from unstuck.tasks.spec.fields import MAX_COUNT, ColumnName, Listed, ParamName, Strict
 
 REJECTED = "__rejected"  # what the dataset of the rejected rows of an output adds to its name
 REJECTED_BY = "_rejected_by"  # the column of it that names the rules which a row does not meet

@@ -19,14 +19,14 @@ import redis
 from unstuck.tasks.errors import OrderUnreadable
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
-from unstuck.tasks.protocol.fields import STORED
-from unstuck.tasks.protocol.group import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.report import SCHEMA_VERSION, Outcome, in_short
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.settings import whoami
+from unstuck.tasks.spec.fields import STORED
+from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
 
 ANSWER_KEPT = 900  # seconds; longer than any process goes on trying to finish (attempt.FINISH_FOR, watchdog.REPORT_FOR)
 

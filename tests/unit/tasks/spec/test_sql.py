@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unstuck.tasks.protocol.sql import result_markers, with_plain_names
+from unstuck.tasks.spec.sql import result_markers, with_plain_names
 
 
 def test_each_result_gets_one_plain_name_that_no_parameter_has() -> None:

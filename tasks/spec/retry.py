@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from unstuck.tasks.duration import Seconds
-from unstuck.tasks.protocol.fields import ErrorNames, Strict
 from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.spec.fields import ErrorNames, Strict
 
 # Failures of what the user wrote.
 OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT", "HOOK_FAILED", "HOOK_TIMEOUT")
