@@ -151,7 +151,7 @@ class Mirrored(ModelStore):
 
         return restore
 
-    # ---- tasks/protocol/lua -----------------------------------------------------------------------------------
+    # ---- tasks/transport/lua -----------------------------------------------------------------------------------
 
     def take(
         self, queues: Sequence[str], caller: str, claimant: str, worker: str, event: str, *, leaves: bool = False

@@ -12,7 +12,7 @@ from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script, load
 
-PACKAGES = ("unstuck.tasks.protocol", "unstuck.coordinator.store")
+PACKAGES = ("unstuck.tasks.transport", "unstuck.coordinator.store")
 SCRIPTS = [
     (package, path.name.removesuffix(".lua"))
     for package in PACKAGES
