@@ -114,6 +114,16 @@ def test_append_makes_the_table_and_appends_once(lake: Lake) -> None:
     assert (lake.ids, lake.version) == ([1, 2, 3], 1)
 
 
+@pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite"])
+def test_two_retries_that_take_over_the_same_files_write_their_rows_once(lake: Lake, mode: str) -> None:
+    output = lake.spec(mode, partition_by=("day", "air"))
+    lake.publish("before", output, [row(1, TWO)])
+    failed = lake.stage("failed", output, [row(2), row(3, ONE, "a b/é%")])
+    for number, retry in enumerate(("first", "second")):
+        assert publish(replace(failed, publish_id=retry, job=retry)).version == number + 2
+        assert lake.ids == ([2, 3] if mode == "replace" else [1, 2, 3])
+
+
 def test_replace_leaves_the_new_rows_alone_and_old_versions_of_the_table_stand(lake: Lake) -> None:
     lake.publish("one", lake.spec("replace"), [row(1), row(2)])
     lake.publish("two", lake.spec("replace"), [row(3)])
