@@ -90,6 +90,7 @@ def check(warehouse: Warehouse, job: str, name: str, output: StagedOutput, spec:
             _check_table(what, table, output, spec)
         if spec.mode == "merge":
             _check_keys(what, warehouse, job, name, output, spec.keys)
+        place.probe()  # once the entry stands, only a table that can be written ends the job
         written = 0 if table is None else table.transaction_version(_app_id(warehouse, name)) or 0
     warehouse.storage.answered()
     return Target(Table(spec.table, columns, list(spec.keys)), written)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -35,6 +36,16 @@ class TableFiles:
         if self._store is not None:
             return bool(self._store.names(""))
         return os.path.isfile(self._root) or (os.path.isdir(self._root) and bool(os.listdir(self._root)))
+
+    def probe(self) -> None:
+        """Make the folder of the table, and a file in it that leaves no name. Raises: OSError: nothing can be written.
+
+        An object store is not asked: one that has no such bucket has said so before.
+        """
+        if self._store is None:
+            os.makedirs(self._root, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._root):
+                pass
 
     def path_of(self, file: DataFile) -> str:
         """Where a staged file stands below the table, whichever job publishes it."""

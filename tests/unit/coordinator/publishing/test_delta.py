@@ -207,6 +207,21 @@ def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: Lake
     assert (failed.code, "inside the warehouse" in failed.text) == ("TABLE_UNFIT", True)
 
 
+def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_cancel_ends_the_job(lake: Lake) -> None:
+    Path(lake.root).mkdir()
+    Path(lake.root).with_name("file").write_text("no folder")
+    wrong = replace(lake, path=f"{Path(lake.root).with_name('file')}/flights")
+    request = wrong.stage("one", wrong.spec("append"), [row(1)])
+    with pytest.raises(TableTrouble, match="Not a directory"):
+        publish(request)
+    assert Warehouse(lake.root).head() == 0
+
+    canceled = abort(request, Reason("USER_CANCELED", "by alice")).failed
+    assert canceled is not None
+    assert lake.publish("two", lake.spec("append"), [row(2)]).version == 2, "the name of the dataset is not taken"
+    assert lake.ids == [2]
+
+
 @pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite", "merge"])
 @pytest.mark.parametrize("point", [Point.AFTER_ENTRY, Point.BEFORE_TABLE, Point.AFTER_TABLE])
 def test_a_publisher_that_dies_is_followed_and_the_table_has_one_commit(lake: Lake, mode: str, point: Point) -> None:
