@@ -1,7 +1,7 @@
 """The commands that change jobs: pause, resume, stop, cancel, force-stop, retry, alter, skip and rerun.
 
 A filter chooses only jobs in which the command is legal, and a person confirms the list before any of them is changed.
-A job that refuses the command, or is not there, does not keep it from the other jobs.
+A job that refuses the command, is not there, or has no such group does not keep it from the other jobs.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import LEGAL, RETRY_LEGAL, Answer, Command, Commanded
-from unstuck.coordinator.errors import BadRequest, NoSuchJob, Refused, WarehouseSilent
+from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob, Refused, WarehouseSilent
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.views.jobs import ListedJob
-from unstuck.tasks.errors import WarehouseMismatch
+from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
 
 Jobs = Annotated[
     list[str] | None, typer.Argument(metavar="JOB…", help="Ids, beginnings of ids, names of jobs, or `last`.")
@@ -61,9 +62,15 @@ COUNTED = {
     "ALREADY": "already",
     "REFUSED": "refused",
     "NO_SUCH_JOB": "not there",
+    "WRONG": "wrong",  # of the job there is no such group or parameter
     "GONE": "gone",
 }
-BAD = {"REFUSED": ExitCode.REFUSED, "NO_SUCH_JOB": ExitCode.NO_SUCH_JOB, "GONE": ExitCode.NO_SUCH_JOB}
+BAD = {
+    "REFUSED": ExitCode.REFUSED,
+    "NO_SUCH_JOB": ExitCode.NO_SUCH_JOB,
+    "GONE": ExitCode.NO_SUCH_JOB,
+    "WRONG": ExitCode.USAGE,
+}
 
 
 def _command(given: Command, summary: str) -> Callable[..., None]:
@@ -244,6 +251,8 @@ def _ask_each(
                     answers.append(_answer(ask(client, job)))
                 except NoSuchJob as error:
                     answers.append(_missing(job, error))
+                except (NoSuchGroup, SpecError) as error:
+                    answers.append(_missing(job, error, "WRONG"))
         finally:
             if 0 < len(answers) < len(ids):
                 stderr.print(
@@ -267,8 +276,8 @@ def _answer(one: Commanded) -> dict[str, Any]:
     return {**answer, "retry_of": job.retry_of} if job.retry_of else answer
 
 
-def _missing(job: str, error: NoSuchJob) -> dict[str, Any]:
-    return {"id": job, "answer": "NO_SUCH_JOB", "intent": None, "status": None, "text": str(error)}
+def _missing(job: str, error: UnstuckError, answer: str = "NO_SUCH_JOB") -> dict[str, Any]:
+    return {"id": job, "answer": answer, "intent": None, "status": None, "text": str(error)}
 
 
 def show_answers(

@@ -71,10 +71,13 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     alterations = (*job.alterations, alteration)
     altered = replace(job, revision=job.revision + 1, alterations=alterations, priority=spec.priority)
     compiled = compile_to_store(spec, altered)
-    was = state.plan.groups
-    if fork := next((name for name, one in compiled.plan.groups.items() if one.values != was[name].values), ""):
+    was, groups = state.plan.groups, compiled.plan.groups.items()
+    if fork := next((name for name, one in groups if one.values != was[name].values), ""):
         text = f"{where}: the members of the fork {fork} come from a parameter, and {_of_the_shape('for_each')}"
         return Commanded(Answer.REFUSED, job, f"{text}. Nothing was changed.")
+    if odd := next((name for name, one in groups if one.spec.is_join != was[name].spec.is_join), ""):
+        text = _of_the_shape(f"whether {odd} has steps")
+        return Commanded(Answer.REFUSED, job, f"{where}: {text}. Nothing was changed.")
     plan, texts = compiled.plan, {**job.texts, **compiled.texts}
     altered = replace(altered, spec=compiled.spec, texts=texts)
     before, after = job.group_plans(state.plan), job.group_plans(plan)

@@ -41,7 +41,8 @@ def read_attempt(draft: Draft, group_id: str) -> None:
     if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
         # The attempt's record is gone (a store restored in part), so no runner could ever claim or finish it.
         if record.state is S.QUEUED:
-            draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce))
+            pool = draft.planned(group_id).spec.pool or ""
+            draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce, pool=pool))
         else:
             gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
             settle(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))

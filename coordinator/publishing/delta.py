@@ -90,6 +90,7 @@ def check(warehouse: Warehouse, job: str, name: str, output: StagedOutput, spec:
             _check_table(what, table, output, spec)
         if spec.mode == "merge":
             _check_keys(what, warehouse, job, name, output, spec.keys)
+        place.probe()  # once the entry stands, only a table that can be written ends the job
         written = 0 if table is None else table.transaction_version(_app_id(warehouse, name)) or 0
     warehouse.storage.answered()
     return Target(Table(spec.table, columns, list(spec.keys)), written)
@@ -216,17 +217,17 @@ def _commit(warehouse: Warehouse, entry: Entry, name: str, into: Table, place: T
         if change.mode == "merge" and table is not None and change.rows:
             _merge(warehouse, entry, name, into, table, properties)
             return True
-        # Names that say whose they are: a repeat finds its files in place.
-        new = f"unstuck-{entry.job}-{name}-{entry.n}-"
-        added = [file for file in change.added if file.rows]
-        adds = [place.add(warehouse.storage, file, f"{new}{number:05d}.parquet") for number, file in enumerate(added)]
+        standing = _standing(table)
+        added = {place.path_of(file): file for file in change.added if file.rows}
+        # What the table has of them stays: two retries of one job may take over the same files.
+        adds = [place.add(warehouse.storage, file, path) for path, file in added.items() if path not in standing]
         place.sync_folder()
         if table is None:
             create_table_with_add_actions(
                 into.path, schema, adds, mode="error", partition_by=into.partition_by, commit_properties=properties
             )
         else:
-            actions = [*_removes(table, change, added), *adds]
+            actions = [*_removes(standing, change, added), *adds]
             table.create_write_transaction(
                 actions, "append", table.schema(), into.partition_by, commit_properties=properties
             )
@@ -239,21 +240,32 @@ def _commit(warehouse: Warehouse, entry: Entry, name: str, into: Table, place: T
     return True
 
 
-def _removes(table: Any, change: Change, added: Sequence[DataFile]) -> Iterator[Any]:
-    """What goes out of the table by a ``change``: nothing, everything, or the partitions that are written."""
+def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]:
+    """The files of a table by their path: bytes and partition."""
+    if table is None:
+        return {}
+    found = table.get_add_actions()
+    paths, sizes = (_values(found.column(name)) for name in ("path", "size_bytes"))
+    parts = _values(found.column("partition")) if table.metadata().partition_columns else [{}] * len(paths)
+    # deltalake encodes the path that it is given, and gives it as it stands in the log.
+    return {
+        unquote(path): (size, {column: _text(value) for column, value in part.items()})
+        for path, size, part in zip(paths, sizes, parts, strict=True)
+    }
+
+
+def _removes(
+    standing: Mapping[str, tuple[int, dict[str, str | None]]], change: Change, added: Mapping[str, DataFile]
+) -> Iterator[Any]:
+    """What goes out of the table by a ``change``: nothing, everything else, or the partitions that are written."""
     from deltalake.transaction import RemoveAction
 
     if change.mode not in ("replace", "partition_overwrite"):
         return
-    written = {frozenset(file.partition.items()) for file in added}
-    standing = table.get_add_actions()
-    paths, sizes = (_values(standing.column(name)) for name in ("path", "size_bytes"))
-    parts = _values(standing.column("partition")) if table.metadata().partition_columns else [{}] * len(paths)
-    for path, size, part in zip(paths, sizes, parts, strict=True):
-        values = {column: _text(value) for column, value in part.items()}
-        if change.mode == "replace" or frozenset(values.items()) in written:
-            # deltalake encodes the path that it is given, and gives it as it stands in the log.
-            yield RemoveAction(unquote(path), True, int(time.time() * 1000), size, values)
+    written = {frozenset(file.partition.items()) for file in added.values()}
+    for path, (size, values) in standing.items():
+        if path not in added and (change.mode == "replace" or frozenset(values.items()) in written):
+            yield RemoveAction(path, True, int(time.time() * 1000), size, values)
 
 
 def _values(column: Any) -> list[Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -35,11 +37,24 @@ class TableFiles:
             return bool(self._store.names(""))
         return os.path.isfile(self._root) or (os.path.isdir(self._root) and bool(os.listdir(self._root)))
 
-    def add(self, files: Files, file: DataFile, name: str) -> Any:
+    def probe(self) -> None:
+        """Make the folder of the table, and a file in it that leaves no name. Raises: OSError: nothing can be written.
+
+        An object store is not asked: one that has no such bucket has said so before.
+        """
+        if self._store is None:
+            os.makedirs(self._root, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._root):
+                pass
+
+    def path_of(self, file: DataFile) -> str:
+        """Where a staged file stands below the table, whichever job publishes it."""
+        return f"{_folders(file.partition)}unstuck-{hashlib.sha256(file.path.encode()).hexdigest()[:32]}.parquet"
+
+    def add(self, files: Files, file: DataFile, path: str) -> Any:
         """Put a staged file below the table, whole and on disk; the action that adds it. Raises: OSError."""
         from deltalake.transaction import AddAction
 
-        path = f"{_folders(file.partition)}{name}"
         target = f"{self._root}/{path}"
         staged = files.local_path(file.path)
         if self._store is not None:
@@ -102,7 +117,7 @@ def _link(staged: Path, target: Path) -> None:
         os.link(staged, target)
         return
     except FileExistsError:
-        return  # its name is of this entry alone, and it came there whole
+        return  # its name is of this staged file alone, and it came there whole
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise

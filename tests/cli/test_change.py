@@ -110,6 +110,23 @@ def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "said"), [(["--from", "b"], "has no group b"), (["--param", "b=1"], "no such parameter")]
+)
+def test_a_job_that_cannot_be_retried_so_does_not_keep_it_from_the_others(
+    cli: Cli, hand: ByHand, more: list[str], said: str
+) -> None:
+    for name in ("a", "b"):
+        job = hand.submit({"name": name}, params={name: 1})
+        hand.decide(job)
+        hand.fail(job, name, "no")
+    done = cli("retry", "--status", "FAILED", "--yes", *more)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert "retry: 1 on record, 1 wrong" in done.stdout
+    (new,) = cli.json("list", "--status", "PENDING")
+    assert cli.json("show", new["id"])["retry_of"] == job
+
+
+@pytest.mark.parametrize(
     ("command", "before"),
     [
         *((word, None) for word in ("pause", "stop", "cancel", "force-stop", "alter", "skip", "rerun")),

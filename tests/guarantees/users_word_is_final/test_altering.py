@@ -117,6 +117,24 @@ def test_one_good_and_one_bad_field_change_nothing(coordinator: Coordinator) -> 
     assert "USER_ALTER" not in coordinator.events(job)
 
 
+@pytest.mark.parametrize("value", ["[]", None])
+def test_a_group_keeps_having_steps_and_a_join_keeps_having_none(coordinator: Coordinator, value: str | None) -> None:
+    """Runners would have the old steps all the same, and what comes after would read what comes before."""
+    job = coordinator.submit(group("first"), group("bad", "first", retry=RETRY), join("join", "bad"))
+    coordinator.read()
+    coordinator.work(coordinator.offers()[0])
+    coordinator.read()
+    coordinator.work(coordinator.offers()[0], failed())
+    coordinator.read()
+    assert coordinator.status(job) is Status.RETRYING
+    for name, steps in (("bad", value), ("join", "[{python: 'm:run'}]")):
+        refused = coordinator.client.alter(job, {f"groups.{name}.steps": steps})
+        assert (str(refused.answer), f"whether {name} has steps is part of the job's shape" in refused.text) == (
+            "REFUSED",
+            True,
+        )
+
+
 def test_a_parameter_that_gives_a_fork_its_members_never_changes(coordinator: Coordinator) -> None:
     fork = group("each", "bad", for_each={"day": {"param": "days"}})
     job = coordinator.submit(group("bad", retry=RETRY), fork, params={"days": [1, 2], "other": 1})

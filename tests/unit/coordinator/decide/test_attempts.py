@@ -506,3 +506,11 @@ def _forked() -> Job:
 def _end(job: Job, index: int, how: str) -> None:
     outcome = ENDS[how] or Outcome(OutcomeKind.SUCCEEDED, staging=f"_staging/j/g.{index}/1")
     job.finish(f"g[{index}]", outcome)
+
+
+def test_an_attempt_whose_record_the_store_has_lost_is_offered_again_with_its_pool() -> None:
+    job = Job(group("a", pool="jdbc"))
+    job.decide()
+    offered = job.state.attempts.pop("a")
+    assert job.decide().offered == {"a": offered}
+    assert offered.pool == "jdbc"

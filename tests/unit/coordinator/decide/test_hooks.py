@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from tests.support.job_in_memory import LOST, NO_JITTER, Job, failure, group
 from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.model.records import GroupRequest
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import HOOK_RAN, Outcome, OutcomeKind
 from unstuck.tasks.spec.group import FrozenInputs
@@ -155,3 +157,12 @@ def test_in_any_order_of_events_the_group_is_failed_with_its_own_error_and_nothi
             job.now = max(decision.due, job.now + 0.01)
     assert job.record("a").state is S.FAILED, (seed, job.record("a"))
     assert job.reason("a").code == "BOOM"
+
+
+def test_an_alter_does_not_have_a_hook_that_is_being_called_called_again() -> None:
+    job = failing()
+    job.claim("a")
+    job.decide()
+    job.state.job = replace(job.state.job, revision=1, requests=(GroupRequest("restart", "a"),))
+    job.decide()
+    assert (job.record("a").state, job.record("a").epoch) == (S.RUNNING, 2)

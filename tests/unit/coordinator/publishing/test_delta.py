@@ -114,6 +114,16 @@ def test_append_makes_the_table_and_appends_once(lake: Lake) -> None:
     assert (lake.ids, lake.version) == ([1, 2, 3], 1)
 
 
+@pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite"])
+def test_two_retries_that_take_over_the_same_files_write_their_rows_once(lake: Lake, mode: str) -> None:
+    output = lake.spec(mode, partition_by=("day", "air"))
+    lake.publish("before", output, [row(1, TWO)])
+    failed = lake.stage("failed", output, [row(2), row(3, ONE, "a b/é%")])
+    for number, retry in enumerate(("first", "second")):
+        assert publish(replace(failed, publish_id=retry, job=retry)).version == number + 2
+        assert lake.ids == ([2, 3] if mode == "replace" else [1, 2, 3])
+
+
 def test_replace_leaves_the_new_rows_alone_and_old_versions_of_the_table_stand(lake: Lake) -> None:
     lake.publish("one", lake.spec("replace"), [row(1), row(2)])
     lake.publish("two", lake.spec("replace"), [row(3)])
@@ -195,6 +205,21 @@ def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: Lake
     failed = inside.publish("two", inside.spec("append"), [row(1)]).failed
     assert failed is not None
     assert (failed.code, "inside the warehouse" in failed.text) == ("TABLE_UNFIT", True)
+
+
+def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_cancel_ends_the_job(lake: Lake) -> None:
+    Path(lake.root).mkdir()
+    Path(lake.root).with_name("file").write_text("no folder")
+    wrong = replace(lake, path=f"{Path(lake.root).with_name('file')}/flights")
+    request = wrong.stage("one", wrong.spec("append"), [row(1)])
+    with pytest.raises(TableTrouble, match="Not a directory"):
+        publish(request)
+    assert Warehouse(lake.root).head() == 0
+
+    canceled = abort(request, Reason("USER_CANCELED", "by alice")).failed
+    assert canceled is not None
+    assert lake.publish("two", lake.spec("append"), [row(2)]).version == 2, "the name of the dataset is not taken"
+    assert lake.ids == [2]
 
 
 @pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite", "merge"])
