@@ -14,10 +14,12 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from unstuck.tasks.errors import HostUnfit, OutputInvalid, SparkLacksStore, Unrecoverable
 from unstuck.tasks.host import lacking_java
+from unstuck.tasks.protocol.failure import spark_condition
 from unstuck.tasks.settings import NO_SPARK, Settings, whoami
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ _WRITE_CONF = {
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
 NONE_SET = f"UNSTUCK_SPARK_MASTER={NO_SPARK}"
+_VOID = re.compile(r'"(type|elementType|keyType|valueType)":"void"')  # in the JSON of a schema
 _OBSERVED_WITHIN = "10 seconds"  # usually it is there at once
 
 
@@ -204,9 +207,9 @@ class Driver:
 
         SparkSession._instantiatedSession = session
         SparkSession._activeSession = session
-        classic = SparkSession._get_j_spark_session_class(session._jvm)
-        classic.setDefaultSession(session._jsparkSession)
-        classic.setActiveSession(session._jsparkSession)
+        java = session._jsparkSession
+        java.setDefaultSession(java)
+        java.setActiveSession(java)
 
     def _clean(self, session: Any) -> None:
         """Remove what outlives a session: the cache, global views, queries, and properties of this thread."""
@@ -238,7 +241,7 @@ def _set_conf(session: Any, key: str, value: str) -> None:
         session.conf.set(key, value)
     except PySparkException as error:
         raise Unrecoverable(
-            f"conf: {key} cannot be set for one group ({error.getCondition() or 'refused by Spark'}); a running "
+            f"conf: {key} cannot be set for one group ({spark_condition(error) or 'refused by Spark'}); a running "
             "session takes run-time settings only: give the group fresh: true, or all in UNSTUCK_SPARK_CONF; on Spark "
             "Connect, the server"
         ) from error
@@ -327,7 +330,7 @@ def _typed(frame: Any) -> Any:
     from pyspark.sql.types import StructType
 
     schema = frame.schema.json()
-    typed = re.sub(r'"(type|elementType|keyType|valueType)":"void"', r'"\1":"string"', schema)
+    typed = _VOID.sub(r'"\1":"string"', schema)
     return frame if typed == schema else frame.to(StructType.fromJson(json.loads(typed)))
 
 
@@ -358,6 +361,7 @@ def read_parquet(session: Any, groups: Sequence[tuple[str, Sequence[str]]]) -> A
 
 
 def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
+    from pyspark.sql.functions import col
     from pyspark.sql.types import NullType, StructType
 
     fields = StructType.fromJson(json.loads(schema))
@@ -365,11 +369,31 @@ def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
         return session.createDataFrame([], fields)
     # A column without a type stands as another one in the file. It goes with a column of any type of other members.
     known = StructType([field for field in fields if field.dataType != NullType()])
-    frame = session.read.schema(known).parquet(*map(hadoop_uri, uris))
-    if len(known) == len(fields):
+    # In a list, map or struct Arrow stores integers for it, and Spark 4.0 reads nothing else.
+    stored = StructType.fromJson(json.loads(_VOID.sub(r'"\1":"integer"', known.json())))
+    frame = session.read.schema(stored).parquet(*map(hadoop_uri, uris))
+    if stored == fields:
         return frame
-    names = [(field, "`" + field.name.replace("`", "``") + "`") for field in fields]
-    return frame.selectExpr(*(f"NULL AS {name}" if field not in known else name for field, name in names))
+    columns = [(field, col("`" + field.name.replace("`", "``") + "`")) for field in fields]
+    return frame.select(*(_emptied(column, field.dataType).alias(field.name) for field, column in columns))
+
+
+def _emptied(column: Any, kind: Any) -> Any:
+    """``column`` with nulls for the values that have no type in ``kind``."""
+    from pyspark.sql.functions import lit, struct, transform, transform_keys, transform_values, when
+    from pyspark.sql.types import ArrayType, MapType, NullType
+
+    if isinstance(kind, NullType):
+        return lit(None)
+    if not _VOID.search(kind.json()):
+        return column
+    if isinstance(kind, ArrayType):
+        return transform(column, lambda one: _emptied(one, kind.elementType))
+    if isinstance(kind, MapType):
+        column = transform_keys(column, lambda key, value: _emptied(key, kind.keyType))
+        return transform_values(column, lambda key, value: _emptied(value, kind.valueType))
+    fields = [_emptied(column.getField(field.name), field.dataType).alias(field.name) for field in kind]
+    return when(column.isNotNull(), struct(*fields))
 
 
 def sql_error(error: BaseException) -> str | None:
@@ -385,7 +409,7 @@ def spark_schema(arrow_schema: Any) -> str:
     """An Arrow schema of plain types as Spark's JSON of a struct."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return str(from_arrow_schema(arrow_schema).json())
+    return str(from_arrow_schema(arrow_schema, prefer_timestamp_ntz=True).json())
 
 
 def comparable(schema: str) -> str:
@@ -400,7 +424,9 @@ def empty_table(schema: str) -> Any:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    return to_arrow_schema(StructType.fromJson(json.loads(schema)), timezone="UTC").empty_table()
+    # PySpark 4.0 knows no other zone than UTC, and has no word for it.
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(StructType.fromJson(json.loads(schema)), **zone).empty_table()
 
 
 def repeated_keys(

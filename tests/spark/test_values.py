@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import types
 from pyspark.sql.functions import lit
 
 from tests.support.jvm import end_jvm
@@ -548,6 +549,8 @@ def test_a_column_that_readers_would_read_differently_is_refused_by_name(
     place: Place, writer: str, column: str
 ) -> None:
     value, says = REFUSED[writer][column]
+    if (writer, column) == ("spark", "time") and not hasattr(types, "TimeType"):
+        pytest.skip("this PySpark has no type TIME")
     if writer == "spark":
         frame = place.session.sql(f"select 1 as row, {value} as {column}")
     else:
