@@ -17,8 +17,8 @@ NEWEST = "newest"  # that of constraints.txt, in the environment that runs this
 # The packages that are not pinned, because this PySpark asks for others.
 UNPINNED = {"4.0": {"pyspark", "py4j"}}
 TESTS = ("tests/spark",)
-# What the older ones warn of by themselves: they leave sockets to the garbage collector.
-IGNORED = ("ignore:unclosed <socket:ResourceWarning",)
+# What the older ones warn of by themselves: they leave sockets to the garbage collector, and 3.5 compares by distutils.
+IGNORED = ("ignore:unclosed <socket:ResourceWarning", "ignore:distutils Version:DeprecationWarning")
 
 
 def constraints(version: str) -> str:

@@ -161,8 +161,9 @@ class Driver:
             else:
                 # interruptTag cancels nothing from another thread on a classic session (measured); this does.
                 base.sparkContext.cancelJobsWithTag(tag)
-                # So a step between two actions is canceled at its next action.
-                base.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(tag)
+                # So a step between two actions is canceled at its next action; in Spark 3.5 by the next call of this.
+                if not base.version.startswith("3."):
+                    base.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(tag)
         except Exception as error:  # noqa: BLE001 - the session may be stopping; the caller repeats
             log.info("jobs of %s were not canceled this time: %s", tag, error)
 
@@ -371,7 +372,9 @@ def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
     known = StructType([field for field in fields if field.dataType != NullType()])
     # In a list, map or struct Arrow stores integers for it, and Spark 4.0 reads nothing else.
     stored = StructType.fromJson(json.loads(_VOID.sub(r'"\1":"integer"', known.json())))
-    frame = session.read.schema(stored).parquet(*map(hadoop_uri, uris))
+    # As written: a conf, or Spark 3.5 by itself, would move dates of before 1582 or refuse them.
+    reader = session.read.schema(stored).option("datetimeRebaseMode", "CORRECTED")
+    frame = reader.parquet(*map(hadoop_uri, uris))
     if stored == fields:
         return frame
     columns = [(field, col("`" + field.name.replace("`", "``") + "`")) for field in fields]
@@ -380,7 +383,17 @@ def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
 
 def _emptied(column: Any, kind: Any) -> Any:
     """``column`` with nulls for the values that have no type in ``kind``."""
-    from pyspark.sql.functions import lit, struct, transform, transform_keys, transform_values, when
+    from pyspark.sql.functions import (
+        array_repeat,
+        lit,
+        map_from_arrays,
+        map_keys,
+        map_values,
+        size,
+        struct,
+        transform,
+        when,
+    )
     from pyspark.sql.types import ArrayType, MapType, NullType
 
     if isinstance(kind, NullType):
@@ -388,10 +401,13 @@ def _emptied(column: Any, kind: Any) -> Any:
     if not _VOID.search(kind.json()):
         return column
     if isinstance(kind, ArrayType):
+        if isinstance(kind.elementType, NullType):
+            # Not by transform: in Spark 4.3 it reads the integers, and fails where all of a file are null.
+            return when(column.isNotNull(), array_repeat(lit(None), size(column)))
         return transform(column, lambda one: _emptied(one, kind.elementType))
     if isinstance(kind, MapType):
-        column = transform_keys(column, lambda key, value: _emptied(key, kind.keyType))
-        return transform_values(column, lambda key, value: _emptied(value, kind.valueType))
+        keys = _emptied(map_keys(column), ArrayType(kind.keyType))
+        return map_from_arrays(keys, _emptied(map_values(column), ArrayType(kind.valueType)))
     fields = [_emptied(column.getField(field.name), field.dataType).alias(field.name) for field in kind]
     return when(column.isNotNull(), struct(*fields))
 
@@ -416,7 +432,8 @@ def comparable(schema: str) -> str:
     """A schema such that two with the same columns, types and order are equal, whether or not they may be null."""
     from pyspark.sql.types import StructType
 
-    return str(StructType.fromJson(json.loads(schema)).toNullable().json())
+    text = StructType.fromJson(json.loads(schema)).json()
+    return re.sub(r'"(nullable|containsNull|valueContainsNull)":false', r'"\1":true', text)
 
 
 def empty_table(schema: str) -> Any:
@@ -424,7 +441,7 @@ def empty_table(schema: str) -> Any:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    # PySpark 4.0 knows no other zone than UTC, and has no word for it.
+    # Before PySpark 4.3 the zone is UTC, and has no name.
     zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(StructType.fromJson(json.loads(schema)), **zone).empty_table()
 
